@@ -1,0 +1,260 @@
+"""Every message about shape, dtype, finiteness and pairing.
+
+The wording satisfies two readers: a person ("Got …; expected …; do …") and scikit-learn's
+``check_estimator``, which looks for a few fixed phrases in the messages of a well-behaved estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from congruence._arrays import blocks, to_numpy
+from congruence.errors import (
+    DtypeError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
+)
+
+
+def name_rows(rows: np.ndarray, ids: Sequence[str] | np.ndarray | None = None, limit: int = 5) -> str:
+    """Write row numbers, or their ids, as a short readable list.
+
+    Parameters
+    ----------
+    rows : ndarray of int, shape (k,)
+    ids : sequence of str, optional
+        Ids of all rows; ``rows`` indexes into it.
+    limit : int, default=5
+        How many are written out.
+
+    Returns
+    -------
+    str
+        For example ``"'cat', 'dog' and 3 more"``.
+    """
+    rows = np.asarray(rows)
+    shown = [repr(str(ids[i])) if ids is not None else str(int(i)) for i in rows[:limit]]
+    text = ", ".join(shown)
+    return f"{text} and {len(rows) - limit} more" if len(rows) > limit else text
+
+
+def check_rows(
+    X: np.ndarray, name: str, *, ids: Sequence[str] | np.ndarray | None = None, allow_zero_rows: bool = False
+) -> None:
+    """Refuse rows with NaN, infinity or nothing but zeros, in one pass over memory.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d)
+    name : str
+        What the caller calls the array.
+    ids : sequence of str, optional
+        Names for the message.
+    allow_zero_rows : bool, default=False
+
+    Raises
+    ------
+    NotFiniteError, ZeroRowError
+    """
+    n, d = X.shape
+    allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is a number like any other
+    word = "ids" if ids is not None else "rows"
+    bad: list[np.ndarray] = []
+    zero: list[np.ndarray] = []
+    for part in blocks(n, d * max(X.dtype.itemsize, 4), budget=4 * 2**20):
+        block = X[part]
+        if block.dtype == np.float16:
+            block = block.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            squared = np.einsum("ij,ij->i", block, block)
+        odd = np.flatnonzero(~np.isfinite(squared))
+        if odd.size:  # a huge but finite row overflows its own square: look again, exactly
+            odd = odd[~np.isfinite(block[odd]).all(axis=1)]
+            bad.append(odd + part.start)
+        if not allow_zero_rows:
+            null = np.flatnonzero(squared == 0)
+            if null.size:  # tiny values underflow when squared
+                zero.append(null[~block[null].any(axis=1)] + part.start)
+    if rows := np.concatenate([*bad, np.empty(0, int)]).astype(int).tolist():
+        raise NotFiniteError(
+            f"Got NaN or inf in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
+            "expected finite numbers; do remove or re-encode these items."
+        )
+    if rows := np.concatenate([*zero, np.empty(0, int)]).astype(int).tolist():
+        raise ZeroRowError(
+            f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
+            "expected encodings, and a zero row is what a failed encoding leaves; "
+            "do re-encode or drop these items, or allow zero rows explicitly."
+        )
+
+
+def as_matrix(
+    X: Any,
+    name: str,
+    *,
+    ids: Sequence[str] | np.ndarray | None = None,
+    min_rows: int = 1,
+    allow_zero_rows: bool = False,
+    numeric_objects: bool = False,
+    copy_half: bool = True,
+) -> np.ndarray:
+    """Return ``X`` as a finite real matrix, float32 or float64, without touching the caller's array.
+
+    float16 widens to float32, integers and booleans to float64.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+    name : str
+        What the caller calls the array, for messages.
+    ids : sequence of str, optional
+        Names of the rows, for messages.
+    min_rows : int, default=1
+    allow_zero_rows : bool, default=False
+    numeric_objects : bool, default=False
+        Accept an object array whose every entry is a number, as scikit-learn's contract asks of estimators.
+    copy_half : bool, default=True
+        Widen float16; when False it stays as it is (for storage).
+
+    Returns
+    -------
+    ndarray, shape (n, d)
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+    """
+    if hasattr(X, "toarray") and hasattr(X, "nnz"):
+        raise DtypeError(
+            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are; do {name}.toarray()."
+        )
+    A = to_numpy(X)
+    if A.dtype == object:
+        if not numeric_objects:
+            raise DtypeError(
+                f"Got an object array for {name}; expected float16, float32 or float64; "
+                "do stack the vectors into one numeric array (ragged rows have different widths)."
+            )
+        try:
+            A = A.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DtypeError(
+                f"Got objects that are no numbers in {name}; expected float16, float32 or float64 "
+                "(an entry or argument must be a string or a number that reads as one, here a real number); "
+                "do build one numeric array."
+            ) from error
+    if A.dtype.kind in "USV":
+        raise DtypeError(
+            f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64; "
+            "do pass the vectors, and the ids apart."
+        )
+    if A.dtype.kind == "c":
+        raise DtypeError(
+            f"Got complex numbers for {name}. Complex data not supported; expected real vectors; "
+            "do pass the real part or the modulus."
+        )
+    if A.dtype.kind not in "fiub":
+        raise DtypeError(f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64; do convert it.")
+    if A.ndim != 2:
+        raise ShapeError(
+            f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions). "
+            f"Reshape your data: do {name}.reshape(1, -1) for a single item."
+        )
+    n, d = A.shape
+    if d == 0:
+        raise ShapeError(
+            f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required.; "
+            "expected vectors with at least one dimension; do check the file or key."
+        )
+    if n == 0:
+        raise ShapeError(
+            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}; do check the file or key."
+        )
+    if n < min_rows:
+        raise TooFewAnchorsError(
+            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}; do provide more anchors."
+        )
+    if A.dtype.kind != "f":
+        A = A.astype(np.float64)
+        allow_zero_rows = True  # encoders return floats: a zero row of integers is no failed encoding
+    elif A.dtype == np.float16 and copy_half:
+        A = A.astype(np.float32)
+    elif A.dtype.itemsize > 8 or not A.dtype.isnative:
+        A = A.astype(np.float64 if A.dtype.itemsize >= 8 else A.dtype.newbyteorder("="))
+    check_rows(A, name, ids=ids, allow_zero_rows=allow_zero_rows)
+    return A
+
+
+def check_same_rows(n_source: int, n_target: int, source: str = "source", target: str = "target") -> None:
+    """Refuse two arrays meant to be paired by row whose row counts differ.
+
+    Raises
+    ------
+    ShapeError
+    """
+    if n_source != n_target:
+        raise ShapeError(
+            f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
+            "paired by row; do pair them by id (congruence.Pairs.join)."
+        )
+
+
+def check_width(d: int, expected: int, owner: str, other: int | None = None) -> None:
+    """Refuse vectors whose width is not the one a fitted map expects.
+
+    Parameters
+    ----------
+    d, expected : int
+        Width got and width expected.
+    owner : str
+        Class name of the map.
+    other : int, optional
+        Width on the map's far side; when ``d`` equals it the map is probably held the wrong way round.
+
+    Raises
+    ------
+    ShapeError
+    """
+    if d != expected:
+        hint = "do use the model the map was fitted on"
+        if other is not None and d == other:
+            hint = "do apply the inverse: these look like vectors of the map's target"
+        raise ShapeError(
+            f"X has {d} features, but {owner} is expecting {expected} features as input; {hint}."
+        )
+
+
+def check_choice(value: Any, choices: Iterable[str], name: str) -> Any:
+    """Return ``value`` if it is one of ``choices``; an unknown one lists them.
+
+    Raises
+    ------
+    ParameterError
+    """
+    choices = list(choices)
+    if value not in choices:
+        raise ParameterError(
+            f"Got {name}={value!r}; expected one of {', '.join(repr(c) for c in choices)}; do choose one of these."
+        )
+    return value
+
+
+def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool = False) -> Any:
+    """Return ``value`` if it is a positive (or non-negative) finite number.
+
+    Raises
+    ------
+    ParameterError
+    """
+    kind = (int, np.integer) if integer else (int, float, np.integer, np.floating)
+    good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
+    if not good or value < 0 or (value == 0 and not zero):
+        what = "an integer" if integer else "a number"
+        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0; do correct it.")
+    return value

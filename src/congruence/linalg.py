@@ -1,0 +1,125 @@
+"""The linear algebra under the maps: singular systems of cross-covariances, rotations, spectral filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+
+
+@dataclass(frozen=True)
+class CrossSVD:
+    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance.
+
+    Attributes
+    ----------
+    U : ndarray, shape (d_source, k)
+        Source directions, k = min(d_source, d_target).
+    s : ndarray, shape (k,)
+        Singular values, descending.
+    Vt : ndarray, shape (k, d_target)
+        Target directions as rows.
+    rank : int
+        How many singular values stand above rounding error: the number of directions the anchors probed.
+    """
+
+    U: np.ndarray
+    s: np.ndarray
+    Vt: np.ndarray
+    rank: int
+
+
+def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None = None) -> CrossSVD:
+    """Decompose a cross-covariance and find its numerical rank.
+
+    Parameters
+    ----------
+    M : ndarray of float64, shape (d_source, d_target)
+    max_rank : int, optional
+        A bound known beforehand, such as the number of anchors less one.
+    scale : float, optional
+        Size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)); its rounding error is proportional to
+        this. Defaults to the largest singular value.
+
+    Returns
+    -------
+    CrossSVD
+    """
+    try:
+        U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False)
+    except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
+        U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+    top = max(scale or 0.0, float(s[0]) if len(s) else 0.0)
+    tolerance = 4 * max(M.shape) * np.finfo(np.float64).eps * top
+    rank = int(np.count_nonzero(s > tolerance))
+    if max_rank is not None:
+        rank = min(rank, max_rank)
+    return CrossSVD(U, s, Vt, rank)
+
+
+def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper: bool = False) -> np.ndarray:
+    """Build ``U diag(gains) Vᵀ``: the Procrustes rotation when all gains are 1.
+
+    Parameters
+    ----------
+    svd : CrossSVD
+    gains : ndarray, shape (k,), optional
+        One factor a singular direction; 1 by default.
+    proper : bool, default=False
+        Force determinant +1 (a rotation without reflection) by turning round the direction with the smallest
+        singular value, which costs least (Umeyama 1991, eq. 40). Square matrices only.
+
+    Returns
+    -------
+    ndarray of float64, shape (d_source, d_target)
+        Acts on rows from the right.
+    """
+    U = svd.U if gains is None else svd.U * gains
+    R = U @ svd.Vt
+    if proper and np.linalg.slogdet(R)[0] < 0:
+        R = R - 2 * np.outer(U[:, -1], svd.Vt[-1])
+    return R
+
+
+def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Return the semi-orthogonal ``R`` that minimises ‖X R − Y‖_F, without centring.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d_source)
+    Y : ndarray, shape (n, d_target)
+
+    Returns
+    -------
+    ndarray of float64, shape (d_source, d_target)
+
+    Notes
+    -----
+    For d_source > d_target no semi-orthogonal matrix minimises the residual in closed form; this returns the
+    maximiser of tr(Rᵀ Xᵀ Y), as everyone does.
+
+    References
+    ----------
+    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
+    """
+    return rotation_from_svd(cross_svd(X.astype(np.float64).T @ Y.astype(np.float64)))
+
+
+def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
+    """Return the soft spectral filter s / (s + strength · s₁), which fades directions with little evidence.
+
+    Parameters
+    ----------
+    s : ndarray, shape (k,)
+        Singular values, descending.
+    strength : float
+        0 keeps every probed direction whole.
+
+    Returns
+    -------
+    ndarray, shape (k,)
+        Gains in [0, 1]; 0 where s is 0.
+    """
+    denominator = s + strength * s[0]
+    return np.divide(s, denominator, out=np.zeros_like(s), where=denominator > 0)

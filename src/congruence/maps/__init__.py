@@ -1,0 +1,97 @@
+"""Maps between embedding spaces, and the table that names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from congruence import persist
+from congruence._check import check_choice
+from congruence.errors import CorruptFileError
+from congruence.maps._base import AffineMap, Map
+from congruence.maps.linear import LinearMap
+from congruence.maps.mlp import MLPMap
+from congruence.maps.orthogonal import OrthogonalMap
+
+__all__ = ["MAPS", "AffineMap", "LinearMap", "MLPMap", "Map", "OrthogonalMap", "from_pretrained", "load", "make_map"]
+
+#: Every map, by the name that ``--method``, ``config.json`` and :func:`make_map` use.
+MAPS: dict[str, type[Map]] = {
+    "orthogonal": OrthogonalMap,
+    "linear": LinearMap,
+    "mlp": MLPMap,
+}
+
+
+def make_map(method: str, **parameters: Any) -> Map:
+    """Make an unfitted map by name.
+
+    Parameters
+    ----------
+    method : str
+        A key of :data:`MAPS`.
+    **parameters
+        The map's own parameters.
+
+    Returns
+    -------
+    Map
+
+    Raises
+    ------
+    ParameterError
+        If the method is unknown; the message lists the known ones.
+    """
+    return MAPS[check_choice(method, MAPS, "method")](**parameters)
+
+
+def load(path: str | Path) -> Any:
+    """Load a map saved with :meth:`Map.save`. Nothing in the folder is executed.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    Map
+
+    Raises
+    ------
+    FileError, CorruptFileError, VersionError
+    """
+    arrays, config = persist.read_folder(path)
+    kind = config.get("kind")
+    if kind not in MAPS:
+        raise CorruptFileError(
+            f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}; do upgrade congruence."
+        )
+    try:
+        return MAPS[kind]._from_saved(arrays, config)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptFileError(
+            f"Got a saved map in {path} with parts missing or odd ({error!r}); expected a complete one; do fit it again."
+        ) from error
+
+
+def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Any:
+    """Load a map from a local folder or from the Hugging Face hub (extra ``hub``).
+
+    Parameters
+    ----------
+    name_or_path : str or path-like
+        A folder, or ``"owner/name"`` on the hub.
+    revision : str, optional
+    token : str, optional
+
+    Returns
+    -------
+    Map
+
+    Raises
+    ------
+    FileError, CorruptFileError, VersionError, MissingExtraError
+    """
+    if Path(name_or_path).is_dir():
+        return load(name_or_path)
+    return load(persist.download_folder(str(name_or_path), revision=revision, token=token))

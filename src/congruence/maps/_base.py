@@ -1,0 +1,436 @@
+"""What every map is: a scikit-learn transformer on paired rows that knows its two spaces and can be saved."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import Tags
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from congruence import persist
+from congruence._arrays import to_numpy
+from congruence._check import as_matrix, check_same_rows, check_width
+from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
+from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError, TooFewAnchorsError
+
+
+class NotFittedMapError(CongruenceError, NotFittedError):
+    """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
+
+
+class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of all maps between two embedding spaces.
+
+    A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is written into
+    ``congruence.maps.MAPS``. After a fit, ``source_space_`` and ``target_space_`` say which spaces the map joins
+    and ``scores_`` holds whatever was measured on it; both travel with the saved map.
+    """
+
+    kind: ClassVar[str]
+    n_features_in_: int
+    source_space_: Space
+    target_space_: Space
+    scores_: dict[str, Any]
+    facts_: dict[str, Any]
+    n_pairs_: int
+
+    # ------------------------------------------------------------------ contract
+
+    def fit(self, X: Any, Y: Any = None, sample_weight: Any = None, *, y: Any = None) -> Self:
+        """Fit the map on rows paired by position.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_source)
+        Y : array_like, shape (n, d_target)
+        sample_weight : array_like, shape (n,), optional
+        y : array_like, optional
+            Another name for ``Y``, as scikit-learn's tools pass it.
+
+        Returns
+        -------
+        Self
+        """
+        raise NotImplementedError
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Carry source rows into the target space.
+
+        Parameters
+        ----------
+        X : array_like, shape (m, d_source)
+
+        Returns
+        -------
+        ndarray, shape (m, d_out)
+        """
+        raise NotImplementedError
+
+    def transform_target(self, Y: Any) -> np.ndarray:
+        """Carry target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
+
+        Parameters
+        ----------
+        Y : array_like, shape (m, d_target)
+
+        Returns
+        -------
+        ndarray, shape (m, d_out)
+        """
+        self._check_fitted()
+        Y = as_matrix(Y, "Y", allow_zero_rows=True)
+        check_width(Y.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
+        return Y
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the fitted arrays that, with the parameters, rebuild the map."""
+        raise NotImplementedError
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        """Set the fitted attributes from :meth:`state` and :attr:`facts_`."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ checks shared by subclasses
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.one_d_labels = False
+        tags.target_tags.two_d_labels = True
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        return tags
+
+    @property
+    def d_target(self) -> int:
+        """Width of the target space."""
+        return self._n_features_out
+
+    @property
+    def _n_features_out(self) -> int:
+        raise NotImplementedError
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_features_in_"):
+            raise NotFittedMapError(
+                f"Got an unfitted {type(self).__name__}; expected a fitted one; do call fit(X, Y) first."
+            )
+
+    def _check_pairs(
+        self, X: Any, Y: Any, sample_weight: Any = None, *, reset: bool = True, min_pairs: int = 2
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Validate paired rows and weights; set (or compare) the names and number of input features."""
+        if Y is None:
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
+                "target rows; do call fit(X, Y)."
+            )
+        A = as_matrix(X, "X", numeric_objects=True)
+        labels = to_numpy(Y)
+        if labels.ndim == 1 and labels.dtype.kind in "iub":
+            # scikit-learn's contract: a transformer may be handed 1-D integer targets. They are one column.
+            Y = labels[:, None]
+        B = as_matrix(Y, "Y", numeric_objects=True)
+        check_same_rows(len(A), len(B), "X", "Y")
+        if not reset:
+            check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target)
+            if B.shape[1] != self.d_target:
+                raise ShapeError(
+                    f"Got target rows of width {B.shape[1]}; expected {self.d_target} as before; "
+                    "do pass the same two models."
+                )
+        validate_data(self, X if hasattr(X, "columns") else A, reset=reset, skip_check_array=True)
+        weights = None
+        if sample_weight is not None:
+            weights = self._check_weights(sample_weight, A)
+        used = len(A) if weights is None else int(np.count_nonzero(weights))
+        if used < min_pairs:
+            raise TooFewAnchorsError(
+                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}; "
+                "do provide more anchors."
+            )
+        return A, B, weights
+
+    @staticmethod
+    def _check_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:
+        try:
+            weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        except ValueError as error:
+            raise ShapeError(
+                f"Got sample_weight that does not fit ({error}); expected one finite number a row; do correct it."
+            ) from error
+        if (weights < 0).any():
+            raise InputError("Got negative sample_weight; expected numbers ≥ 0; do use 0 to leave a row out.")
+        return weights
+
+    def _check_source(self, X: Any) -> np.ndarray:
+        """Validate rows to transform. Zero rows pass: the estimator has no ids to name them by."""
+        self._check_fitted()
+        A = as_matrix(X, "X", allow_zero_rows=True, numeric_objects=True)
+        check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target)
+        validate_data(self, X if hasattr(X, "columns") else A, reset=False, skip_check_array=True)
+        return A
+
+    def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
+        """Start the records every fitted map carries."""
+        self.source_space_ = Space(dim=X.shape[1])
+        self.target_space_ = Space(dim=Y.shape[1])
+        self.scores_ = {}
+
+    # ------------------------------------------------------------------ use on embeddings
+
+    def for_modality(self, modality: str | None) -> Map:
+        """Return the map to use for a modality: itself, unless the method keeps means for each."""
+        return self
+
+    def apply(self, embeddings: Embeddings, *, modality: str | None = None, normalize: bool = False) -> Embeddings:
+        """Carry embeddings across, after checking that they come from this map's source space.
+
+        Parameters
+        ----------
+        embeddings : Embeddings
+        modality : str, optional
+            Which means to use; the embeddings' own modality by default.
+        normalize : bool, default=False
+            Scale the carried rows to unit norm.
+
+        Returns
+        -------
+        Embeddings
+            Same ids, in the target space.
+
+        Raises
+        ------
+        SpaceMismatchError, DirectionError, ModalityError
+        """
+        self._check_fitted()
+        wanted = modality or embeddings.space.modality
+        mapped = self.for_modality(wanted)
+        check_space(embeddings.space, mapped.source_space_, mapped.target_space_, modality=False)
+        vectors = mapped.transform(embeddings.vectors)
+        if normalize:
+            vectors = normalize_rows(vectors)
+        space = replace(
+            mapped.target_space_, dim=vectors.shape[1], modality=wanted, normalized=True if normalize else None
+        )
+        return Embeddings(
+            vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
+        )
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+
+        Parameters
+        ----------
+        path : path-like
+            The folder to make.
+        force : bool, default=False
+            Replace an existing folder.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        NotFittedMapError, OutputExistsError, StorageError
+        """
+        self._check_fitted()
+        config = {
+            "kind": self.kind,
+            "parameters": self.get_params(deep=False),
+            "source_space": self.source_space_.to_dict(),
+            "target_space": self.target_space_.to_dict(),
+            "facts": self.facts_,
+            "scores": self.scores_,
+        }
+        return persist.write_folder(path, self.state(), config, self._card(), force=force)
+
+    @classmethod
+    def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
+        new = cls(**config["parameters"])
+        new._restore(arrays, config["facts"])
+        new.source_space_ = Space.from_dict(config["source_space"])
+        new.target_space_ = Space.from_dict(config["target_space"])
+        new.scores_ = dict(config["scores"])
+        return new
+
+    def save_pretrained(
+        self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
+    ) -> Path:
+        """Save under the name Hugging Face users expect; overwrites, as they expect.
+
+        Parameters
+        ----------
+        save_directory : path-like
+        push_to_hub : bool, default=False
+            Upload as well.
+        repo_id : str, optional
+            Where to; the folder's name by default.
+        **hub
+            Passed to :meth:`push_to_hub`.
+
+        Returns
+        -------
+        Path
+        """
+        path = self.save(save_directory, force=True)
+        if push_to_hub:
+            self.push_to_hub(repo_id or path.name, **hub)
+        return path
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        token: str | None = None,
+        private: bool = False,
+        commit_message: str = "Upload a congruence map",
+    ) -> str:
+        """Upload the map to the Hugging Face hub (extra ``hub``).
+
+        Parameters
+        ----------
+        repo_id : str
+        token : str, optional
+            Never written to disk or logged.
+        private : bool, default=False
+        commit_message : str
+
+        Returns
+        -------
+        str
+            Address of the commit.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.save(Path(folder) / "map")
+            return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known about the fitted map as plain data (what ``congruence inspect`` prints)."""
+        self._check_fitted()
+        return {
+            "kind": self.kind,
+            "parameters": self.get_params(deep=False),
+            "source": self.source_space_.to_dict(),
+            "target": self.target_space_.to_dict(),
+            **self.facts_,
+            "scores": self.scores_,
+        }
+
+    def _card(self) -> str:
+        """Write the model card."""
+        source, target = self.source_space_, self.target_space_
+        lines = [
+            "---",
+            "library_name: congruence",
+            "tags: [embeddings, alignment, procrustes]",
+            "---",
+            f"# {type(self).__name__}: {source.model or 'source'} → {target.model or 'target'}",
+            "",
+            f"Carries vectors of *{source}* into the space of *{target}*.",
+            "",
+            "```python",
+            "import congruence",
+            "",
+            'mapping = congruence.load("path/to/this/folder")',
+            "carried = mapping.transform(vectors)",
+            "```",
+            "",
+            "| fact | value |",
+            "| --- | --- |",
+        ]
+        for key, value in {**self.facts_, **self.get_params(deep=False)}.items():
+            if isinstance(value, (bool, int, str)) or value is None:
+                lines.append(f"| {key} | {value} |")
+            elif isinstance(value, float):
+                lines.append(f"| {key} | {value:.4g} |")
+        flat = {k: v for k, v in self.scores_.items() if isinstance(v, (int, float))}
+        if flat:
+            lines += ["", "| score at fit | value |", "| --- | --- |"]
+            lines += [f"| {key} | {value:.4g} |" for key, value in flat.items()]
+        return "\n".join(lines) + "\n"
+
+
+class AffineMap(Map):
+    """A map of the form ``z ↦ (z − source mean) @ matrix + target mean``."""
+
+    source_mean_: np.ndarray
+    target_mean_: np.ndarray
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The matrix that acts on rows, shape (d_source, d_target), float64."""
+        raise NotImplementedError
+
+    @property
+    def offset(self) -> np.ndarray:
+        """What is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
+        return self.target_mean_ - self.source_mean_ @ self.matrix
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.target_mean_)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Carry source rows into the target space.
+
+        Parameters
+        ----------
+        X : array_like, shape (m, d_source)
+            float64 input gives float64 output; float16 and float32 give float32.
+
+        Returns
+        -------
+        ndarray, shape (m, d_target)
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+        """
+        A = self._check_source(X)
+        # The means are folded into one offset, so a block is read once and never copied to be centred.
+        out = A @ self.matrix.astype(A.dtype, copy=False)
+        out += self.offset.astype(A.dtype)
+        return out
+
+
+def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
+    """Return a mean vector in float64, taken from a vector, a matrix of rows or embeddings.
+
+    Raises
+    ------
+    ShapeError, NotFiniteError
+    """
+    if isinstance(mean, Embeddings):
+        mean = mean.mean
+    array = np.asarray(mean)
+    if array.ndim == 1:
+        array = array[None, :]
+    array = as_matrix(array, name, allow_zero_rows=True)
+    if array.shape[1] != width:
+        raise ShapeError(f"Got {name} of width {array.shape[1]}; expected {width}; do use the same model.")
+    return array.mean(axis=0, dtype=np.float64)
+
+
+def check_same_kind(one: Map, other: Map, verb: str) -> None:
+    """Refuse to combine maps of different kinds.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if type(one) is not type(other):
+        raise ParameterError(
+            f"Got {type(other).__name__} to {verb} with {type(one).__name__}; expected the same kind; "
+            "do transform in two steps instead."
+        )

@@ -1,0 +1,145 @@
+"""The unconstrained linear map: ridge regression, its strength chosen fairly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import scipy.linalg
+
+from congruence._check import check_positive
+from congruence.errors import ParameterError
+from congruence.maps._base import AffineMap
+from congruence.moments import CrossMoments
+
+
+class LinearMap(AffineMap):
+    """Ridge regression from source to target rows: the paper's linear alternative (§E.9).
+
+    Parameters
+    ----------
+    alpha : float or "cv", default="cv"
+        Penalty on the squared Frobenius norm of the coefficients, added to the sum (not the mean) of squared
+        errors, as in :class:`sklearn.linear_model.Ridge`. ``"cv"`` chooses it by generalized cross-validation.
+    center : bool, default=True
+        Fit an intercept through the means.
+
+    Attributes
+    ----------
+    coef_ : ndarray of float64, shape (d_source, d_target)
+        Acts on rows from the right (scikit-learn stores the transpose).
+    source_mean_, target_mean_ : ndarray of float64
+    alpha_ : float
+        The penalty used.
+    gcv_alphas_, gcv_scores_ : ndarray
+        Grid and generalized cross-validation score of each, under ``alpha="cv"``.
+
+    References
+    ----------
+    Golub, Heath and Wahba (1979), "Generalized cross-validation as a method for choosing a good ridge parameter".
+    """
+
+    kind: ClassVar[str] = "linear"
+
+    #: Penalties tried under ``alpha="cv"``, relative to the largest eigenvalue of the Gram matrix.
+    RELATIVE_GRID: ClassVar[np.ndarray] = np.logspace(-8, 2, 61)
+
+    coef_: np.ndarray
+    alpha_: float
+    gcv_alphas_: np.ndarray
+    gcv_scores_: np.ndarray
+
+    def __init__(self, alpha: float | str = "cv", center: bool = True) -> None:
+        self.alpha = alpha
+        self.center = center
+
+    def fit(self, X: Any, Y: Any = None, sample_weight: Any = None, *, y: Any = None) -> Self:
+        """Fit the coefficients on rows paired by position.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_source)
+        Y : array_like, shape (n, d_target)
+        sample_weight : array_like, shape (n,), optional
+            Non-negative; integer weights act like repeated rows.
+        y : array_like, optional
+            Another name for ``Y``, as scikit-learn's tools pass it.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        InputError, ParameterError
+        """
+        if self.alpha != "cv":
+            if isinstance(self.alpha, str):
+                raise ParameterError(f"Got alpha={self.alpha!r}; expected a number ≥ 0 or 'cv'; do correct it.")
+            check_positive(self.alpha, "alpha", zero=True)
+        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
+
+    def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
+        """Fit on rows that were checked already; see :meth:`fit`."""
+        self._remember(A, B)
+        self.n_features_in_ = A.shape[1]
+        moments = CrossMoments.of(A, B, weights, gram=True)
+        assert moments.gram is not None
+        if self.center:
+            gram, cross, scatter = moments.gram, moments.cross, moments.target_scatter
+            self.source_mean_, self.target_mean_ = moments.source_mean, moments.target_mean
+        else:
+            gram, cross = moments.uncentered_gram(), moments.uncentered_cross()
+            scatter = moments.target_scatter + moments.weight * float(moments.target_mean @ moments.target_mean)
+            self.source_mean_, self.target_mean_ = np.zeros(A.shape[1]), np.zeros(B.shape[1])
+        eigenvalues, V = scipy.linalg.eigh(gram)
+        # Directions without any variance carry rounding noise only; unpenalised they would be blown up.
+        floor = max(eigenvalues[-1], 0.0) * len(eigenvalues) * np.finfo(float).eps
+        kept = eigenvalues > floor
+        eigenvalues, V = eigenvalues[kept], V[:, kept]
+        rotated = V.T @ cross
+        if self.alpha == "cv":
+            self._choose(eigenvalues, rotated, scatter, moments.weight - self.center)
+        else:
+            self.alpha_ = float(self.alpha)
+        self.coef_ = V @ (rotated / (eigenvalues + self.alpha_)[:, None])
+        self.n_pairs_ = moments.rows
+        self.facts_ = {"n_pairs": self.n_pairs_, "alpha_used": self.alpha_, "rank": int(kept.sum())}
+        return self
+
+    def _choose(self, eigenvalues: np.ndarray, rotated: np.ndarray, scatter: float, n: float) -> None:
+        """Minimise GCV(α) = n · RSS(α) / (n − df(α))² over the grid, everything from second moments."""
+        top = eigenvalues[-1] if len(eigenvalues) else 1.0
+        alphas = self.RELATIVE_GRID * top
+        energy = np.square(rotated).sum(axis=1)
+        scores = np.empty(len(alphas))
+        for k, alpha in enumerate(alphas):
+            shrunk = eigenvalues + alpha
+            df = float((eigenvalues / shrunk).sum())
+            explained = float((energy * (eigenvalues + 2 * alpha) / shrunk**2).sum())
+            residual = max(scatter - explained, 0.0)
+            # With as many degrees of freedom as rows the score is 0/0: the fit says nothing about new rows.
+            room = n - df
+            scores[k] = n * residual / room**2 if room > 1e-3 * n else np.inf
+        best = int(np.argmin(scores)) if np.isfinite(scores).any() else len(scores) - 1
+        self.alpha_ = float(alphas[best])
+        self.gcv_alphas_, self.gcv_scores_ = alphas, scores
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The coefficients, shape (d_source, d_target), float64."""
+        self._check_fitted()
+        return self.coef_
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return coefficients and means as arrays."""
+        self._check_fitted()
+        return {"coef": self.coef_, "source_mean": self.source_mean_, "target_mean": self.target_mean_}
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        self.coef_ = arrays["coef"]
+        self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
+        self.alpha_, self.n_pairs_ = float(facts["alpha_used"]), int(facts["n_pairs"])
+        self.n_features_in_ = self.coef_.shape[0]
+        self.facts_ = dict(facts)

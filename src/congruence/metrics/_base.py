@@ -1,0 +1,100 @@
+"""What every metric declares about itself, and the small checks metrics share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._arrays import to_numpy
+from congruence._check import as_matrix, check_same_rows
+from congruence.errors import ShapeError, ZeroRowError
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure of agreement and the facts about it that tests hold it to.
+
+    Attributes
+    ----------
+    name : str
+    fn : callable
+        ``fn(X, Y)`` on paired rows.
+    range : tuple of float
+        Smallest and largest value it can take.
+    larger_is_closer : bool
+    invariances : frozenset of str
+        What may be done to both sides at once, or to one side alone, without changing the value:
+        ``"joint rotation"``, ``"row scaling"`` (each row by its own positive number),
+        ``"joint permutation"`` (the same reordering of both sides).
+    reference : str
+        Where the definition stands.
+    """
+
+    name: str
+    fn: Callable[..., float]
+    range: tuple[float, float]
+    larger_is_closer: bool
+    invariances: frozenset[str]
+    reference: str
+
+
+def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Validate two matrices of equal shape, row i of one belonging to row i of the other.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    A = as_matrix(X, "X", allow_zero_rows=True)
+    B = as_matrix(Y, "Y", allow_zero_rows=True)
+    check_same_rows(len(A), len(B), "X", "Y")
+    check_same_width(A, B)
+    return A, B
+
+
+def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
+    """Refuse matrices of different widths: they live in different spaces.
+
+    Raises
+    ------
+    ShapeError
+    """
+    if A.shape[1] != B.shape[1]:
+        raise ShapeError(
+            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space; do carry one side across first."
+        )
+
+
+def unit(A: np.ndarray, name: str) -> np.ndarray:
+    """Return rows scaled to unit norm in A's dtype; a row without direction is an error.
+
+    Raises
+    ------
+    ZeroRowError
+    """
+    # Scaling by the largest entry first keeps the squares from overflowing or vanishing.
+    top = np.abs(A).max(axis=1, keepdims=True)
+    if not top.all():
+        rows = np.flatnonzero(top[:, 0] == 0)
+        raise ZeroRowError(
+            f"Got a row of zeros in {name} (row {rows[0]}); expected a direction, since a cosine needs one; "
+            "do drop such rows."
+        )
+    scaled = A / top
+    return scaled / np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+
+
+def codes(labels: Any, n: int, name: str) -> np.ndarray:
+    """Return labels as a flat array of n entries.
+
+    Raises
+    ------
+    ShapeError
+    """
+    array = to_numpy(labels)
+    if array.shape != (n,):
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected one label for each of {n} rows; do correct it.")
+    return array.astype(str) if array.dtype == object else array

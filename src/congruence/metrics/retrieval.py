@@ -1,0 +1,281 @@
+"""Nearest-neighbour retrieval and zero-shot classification (paper, appendix D.4.2, metrics 2 to 5).
+
+Every function works in blocks of queries and never holds all similarities at once. Similarities are cosines. Equal
+similarities share the credit: if three gallery rows tie for first place and one is right, the query scores 1/3, which
+is what breaking the tie at random would give on average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from congruence._arrays import blocks
+from congruence._check import as_matrix, check_choice, check_positive
+from congruence.errors import IdError, InputError, ParameterError, ShapeError
+from congruence.metrics._base import check_same_width, codes, unit
+
+
+def _similarities(
+    queries: Any, gallery: Any, center: tuple[Any, Any] | None
+) -> Iterator[tuple[slice, np.ndarray, float]]:
+    """Yield blocks of the cosine matrix and the difference below which two entries count as equal."""
+    Q = as_matrix(queries, "queries", allow_zero_rows=True)
+    G = as_matrix(gallery, "gallery", allow_zero_rows=True)
+    check_same_width(Q, G)
+    if center is not None:
+        Q = Q - np.asarray(center[0], dtype=Q.dtype)
+        G = G - np.asarray(center[1], dtype=G.dtype)
+    dtype = np.result_type(Q, G)
+    G = unit(G, "gallery").astype(dtype, copy=False)
+    # Rounding of a dot product of unit vectors grows like √d; copies of one row may differ by this much.
+    tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
+    for part in blocks(len(Q), len(G) * dtype.itemsize):
+        yield part, unit(Q[part], "queries").astype(dtype, copy=False) @ G.T, tie
+
+
+def top1_scores(
+    queries: Any, gallery: Any, query_labels: Any, gallery_labels: Any, *, center: tuple[Any, Any] | None = None,
+    exclude_self: bool = False,
+) -> np.ndarray:
+    """Whether each query's nearest gallery row bears the query's label.
+
+    Parameters
+    ----------
+    queries : array_like, shape (m, d)
+    gallery : array_like, shape (n, d)
+    query_labels : array_like, shape (m,)
+    gallery_labels : array_like, shape (n,)
+    center : tuple of ndarray, optional
+        Vectors subtracted from queries and gallery before the cosine.
+    exclude_self : bool, default=False
+        Leave gallery row i out for query i: both are encodings of one item, and finding it is easy.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+        1, 0, or a share of 1 under ties.
+
+    Raises
+    ------
+    ShapeError, ZeroRowError
+    """
+    m, n = len(queries), len(gallery)
+    wanted = codes(query_labels, m, "query_labels")
+    offered = codes(gallery_labels, n, "gallery_labels")
+    if exclude_self and (m != n or n < 2):
+        raise ShapeError(
+            f"Got {m} queries and {n} gallery rows; expected equally many, and two at least, to leave each "
+            "query's own row out; do pass paired rows or exclude_self=False."
+        )
+    out = np.empty(m)
+    for part, similarity, tie in _similarities(queries, gallery, center):
+        if exclude_self:
+            rows = np.arange(part.start, part.stop)
+            similarity[rows - part.start, rows] = -np.inf
+        best = np.argmax(similarity, axis=1)
+        top = similarity[np.arange(len(best)), best]
+        out[part] = offered[best] == wanted[part]
+        tied = similarity >= (top - tie)[:, None]
+        for row in np.flatnonzero(tied.sum(axis=1) > 1):  # rare, so a loop is enough
+            out[part.start + row] = np.mean(offered[tied[row]] == wanted[part.start + row])
+    return out
+
+
+def class_retrieval(
+    queries: Any, gallery: Any, query_labels: Any, gallery_labels: Any = None, *, exclude_self: bool = False
+) -> float:
+    """Share of queries whose nearest gallery row is of the same class (top-1, cosine).
+
+    Parameters
+    ----------
+    queries : array_like, shape (m, d)
+        For example images of one model, carried into the other's space.
+    gallery : array_like, shape (n, d)
+        For example the other model's images.
+    query_labels : array_like, shape (m,)
+    gallery_labels : array_like, shape (n,), optional
+        Same as ``query_labels`` by default.
+    exclude_self : bool, default=False
+        Leave gallery row i out for query i. The paper keeps it.
+
+    Returns
+    -------
+    float
+        In [0, 1]. With a single class every neighbour is right and the value is 1: it then says nothing.
+
+    Raises
+    ------
+    ShapeError, ZeroRowError
+
+    References
+    ----------
+    Gupta et al. (2026), appendix D.4.2, metric (2).
+    """
+    if gallery_labels is None:
+        gallery_labels = query_labels
+    return float(top1_scores(queries, gallery, query_labels, gallery_labels, exclude_self=exclude_self).mean())
+
+
+def zero_shot_accuracy(
+    images: Any, prototypes: Any, labels: Any, classes: Any = None, *, center: tuple[Any, Any] | None = None
+) -> float:
+    """Share of images whose nearest class prototype is their own class.
+
+    Parameters
+    ----------
+    images : array_like, shape (n, d)
+    prototypes : array_like, shape (k, d)
+        One text vector a class, see :func:`ensemble_prompts`.
+    labels : array_like, shape (n,)
+        Class of each image: a row number of ``prototypes``, or one of ``classes``.
+    classes : array_like, shape (k,), optional
+        Class of each prototype, each different; row numbers by default.
+    center : tuple of ndarray, optional
+        Image mean and text mean to subtract first. This closes the modality gap, which is needed where
+        the mean of one modality in the target space is unknown.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Raises
+    ------
+    ShapeError, ZeroRowError
+    InputError
+        A label without a prototype, or two prototypes for one class.
+
+    References
+    ----------
+    Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
+    """
+    return float(zero_shot_scores(images, prototypes, labels, classes, center=center).mean())
+
+
+def zero_shot_scores(
+    images: Any, prototypes: Any, labels: Any, classes: Any = None, *, center: tuple[Any, Any] | None = None
+) -> np.ndarray:
+    """Whether each image is classified right; see :func:`zero_shot_accuracy`.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+    """
+    k = len(prototypes)
+    names = np.arange(k) if classes is None else codes(classes, k, "classes")
+    wanted = codes(labels, len(images), "labels")
+    if len(np.unique(names)) < k:
+        raise InputError("Got a class with two prototypes; expected one each; do ensemble prompts of a class first.")
+    unknown = ~np.isin(wanted, names)
+    if unknown.any():
+        raise InputError(
+            f"Got label {wanted[unknown][0]!r} without a prototype ({unknown.sum()} images); expected every label "
+            "among the classes; do check that labels and classes use the same names."
+        )
+    return top1_scores(images, prototypes, wanted, names, center=center)
+
+
+def recall_at_k(queries: Any, gallery: Any, relevant: Any, k: int = 1, *, mode: str = "any") -> float:
+    """Recall among the k nearest gallery rows, with any number of relevant rows a query.
+
+    Parameters
+    ----------
+    queries : array_like, shape (m, d)
+    gallery : array_like, shape (n, d)
+    relevant : sequence of length m
+        For each query the gallery row that is relevant, or a sequence of several.
+    k : int, default=1
+    mode : {"any", "share"}, default="any"
+        ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
+        retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
+
+    Returns
+    -------
+    float
+        In [0, 1]. Rows tied at the k-th place count by the expectation of breaking the tie at random.
+
+    Raises
+    ------
+    ShapeError, ZeroRowError, IdError, ParameterError
+    """
+    check_positive(k, "k", integer=True)
+    check_choice(mode, ("any", "share"), "mode")
+    m, n = len(queries), len(gallery)
+    if k > n:
+        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}; do lower it.")
+    if len(relevant) != m:
+        raise ShapeError(f"Got relevant rows for {len(relevant)} of {m} queries; expected all; do correct it.")
+    wanted = [np.unique(np.atleast_1d(np.asarray(rows, dtype=int))) for rows in relevant]
+    for i, rows in enumerate(wanted):
+        if not len(rows) or rows[0] < 0 or rows[-1] >= n:
+            raise IdError(
+                f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}; "
+                "do correct it."
+            )
+    total = 0.0
+    for part, similarity, tie in _similarities(queries, gallery, None):
+        kth = np.partition(similarity, n - k, axis=1)[:, n - k]
+        for row, rows in enumerate(wanted[part]):
+            values = similarity[row]
+            above = values > kth[row] + tie
+            level = np.abs(values - kth[row]) <= tie
+            places, tied = k - int(above.sum()), int(level.sum())
+            sure, maybe = int(above[rows].sum()), int(level[rows].sum())
+            if mode == "share":
+                total += (sure + maybe * places / tied) / len(rows)
+            else:
+                total += 1.0 if sure else _any_drawn(maybe, tied, places)
+    return total / m
+
+
+def _any_drawn(good: int, among: int, draws: int) -> float:
+    """Probability that drawing without replacement finds at least one of the good ones."""
+    miss = 1.0
+    for i in range(draws):
+        miss *= max(among - good - i, 0) / (among - i)
+    return 1.0 - miss
+
+
+def ensemble_prompts(embeddings: Any, classes: Sequence[Any] | np.ndarray | None = None) -> Any:
+    """Average prompt embeddings into class prototypes: mean of normalised, normalised again.
+
+    Parameters
+    ----------
+    embeddings : array_like, shape (k, t, d), or (p, d) with ``classes``
+        t prompts for each of k classes; or p prompts in any order.
+    classes : array_like, shape (p,), optional
+        Class of each prompt.
+
+    Returns
+    -------
+    ndarray, shape (k, d)
+        Unit rows.
+    ndarray, shape (k,)
+        Only with ``classes``: the class of each prototype, sorted.
+
+    Raises
+    ------
+    ShapeError, ZeroRowError
+
+    References
+    ----------
+    Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
+    """
+    if classes is None:
+        array = np.asarray(embeddings)
+        if array.ndim != 3 or 0 in array.shape:
+            raise ShapeError(
+                f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions); "
+                "do pass classes= for a flat list of prompts."
+            )
+        k, t, d = array.shape
+        flat = unit(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")
+        return unit(flat.reshape(k, t, d).mean(axis=1), "the prototypes")
+    flat = unit(as_matrix(embeddings, "embeddings"), "embeddings")
+    names, which = np.unique(codes(classes, len(flat), "classes"), return_inverse=True)
+    sums = np.zeros((len(names), flat.shape[1]), dtype=flat.dtype)
+    np.add.at(sums, which, flat)
+    return unit(sums, "the prototypes"), names

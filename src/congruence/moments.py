@@ -1,0 +1,198 @@
+"""One-pass, mergeable means and cross-covariances.
+
+Everything a rigid or a linear map needs from paired rows is in five sums: the total weight, the two means and the
+second moments about them. They can be gathered block by block, in any order, on any number of machines, and
+added up afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from congruence._arrays import blocks
+from congruence.errors import ShapeError
+
+
+class CrossMoments:
+    """Weight, means and centred second moments of paired rows.
+
+    Parameters
+    ----------
+    d_source, d_target : int
+    gram : bool, default=False
+        Also gather the source's own second moment, shape (d_source, d_source), which least squares needs.
+
+    Attributes
+    ----------
+    weight : float
+        Sum of the weights; the number of rows when unweighted.
+    rows : int
+        Rows with positive weight.
+    source_mean, target_mean : ndarray of float64
+    cross : ndarray, shape (d_source, d_target)
+        Σ w (x − μ_x)ᵀ(y − μ_y).
+    gram : ndarray, shape (d_source, d_source), or None
+        Σ w (x − μ_x)ᵀ(x − μ_x).
+    source_scatter, target_scatter : float
+        Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
+
+    Notes
+    -----
+    Blocks are centred by their own mean before the product and combined by the pairwise update of Chan, Golub and
+    LeVeque (1983), "Algorithms for computing the sample variance", so a large common offset costs no digits.
+    All sums are float64 whatever the input.
+    """
+
+    def __init__(self, d_source: int, d_target: int, *, gram: bool = False) -> None:
+        self.weight = 0.0
+        self.rows = 0
+        self.source_mean = np.zeros(d_source)
+        self.target_mean = np.zeros(d_target)
+        self.cross = np.zeros((d_source, d_target))
+        self.gram = np.zeros((d_source, d_source)) if gram else None
+        self.source_scatter = 0.0
+        self.target_scatter = 0.0
+
+    @classmethod
+    def of(
+        cls, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None, *, gram: bool = False
+    ) -> CrossMoments:
+        """Gather the moments of paired rows; see :meth:`update` for the arguments."""
+        return cls(X.shape[1], Y.shape[1], gram=gram).update(X, Y, weights)
+
+    def update(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> CrossMoments:
+        """Add paired rows.
+
+        Parameters
+        ----------
+        X : ndarray, shape (n, d_source)
+        Y : ndarray, shape (n, d_target)
+        weights : ndarray, shape (n,), optional
+            Non-negative; a weight of 2 is the same as the row twice, 0 the same as leaving it out.
+
+        Returns
+        -------
+        CrossMoments
+            ``self``.
+        """
+        if weights is not None:
+            keep = weights > 0
+            if not keep.all():
+                X, Y, weights = X[keep], Y[keep], weights[keep]
+        # Four float64 copies of a block live at a time.
+        for part in blocks(len(X), 8 * (X.shape[1] + Y.shape[1]), minimum=256):
+            self._merge(self._block(X[part], Y[part], None if weights is None else weights[part]))
+        return self
+
+    def _block(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None) -> CrossMoments:
+        new = object.__new__(CrossMoments)
+        x = X.astype(np.float64)  # astype copies, so the caller's rows are never centred in place
+        y = Y.astype(np.float64)
+        new.rows = len(x)
+        if weights is None:
+            new.weight = float(len(x))
+            new.source_mean, new.target_mean = x.mean(axis=0), y.mean(axis=0)
+            x -= new.source_mean
+            y -= new.target_mean
+            xw = x
+        else:
+            w = weights.astype(np.float64)
+            new.weight = float(w.sum())
+            new.source_mean, new.target_mean = w @ x / new.weight, w @ y / new.weight
+            x -= new.source_mean
+            y -= new.target_mean
+            xw = x * w[:, None]
+        new.cross = xw.T @ y
+        new.gram = xw.T @ x if self.gram is not None else None
+        new.source_scatter = float(np.einsum("ij,ij->", xw, x))
+        new.target_scatter = float(
+            np.einsum("ij,ij->", y, y) if weights is None else np.einsum("i,ij,ij->", weights, y, y)
+        )
+        return new
+
+    def _merge(self, other: CrossMoments) -> None:
+        total = self.weight + other.weight
+        if other.weight == 0:
+            return
+        share = other.weight / total
+        factor = self.weight * share
+        dx = other.source_mean - self.source_mean
+        dy = other.target_mean - self.target_mean
+        self.cross += other.cross
+        self.cross += factor * np.outer(dx, dy)
+        if self.gram is not None and other.gram is not None:
+            self.gram += other.gram
+            self.gram += factor * np.outer(dx, dx)
+        self.source_scatter += other.source_scatter + factor * float(dx @ dx)
+        self.target_scatter += other.target_scatter + factor * float(dy @ dy)
+        self.source_mean = self.source_mean + share * dx
+        self.target_mean = self.target_mean + share * dy
+        self.weight = total
+        self.rows += other.rows
+
+    def merge(self, other: CrossMoments) -> CrossMoments:
+        """Return the moments of both sets of rows together.
+
+        Raises
+        ------
+        ShapeError
+            If the widths differ.
+        """
+        if self.cross.shape != other.cross.shape:
+            raise ShapeError(
+                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths; "
+                "do merge fits of the same two models."
+            )
+        new = self.copy()
+        new._merge(other)
+        return new
+
+    def copy(self) -> CrossMoments:
+        """Return an independent copy."""
+        return CrossMoments.from_state(self.state())
+
+    def swap(self) -> CrossMoments:
+        """Return the moments with the two sides exchanged (without the gram matrix)."""
+        new = CrossMoments(len(self.target_mean), len(self.source_mean))
+        new.weight, new.rows = self.weight, self.rows
+        new.source_mean, new.target_mean = self.target_mean, self.source_mean
+        new.cross = np.ascontiguousarray(self.cross.T)
+        new.source_scatter, new.target_scatter = self.target_scatter, self.source_scatter
+        return new
+
+    def uncentered_cross(self) -> np.ndarray:
+        """Return Σ w xᵀy about the origin, shape (d_source, d_target)."""
+        return self.cross + self.weight * np.outer(self.source_mean, self.target_mean)
+
+    def uncentered_gram(self) -> np.ndarray:
+        """Return Σ w xᵀx about the origin, shape (d_source, d_source)."""
+        if self.gram is None:
+            raise ValueError("these moments were gathered without the gram matrix")
+        return self.gram + self.weight * np.outer(self.source_mean, self.source_mean)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return everything as arrays, for saving; :meth:`from_state` reads it back."""
+        state = {
+            "totals": np.array([self.weight, self.rows, self.source_scatter, self.target_scatter], dtype=np.float64),
+            "source_mean": self.source_mean.copy(),
+            "target_mean": self.target_mean.copy(),
+            "cross": self.cross.copy(),
+        }
+        if self.gram is not None:
+            state["gram"] = self.gram.copy()
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, np.ndarray]) -> CrossMoments:
+        """Rebuild moments from :meth:`state`."""
+        new = object.__new__(cls)
+        weight, rows, source_scatter, target_scatter = state["totals"].tolist()
+        new.weight, new.rows = weight, int(rows)
+        new.source_scatter, new.target_scatter = source_scatter, target_scatter
+        new.source_mean = state["source_mean"]
+        new.target_mean = state["target_mean"]
+        new.cross = state["cross"]
+        new.gram = state.get("gram")
+        return new

@@ -1,0 +1,237 @@
+"""Are these anchors paired at all, and which pairs look wrong?
+
+A map fitted to shuffled anchors looks like any other map: least squares and Procrustes never complain. But a map fitted
+on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are cut
+into folds, each fold is carried by a map fitted without it, and its alignment is compared with what the same rows give
+when they are paired again at random.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix, check_positive, check_same_rows, name_rows
+from congruence.errors import PairingWarning, UnpairedError
+from congruence.linalg import cross_svd, rotation_from_svd
+from congruence.moments import CrossMoments
+
+#: Fewest pairs on which the question can be answered.
+FEWEST = 20
+
+#: Rows of a fold that are compared with each other; more would only make the null more precise.
+_FOLD_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class PairingReport:
+    """Outcome of :func:`check_pairing`.
+
+    Attributes
+    ----------
+    n_pairs : int
+    alignment : float
+        Mean cosine of held-out pairs after centring and rotation.
+    null_mean, null_sd : float
+        Mean and standard deviation of the same when the held-out rows are paired at random.
+    p_value : float
+        Share of random pairings that align at least as well.
+    share_wrong : float
+        Estimated share of wrong pairs.
+    decided : bool
+        Whether there were enough pairs to say anything.
+    looks_paired : bool
+    suspects : tuple of str
+        Ids (or row numbers) of pairs that look wrong, most suspicious first.
+    suspect_probability : tuple of float
+        Estimated probability of each being wrong.
+    """
+
+    n_pairs: int
+    alignment: float
+    null_mean: float
+    null_sd: float
+    p_value: float
+    share_wrong: float
+    decided: bool
+    looks_paired: bool
+    suspects: tuple[str, ...]
+    suspect_probability: tuple[float, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {**asdict(self), "suspects": list(self.suspects), "suspect_probability": list(self.suspect_probability)}
+
+    @property
+    def sentence(self) -> str:
+        """One sentence for people."""
+        if not self.decided:
+            return f"{self.n_pairs} pairs are too few to tell whether they are paired (at least {FEWEST} are needed)."
+        against = (
+            f"held-out alignment {self.alignment:.3f} against {self.null_mean:.3f} ± {self.null_sd:.3f} "
+            f"under random re-pairing, p = {self.p_value:.3g}"
+        )
+        if not self.looks_paired:
+            return f"The {self.n_pairs} anchors do not look paired: {against}."
+        if self.suspects:
+            listed = name_rows(np.arange(len(self.suspects)), list(self.suspects))
+            return f"The anchors look paired ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look wrong: {listed}."
+        return f"The anchors look paired: {against}."
+
+
+def check_pairing(
+    X: Any,
+    Y: Any,
+    *,
+    ids: Any = None,
+    folds: int = 5,
+    permutations: int = 999,
+    level: float = 0.01,
+    random_state: int = 0,
+) -> PairingReport:
+    """Compare the alignment of paired rows with random re-pairing, and find pairs that look wrong.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d_source)
+    Y : array_like, shape (n, d_target)
+    ids : sequence of str, optional
+        Names of the pairs; row numbers by default.
+    folds : int, default=5
+    permutations : int, default=999
+        Random re-pairings of the held-out rows.
+    level : float, default=0.01
+        Largest p-value at which the anchors count as paired.
+    random_state : int, default=0
+
+    Returns
+    -------
+    PairingReport
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+
+    Notes
+    -----
+    The test is exact: a fold's map never saw the fold, so if the rows are not paired each re-pairing of the fold
+    is as likely as the one given. A pair's own evidence is its cosine measured in standard deviations of what the same source
+    row reaches with other target rows. For wrong pairs this is about standard normal; for right pairs its centre and
+    spread are estimated robustly, and the two are weighed by a mixture whose share of wrong pairs is fitted by EM.
+    """
+    check_positive(folds, "folds", integer=True)
+    check_positive(permutations, "permutations", integer=True)
+    A = as_matrix(X, "X", allow_zero_rows=True)
+    B = as_matrix(Y, "Y", allow_zero_rows=True)
+    check_same_rows(len(A), len(B), "X", "Y")
+    n = len(A)
+    names = np.arange(n).astype(str) if ids is None else np.asarray(ids).astype(str)
+    if n < FEWEST:
+        return PairingReport(n, float("nan"), float("nan"), float("nan"), 1.0, float("nan"), False, True, (), ())
+    rng = np.random.default_rng(random_state)
+    order = rng.permutation(n)
+    parts = [np.sort(part) for part in np.array_split(order, min(folds, n // 2))]
+    evidence, own, null = _fold_evidence(A, B, parts, permutations, rng)
+    alignment = float(own.mean())
+    p_value = float((1 + np.count_nonzero(null >= alignment - 1e-12)) / (1 + permutations))
+    probability, share = _wrong_probability(evidence)
+    paired = p_value <= level
+    rows = np.flatnonzero(probability > 0.5) if paired else np.empty(0, int)
+    rows = rows[np.argsort(-probability[rows], kind="stable")]
+    return PairingReport(
+        n_pairs=n,
+        alignment=alignment,
+        null_mean=float(null.mean()),
+        null_sd=float(null.std()),
+        p_value=p_value,
+        share_wrong=float(share) if paired else 1.0,
+        decided=True,
+        looks_paired=paired,
+        suspects=tuple(names[rows].tolist()),
+        suspect_probability=tuple(float(p) for p in probability[rows]),
+    )
+
+
+def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
+    """Warn when a report is bad; under ``strict`` raise instead.
+
+    Parameters
+    ----------
+    report : PairingReport
+    strict : bool, default=False
+
+    Raises
+    ------
+    UnpairedError
+        Under ``strict``, when the anchors do not look paired or some pairs look wrong.
+
+    Warns
+    -----
+    PairingWarning
+    """
+    if report.decided and report.looks_paired and not report.suspects:
+        return
+    if not report.decided and not strict:
+        return
+    advice = "do check that both files list the same items in the same order, or pair them by id"
+    if report.looks_paired and report.suspects:
+        advice = "do look at these items and drop the wrong ones"
+    if strict:
+        raise UnpairedError(f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs; {advice}.")
+    warnings.warn(f"{report.sentence} {advice.capitalize()}.", PairingWarning, stacklevel=3)
+
+
+def _fold_evidence(
+    A: np.ndarray, B: np.ndarray, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Carry each fold by a map fitted on the others.
+
+    Returns each pair's evidence in standard deviations, its cosine, and the mean cosine of every re-pairing.
+    """
+    gathered = [CrossMoments.of(A[part], B[part]) for part in parts]
+    evidence, own = np.empty(len(A)), np.empty(len(A))
+    null = np.zeros(permutations)
+    for k, part in enumerate(parts):
+        train = CrossMoments(A.shape[1], B.shape[1])
+        for j, moments in enumerate(gathered):
+            if j != k:
+                train = train.merge(moments)
+        svd = cross_svd(train.cross, max_rank=train.rows - 1, scale=np.sqrt(train.source_scatter * train.target_scatter))
+        rotation = rotation_from_svd(svd, (np.arange(len(svd.s)) < svd.rank).astype(float))
+        x = _directions((A[part] - train.source_mean) @ rotation)
+        y = _directions(B[part] - train.target_mean)
+        own[part] = np.einsum("ij,ij->i", x, y)
+        # Each row is compared with a sample of the fold's other rows: enough to know its background.
+        sample = rng.permutation(len(part))[:_FOLD_ROWS]
+        background = x @ y[sample].T
+        background[sample, np.arange(len(sample))] = np.nan
+        mean = np.nanmean(background, axis=1) if len(sample) > 1 else np.zeros(len(part))
+        spread = np.nanstd(background, axis=1) if len(sample) > 2 else np.ones(len(part))
+        evidence[part] = (own[part] - mean) / np.maximum(spread, 1e-12)
+        block = x[sample] @ y[sample].T
+        rows = np.arange(len(sample))
+        weight = len(part) / len(A)
+        for b in range(permutations):
+            null[b] += weight * block[rows, rng.permutation(len(sample))].mean()
+    return evidence, own, null
+
+
+def _directions(Z: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(Z, axis=1, keepdims=True)
+    return Z / np.where(norms > 0, norms, 1.0)
+
+
+def _wrong_probability(evidence: np.ndarray) -> tuple[np.ndarray, float]:
+    """Probability that each pair is wrong, and the share of wrong pairs, by EM on a two-part mixture."""
+    centre = float(np.median(evidence))
+    spread = max(1.4826 * float(np.median(np.abs(evidence - centre))), 0.5)
+    wrong = np.exp(-0.5 * np.clip(evidence, 0, None) ** 2)  # anything below its own background is as bad as the background
+    right = np.exp(-0.5 * np.clip((centre - evidence) / spread, 0, None) ** 2) / spread
+    share = 0.05
+    for _ in range(50):
+        probability = share * wrong / np.maximum(share * wrong + (1 - share) * right, 1e-300)
+        share = float(np.clip(probability.mean(), 1e-4, 1 - 1e-4))
+    return probability, share
