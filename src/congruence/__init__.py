@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING, Any
 from congruence._version import __version__
 
 if TYPE_CHECKING:
-    from congruence.embeddings import Embeddings, Pairs, Space
-    from congruence.maps import MAPS, LinearMap, MLPMap, OrthogonalMap, from_pretrained, load
+    from congruence.embeddings import Embeddings as Embeddings
+    from congruence.embeddings import Pairs as Pairs
+    from congruence.embeddings import Space as Space
+    from congruence.fitting import fit as fit
+    from congruence.maps import MAPS as MAPS
+    from congruence.maps import LinearMap as LinearMap
+    from congruence.maps import MLPMap as MLPMap
+    from congruence.maps import OrthogonalMap as OrthogonalMap
+    from congruence.maps import from_pretrained as from_pretrained
+    from congruence.maps import load as load
+    from congruence.stores import read_embeddings as read_embeddings
 
 _HOME = {
     "Embeddings": "congruence.embeddings",
     "Pairs": "congruence.embeddings",
     "Space": "congruence.embeddings",
+    "fit": "congruence.fitting",
+    "read_embeddings": "congruence.stores",
     "MAPS": "congruence.maps",
     "LinearMap": "congruence.maps",
     "MLPMap": "congruence.maps",
@@ -25,7 +36,21 @@ _HOME = {
     "from_pretrained": "congruence.maps",
     "load": "congruence.maps",
 }
-_MODULES = ("embeddings", "errors", "linalg", "maps", "metrics", "moments", "synthetic")
+_MODULES = (
+    "carry",
+    "embeddings",
+    "errors",
+    "evaluate",
+    "fitting",
+    "integrations",
+    "linalg",
+    "maps",
+    "metrics",
+    "moments",
+    "pairing",
+    "stores",
+    "synthetic",
+)
 
 __all__ = ["__version__", *_HOME]
 

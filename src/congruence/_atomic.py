@@ -45,7 +45,9 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
     """
     path = Path(path)
     if os.path.lexists(path) and not force:
-        raise OutputExistsError(f"Got an output path that exists, {path}; expected a new one; do pass --force to replace it.")
+        raise OutputExistsError(
+            f"Got an output path that exists, {path}; expected a new one; do pass --force to replace it."
+        )
     if path.is_dir() and not directory:
         raise OutputExistsError(f"Got a folder at {path}; expected a file path; do choose another name.")
     if not path.parent.is_dir():

@@ -6,7 +6,7 @@ The wording satisfies two readers: a person ("Got …; expected …; do …") an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from congruence.errors import (
 )
 
 
-def name_rows(rows: np.ndarray, ids: Sequence[str] | np.ndarray | None = None, limit: int = 5) -> str:
+def name_rows(rows: np.ndarray, ids: Any = None, limit: int = 5) -> str:
     """Write row numbers, or their ids, as a short readable list.
 
     Parameters
@@ -44,9 +44,7 @@ def name_rows(rows: np.ndarray, ids: Sequence[str] | np.ndarray | None = None, l
     return f"{text} and {len(rows) - limit} more" if len(rows) > limit else text
 
 
-def check_rows(
-    X: np.ndarray, name: str, *, ids: Sequence[str] | np.ndarray | None = None, allow_zero_rows: bool = False
-) -> None:
+def check_rows(X: np.ndarray, name: str, *, ids: Any = None, allow_zero_rows: bool = False) -> None:
     """Refuse rows with NaN, infinity or nothing but zeros, in one pass over memory.
 
     Parameters
@@ -98,7 +96,7 @@ def as_matrix(
     X: Any,
     name: str,
     *,
-    ids: Sequence[str] | np.ndarray | None = None,
+    ids: Any = None,
     min_rows: int = 1,
     allow_zero_rows: bool = False,
     numeric_objects: bool = False,
@@ -225,9 +223,7 @@ def check_width(d: int, expected: int, owner: str, other: int | None = None) -> 
         hint = "do use the model the map was fitted on"
         if other is not None and d == other:
             hint = "do apply the inverse: these look like vectors of the map's target"
-        raise ShapeError(
-            f"X has {d} features, but {owner} is expecting {expected} features as input; {hint}."
-        )
+        raise ShapeError(f"X has {d} features, but {owner} is expecting {expected} features as input; {hint}.")
 
 
 def check_choice(value: Any, choices: Iterable[str], name: str) -> Any:

@@ -105,8 +105,7 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
                 f"{expected.model!r}; do use the inverse map."
             )
         raise SpaceMismatchError(
-            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}; "
-            "do use a map fitted on this model."
+            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}; do use a map fitted on this model."
         )
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
         raise SpaceMismatchError(
@@ -239,7 +238,7 @@ class Embeddings:
     """
 
     vectors: np.ndarray
-    ids: np.ndarray = field(default=None)  # type: ignore[assignment]
+    ids: Any = None
     space: Space = field(default_factory=Space)
     allow_zero_rows: bool = False
     has_ids: bool = field(init=False, default=False)
@@ -247,9 +246,7 @@ class Embeddings:
     def __post_init__(self) -> None:
         given = self.ids is not None
         ids = as_ids(self.ids) if given else None
-        X = as_matrix(
-            self.vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False
-        )
+        X = as_matrix(self.vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
         if ids is None:
             ids = np.arange(len(X)).astype(str)
         elif len(ids) != len(X):

@@ -123,3 +123,32 @@ def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
     """
     denominator = s + strength * s[0]
     return np.divide(s, denominator, out=np.zeros_like(s), where=denominator > 0)
+
+
+def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray:
+    """Return the noise-aware spectral filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
+
+    The noise level is read off the anchors themselves: with ``a`` the Procrustes correlation, 1 − a² is the share
+    of variance that no rotation explains. Exact data have a = 1 and keep every direction whole; the noisier the
+    data, the more a direction must stand out to be kept.
+
+    Parameters
+    ----------
+    s : ndarray, shape (k,)
+        Singular values, descending.
+    alignment : float
+        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centred anchors, in (0, 1].
+    strength : float
+        Scale of the noise level; 0 keeps every direction with a positive singular value whole.
+
+    Returns
+    -------
+    ndarray, shape (k,)
+        Gains in [0, 1]; 0 where s is 0.
+    """
+    a = min(max(alignment, np.finfo(float).tiny), 1.0)
+    # 1 − a² of exact data is rounding noise; it must not shade directions whose own size is near it.
+    unexplained = 1.0 - a * a
+    level = strength * (unexplained if unexplained > 1e-13 else 0.0) / a * s.mean()
+    denominator = s**2 + level**2
+    return np.divide(s**2, denominator, out=np.zeros_like(s), where=denominator > 0)

@@ -56,9 +56,7 @@ class CrossMoments:
         self.target_scatter = 0.0
 
     @classmethod
-    def of(
-        cls, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None, *, gram: bool = False
-    ) -> CrossMoments:
+    def of(cls, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None, *, gram: bool = False) -> CrossMoments:
         """Gather the moments of paired rows; see :meth:`update` for the arguments."""
         return cls(X.shape[1], Y.shape[1], gram=gram).update(X, Y, weights)
 

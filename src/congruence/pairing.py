@@ -1,4 +1,4 @@
-"""Are these anchors paired at all, and which pairs look wrong?
+"""Say whether anchors are paired at all, and which pairs look wrong.
 
 A map fitted to shuffled anchors looks like any other map: least squares and Procrustes never complain. But a map fitted
 on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are cut
@@ -180,7 +180,9 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
     if report.looks_paired and report.suspects:
         advice = "do look at these items and drop the wrong ones"
     if strict:
-        raise UnpairedError(f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs; {advice}.")
+        raise UnpairedError(
+            f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs; {advice}."
+        )
     warnings.warn(f"{report.sentence} {advice.capitalize()}.", PairingWarning, stacklevel=3)
 
 
@@ -199,7 +201,9 @@ def _fold_evidence(
         for j, moments in enumerate(gathered):
             if j != k:
                 train = train.merge(moments)
-        svd = cross_svd(train.cross, max_rank=train.rows - 1, scale=np.sqrt(train.source_scatter * train.target_scatter))
+        svd = cross_svd(
+            train.cross, max_rank=train.rows - 1, scale=np.sqrt(train.source_scatter * train.target_scatter)
+        )
         rotation = rotation_from_svd(svd, (np.arange(len(svd.s)) < svd.rank).astype(float))
         x = _directions((A[part] - train.source_mean) @ rotation)
         y = _directions(B[part] - train.target_mean)
@@ -228,7 +232,9 @@ def _wrong_probability(evidence: np.ndarray) -> tuple[np.ndarray, float]:
     """Probability that each pair is wrong, and the share of wrong pairs, by EM on a two-part mixture."""
     centre = float(np.median(evidence))
     spread = max(1.4826 * float(np.median(np.abs(evidence - centre))), 0.5)
-    wrong = np.exp(-0.5 * np.clip(evidence, 0, None) ** 2)  # anything below its own background is as bad as the background
+    wrong = np.exp(
+        -0.5 * np.clip(evidence, 0, None) ** 2
+    )  # anything below its own background is as bad as the background
     right = np.exp(-0.5 * np.clip((centre - evidence) / spread, 0, None) ** 2) / spread
     share = 0.05
     for _ in range(50):

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from congruence._atomic import atomic_path
 from congruence._extras import require
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
-from congruence._atomic import atomic_path
 
 FORMAT = "congruence-map"
 FORMAT_VERSION = 1
@@ -180,9 +180,7 @@ def download_folder(repo_id: str, *, revision: str | None = None, token: str | N
     hub = require("huggingface_hub", extra="hub")
     try:
         return Path(
-            hub.snapshot_download(
-                repo_id, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG, CARD]
-            )
+            hub.snapshot_download(repo_id, revision=revision, token=token, allow_patterns=[WEIGHTS, CONFIG, CARD])
         )
     except Exception as error:  # the hub client raises many kinds for offline, missing and forbidden
         raise FileError(

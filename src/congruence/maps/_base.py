@@ -43,14 +43,13 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ contract
 
-    def fit(self, X: Any, Y: Any = None, sample_weight: Any = None, *, y: Any = None) -> Self:
+    def fit(self, X: Any, Y: Any = None, *, y: Any = None) -> Self:
         """Fit the map on rows paired by position.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-        sample_weight : array_like, shape (n,), optional
         y : array_like, optional
             Another name for ``Y``, as scikit-learn's tools pass it.
 

@@ -250,7 +250,11 @@ class MLPMap(Map):
     def state(self) -> dict[str, np.ndarray]:
         """Return all weights as arrays."""
         self._check_fitted()
-        return {**self.weights_, "loss_curve": np.array(self.loss_curve_), "validation_curve": np.array(self.validation_curve_)}
+        return {
+            **self.weights_,
+            "loss_curve": np.array(self.loss_curve_),
+            "validation_curve": np.array(self.validation_curve_),
+        }
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         self.weights_ = {name: value for name, value in arrays.items() if not name.endswith("_curve")}

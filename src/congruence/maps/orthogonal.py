@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.special import logsumexp
 
+from congruence._arrays import blocks
 from congruence._check import as_matrix, check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES, Space
 from congruence.errors import (
@@ -18,11 +20,17 @@ from congruence.errors import (
     ParameterError,
     ProjectionWarning,
 )
-from congruence.linalg import CrossSVD, cross_svd, rotation_from_svd, soft_gains
+from congruence.linalg import CrossSVD, cross_svd, rotation_from_svd, soft_gains, wiener_gains
 from congruence.maps._base import AffineMap, check_mean, check_same_kind
 from congruence.moments import CrossMoments
 
-SPECTRA = ("auto", "full", "probed", "soft")
+SPECTRA = ("auto", "full", "probed", "wiener", "soft", "cv")
+
+#: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
+_STRENGTH = {"wiener": 0.1, "soft": 0.003}
+
+#: Strengths of the Wiener filter tried under ``spectrum="cv"``; 0 is the partial isometry.
+CV_STRENGTHS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 #: Attributes computed from the moments; ``partial_fit`` drops them and the next use computes them again.
 _SOLVED = (
@@ -49,19 +57,25 @@ class OrthogonalMap(AffineMap):
     ----------
     center : bool, default=True
         Remove the means before fitting and exchange them when carrying. ``False`` is the paper's uncentred ablation.
-    spectrum : {"auto", "full", "probed", "soft"}, default="auto"
-        What to do with singular directions of the cross-covariance.
+    spectrum : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
+        What to do with singular directions s, u, v of the anchors' cross-covariance.
 
         * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions the anchors never probed
           are filled with an arbitrary rotation.
         * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions the anchors probed: all that is
           identifiable (Thm C.16).
-        * ``"soft"``: gain s / (s + strength · s₁) for each direction.
-        * ``"auto"``: see Notes.
-    strength : float, default=0.003
-        For ``spectrum="soft"``.
+        * ``"wiener"``: gain s² / (s² + τ²), the noise level τ read off the anchors
+          (:func:`congruence.linalg.wiener_gains`). Exact data give the exact isometry.
+        * ``"soft"``: gain s / (s + strength · s₁).
+        * ``"cv"``: ``"wiener"`` with the strength under which held-out pairs are likeliest, by five-fold cross-validation
+          and a softmax over cosines.
+        * ``"auto"``: ``"wiener"``, or ``"full"`` with ``proper=True``.
+    strength : float, optional
+        Of ``"wiener"`` (default 0.1) and ``"soft"`` (default 0.003); the other spectra have none.
     proper : bool, default=False
         Restrict to rotations without reflection, SO(d). Needs equal widths and the full spectrum.
+    random_state : int, default=0
+        Fixes the folds of ``spectrum="cv"``.
 
     Attributes
     ----------
@@ -81,6 +95,9 @@ class OrthogonalMap(AffineMap):
         What was gathered from the anchors, by modality; saved, so that a loaded map can be continued or merged.
     n_pairs_ : int
         Pairs with positive weight.
+    cv_strength_, cv_scores_ : float, ndarray
+        Strength chosen and mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`, under
+        ``spectrum="cv"``.
 
     Raises
     ------
@@ -120,20 +137,26 @@ class OrthogonalMap(AffineMap):
     modality_: str | None
     modality_means_: dict[str, tuple[np.ndarray, np.ndarray]]
     moments_: dict[str, CrossMoments]
+    cv_strength_: float
+    cv_scores_: np.ndarray
 
     def __init__(
-        self, center: bool = True, spectrum: str = "auto", strength: float = 0.003, proper: bool = False
+        self,
+        center: bool = True,
+        spectrum: str = "auto",
+        strength: float | None = None,
+        proper: bool = False,
+        random_state: int = 0,
     ) -> None:
         self.center = center
         self.spectrum = spectrum
         self.strength = strength
         self.proper = proper
+        self.random_state = random_state
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(
-        self, X: Any, Y: Any = None, sample_weight: Any = None, modality: Any = None, *, y: Any = None
-    ) -> Self:
+    def fit(self, X: Any, Y: Any = None, sample_weight: Any = None, modality: Any = None, *, y: Any = None) -> Self:
         """Fit the rotation on rows paired by position.
 
         Parameters
@@ -154,7 +177,11 @@ class OrthogonalMap(AffineMap):
         Self
         """
         self._start()
-        return self._gather(X, y if Y is None else Y, sample_weight, modality, reset=True)._solve()
+        Y = y if Y is None else Y
+        self._gather(X, Y, sample_weight, modality, reset=True)
+        if self.spectrum == "cv":
+            self._cross_validate(X, Y, sample_weight, modality)
+        return self._solve()
 
     def partial_fit(
         self, X: Any, Y: Any = None, sample_weight: Any = None, modality: Any = None, *, y: Any = None
@@ -172,13 +199,16 @@ class OrthogonalMap(AffineMap):
         -------
         Self
         """
+        if self.spectrum == "cv":
+            raise ParameterError(
+                'Got spectrum="cv" for partial_fit; expected a spectrum that needs no second look at the rows; '
+                'do leave spectrum="auto".'
+            )
         first = "moments_" not in self.__dict__
         if first:
             self._start()
         elif not self.moments_:
-            raise ParameterError(
-                "Got a composed map to continue; expected a map fitted on pairs; do fit a new one."
-            )
+            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs; do fit a new one.")
         return self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first)
 
     def merge(self, other: OrthogonalMap) -> OrthogonalMap:
@@ -204,7 +234,9 @@ class OrthogonalMap(AffineMap):
                 "do fit both alike."
             )
         if not (self.moments_ and other.moments_):
-            raise ParameterError("Got a composed map to merge; expected maps fitted on pairs; do merge before composing.")
+            raise ParameterError(
+                "Got a composed map to merge; expected maps fitted on pairs; do merge before composing."
+            )
         new = self._like(self)
         new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
         for name, moments in other.moments_.items():
@@ -213,8 +245,10 @@ class OrthogonalMap(AffineMap):
 
     def _start(self) -> None:
         check_choice(self.spectrum, SPECTRA, "spectrum")
-        check_positive(self.strength, "strength", zero=True)
+        if self.strength is not None:
+            check_positive(self.strength, "strength", zero=True)
         self.moments_ = {}
+        self.__dict__.pop("cv_strength_", None)
 
     def _gather(self, X: Any, Y: Any, sample_weight: Any, modality: Any, *, reset: bool) -> Self:
         A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=2 if reset else 1)
@@ -253,23 +287,18 @@ class OrthogonalMap(AffineMap):
 
     def _solve(self) -> Self:
         moments = list(self.moments_.values())
-        weight = sum(m.weight for m in moments)
         pairs = sum(m.rows for m in moments)
-        if self.center:
-            cross = sum(m.cross for m in moments) / weight
-            scale = np.sqrt(sum(m.source_scatter for m in moments) * sum(m.target_scatter for m in moments)) / weight
-            most = pairs - len(moments)
-        else:
-            cross = sum(m.uncentered_cross() for m in moments) / weight
-            scale = None
-            most = pairs
-        svd = cross_svd(cross, max_rank=most, scale=scale)
+        cross = self._cross(moments)
+        most = pairs - len(moments) if self.center else pairs
+        size = self._size(moments)
+        svd = cross_svd(cross, max_rank=most, scale=size)
         if svd.rank == 0:
             raise InputError(
                 f"Got {pairs} pairs that do not vary together at all (constant rows on a side, or pairs that "
                 "cancel); expected varied anchors; do choose different ones."
             )
-        spectrum, gains = self._gains(svd)
+        alignment = float(svd.s.sum() / size)
+        spectrum, strength, gains = self._gains(svd, alignment)
         self.rotation_ = rotation_from_svd(svd, gains, proper=self.proper)
         self.singular_values_ = svd.s
         self.gains_ = gains
@@ -283,23 +312,90 @@ class OrthogonalMap(AffineMap):
         zeros = np.zeros(cross.shape[0]), np.zeros(cross.shape[1])
         means = (self.moments_[first].source_mean, self.moments_[first].target_mean) if self.center else zeros
         self.source_mean_, self.target_mean_ = means
-        self.facts_ = self._measure(spectrum, cross.shape, scale)
+        self.facts_ = self._measure(spectrum, cross.shape, alignment)
+        self.facts_["strength_used"] = strength
         self._warn(spectrum)
         return self
 
-    def _gains(self, svd: CrossSVD) -> tuple[str, np.ndarray]:
-        """Choose the filter; return its name and one gain a singular direction."""
+    def _cross(self, moments: list[CrossMoments]) -> np.ndarray:
+        """Mean cross-covariance over all modalities, each about its own means."""
+        total = np.zeros_like(moments[0].cross)
+        for m in moments:
+            total += m.cross if self.center else m.uncentered_cross()
+        return total / sum(m.weight for m in moments)
+
+    def _size(self, moments: list[CrossMoments]) -> float:
+        """√(mean ‖x‖² · mean ‖y‖²) of the rows as they are fitted: the largest the singular values could add up to."""
+        source = sum(m.source_scatter for m in moments)
+        target = sum(m.target_scatter for m in moments)
+        if not self.center:
+            source += sum(m.weight * float(m.source_mean @ m.source_mean) for m in moments)
+            target += sum(m.weight * float(m.target_mean @ m.target_mean) for m in moments)
+        return float(np.sqrt(source * target)) / sum(m.weight for m in moments)
+
+    def _gains(self, svd: CrossSVD, alignment: float) -> tuple[str, float | None, np.ndarray]:
+        """Choose the filter; return its name, its strength and one gain a singular direction."""
         spectrum = self.spectrum
         if spectrum == "auto":
-            spectrum = "full" if self.proper else "soft"
-        probed = np.arange(len(svd.s)) < svd.rank
+            spectrum = "full" if self.proper else "wiener"
+        strength = self.strength if self.strength is not None else _STRENGTH.get(spectrum)
+        if spectrum == "cv":
+            spectrum, strength = "wiener", self.cv_strength_
+        probed = (np.arange(len(svd.s)) < svd.rank).astype(float)
         if spectrum == "full":
-            return spectrum, np.ones(len(svd.s))
+            return spectrum, None, np.ones(len(svd.s))
         if spectrum == "probed":
-            return spectrum, probed.astype(float)
-        return spectrum, np.where(probed, soft_gains(svd.s, self.strength), 0.0)
+            return spectrum, None, probed
+        assert strength is not None
+        if spectrum == "wiener":
+            return spectrum, strength, probed * wiener_gains(svd.s, alignment, strength)
+        return spectrum, strength, probed * soft_gains(svd.s, strength)
 
-    def _measure(self, spectrum: str, shape: tuple[int, ...], scale: float | None) -> dict[str, Any]:
+    def _cross_validate(self, X: Any, Y: Any, sample_weight: Any, modality: Any) -> None:
+        """Choose the Wiener strength under which the pairs of left-out folds are likeliest."""
+        A, B = as_matrix(X, "X", numeric_objects=True), as_matrix(Y, "Y", numeric_objects=True)
+        if len(A) < 10:
+            raise ParameterError(
+                f'Got {len(A)} pairs for spectrum="cv"; expected at least 10 to split into folds; '
+                'do leave spectrum="auto".'
+            )
+        weights = None if sample_weight is None else np.asarray(sample_weight)
+        names = np.broadcast_to(np.asarray("" if modality is None else modality).astype(str), (len(A),))
+        fold = np.random.default_rng(self.random_state).permutation(np.arange(len(A)) % 5)
+        scores = np.zeros(len(CV_STRENGTHS))
+        for k in range(5):
+            held = fold == k
+            part = OrthogonalMap(center=self.center, spectrum="probed")
+            part._start()
+            part._gather(
+                A[~held], B[~held], None if weights is None else weights[~held], self._names(names[~held]), reset=True
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ProjectionWarning)
+                part._solve()
+            moments = list(part.moments_.values())
+            svd = cross_svd(part._cross(moments), max_rank=part.rank_)
+            alignment = float(part.singular_values_.sum() / part._size(moments))
+            for name in np.unique(names[held]):
+                rows = held & (names == name)
+                m = part.moments_.get(str(name))
+                if m is None:
+                    continue
+                x = (A[rows] - m.source_mean if self.center else A[rows]) @ svd.U
+                y = (B[rows] - m.target_mean if self.center else B[rows]).astype(np.float64)
+                y /= np.maximum(np.linalg.norm(y, axis=1, keepdims=True), np.finfo(float).tiny)
+                y = y @ svd.Vt.T
+                for j, strength in enumerate(CV_STRENGTHS):
+                    gains = wiener_gains(svd.s, alignment, strength) * (np.arange(len(svd.s)) < svd.rank)
+                    scores[j] += _contrastive_likelihood(x * gains, y).sum()
+        self.cv_scores_ = scores / len(A)
+        self.cv_strength_ = float(CV_STRENGTHS[int(np.argmax(scores))])
+
+    @staticmethod
+    def _names(names: np.ndarray) -> np.ndarray | None:
+        return names if names[0] else None
+
+    def _measure(self, spectrum: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, Any]:
         d_source, d_target = shape
         facts: dict[str, Any] = {
             "spectrum_used": spectrum,
@@ -312,8 +408,8 @@ class OrthogonalMap(AffineMap):
             "modality": self.modality_,
             "modalities": sorted(self.modality_means_),
         }
-        if scale:
-            facts["alignment"] = float(self.singular_values_.sum() / scale)
+        if alignment is not None:
+            facts["alignment"] = alignment
         return facts
 
     def _warn(self, spectrum: str) -> None:
@@ -328,7 +424,7 @@ class OrthogonalMap(AffineMap):
         if spectrum == "full" and self.rank_ < len(self.gains_):
             warnings.warn(
                 f"Got anchors that probe {self.rank_} of {len(self.gains_)} directions; the other "
-                f"{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under spectrum=\"full\"; "
+                f'{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under spectrum="full"; '
                 'do add anchors or leave spectrum="auto".',
                 DegenerateWarning,
                 stacklevel=4,
@@ -431,9 +527,7 @@ class OrthogonalMap(AffineMap):
         new.facts_ = new._measure("composed", rotation.shape, None)
         return new
 
-    def recenter(
-        self, source_mean: Any, target_mean: Any = None, *, modality: str | None = None
-    ) -> OrthogonalMap:
+    def recenter(self, source_mean: Any, target_mean: Any = None, *, modality: str | None = None) -> OrthogonalMap:
         """Return a map with the same rotation and the means of another modality.
 
         Parameters
@@ -532,9 +626,7 @@ class OrthogonalMap(AffineMap):
 
     def _probed_basis(self) -> np.ndarray:
         if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was probed
-            moments = self.moments_.values()
-            cross = sum(m.cross if self.center else m.uncentered_cross() for m in moments)
-            return cross_svd(np.asarray(cross)).U[:, : self.rank_]
+            return cross_svd(self._cross(list(self.moments_.values()))).U[:, : self.rank_]
         return np.linalg.svd(self.rotation_, full_matrices=False)[0][:, : self.rank_]
 
     # ------------------------------------------------------------------ copies and saving
@@ -614,6 +706,20 @@ def check_middle(end: Space, start: Space) -> None:
     from congruence.embeddings import check_space
 
     check_space(replace(end, normalized=None), start, Space(), modality=False)
+
+
+def _contrastive_likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
+    """Log-probability of each row's own partner among all rows of the fold, by softmax over cosines.
+
+    Retrieval itself saturates on small folds; this keeps telling a clear winner from a narrow one.
+    """
+    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
+    out = np.empty(len(x))
+    for part in blocks(len(x), 8 * len(y)):
+        logits = x[part] @ y.T / temperature
+        own = logits[np.arange(part.stop - part.start), np.arange(part.start, part.stop)]
+        out[part] = own - logsumexp(logits, axis=1)
+    return out
 
 
 def _split_modalities(modality: Any, n: int) -> list[tuple[str, np.ndarray | None]]:

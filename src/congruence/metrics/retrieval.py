@@ -37,7 +37,12 @@ def _similarities(
 
 
 def top1_scores(
-    queries: Any, gallery: Any, query_labels: Any, gallery_labels: Any, *, center: tuple[Any, Any] | None = None,
+    queries: Any,
+    gallery: Any,
+    query_labels: Any,
+    gallery_labels: Any,
+    *,
+    center: tuple[Any, Any] | None = None,
     exclude_self: bool = False,
 ) -> np.ndarray:
     """Whether each query's nearest gallery row bears the query's label.

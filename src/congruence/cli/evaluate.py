@@ -1,0 +1,97 @@
+"""``congruence evaluate``: before, after and oracle, on embeddings of both models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings
+
+
+def command(
+    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    source_image: Annotated[str | None, typer.Option(help="Images in the source model.")] = None,
+    source_text: Annotated[str | None, typer.Option(help="Texts in the source model.")] = None,
+    target_image: Annotated[str | None, typer.Option(help="Images in the target model.")] = None,
+    target_text: Annotated[str | None, typer.Option(help="Texts in the target model.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="file:column with the class of each image; its id by default.")
+    ] = None,
+    prompt_labels: Annotated[
+        str | None, typer.Option(help="file:column with the class of each text, when several prompts describe one.")
+    ] = None,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only items the map was not fitted on.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Measure a map with the paper's metrics, beside what each model reaches by itself."""
+    import congruence
+    from congruence.cli._base import print_json, read
+    from congruence.embeddings import Space
+    from congruence.errors import InputError
+    from congruence.evaluate import evaluate
+    from congruence.splits import Split
+
+    mapping = congruence.load(map_path)
+    specs = {
+        "source": {"image": source_image, "text": source_text},
+        "target": {"image": target_image, "text": target_text},
+    }
+    sides: dict[str, dict[str, Embeddings]] = {
+        side: {m: read(spec, ids, Space(modality=m)) for m, spec in files.items() if spec is not None}
+        for side, files in specs.items()
+    }
+    image_labels = _by_id(labels, [sides[side].get("image") for side in sides], "--labels", "images")
+    text_labels = _by_id(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
+    if held_out:
+        rule = mapping.scores_.get("holdout")
+        if rule is None:
+            raise InputError(
+                "Got --held-out for a map fitted on all pairs; expected held-out ones; do fit with --holdout."
+            )
+        split = Split.from_dict(rule)
+        fitted = mapping.source_space_.modality
+        for items in sides.values():
+            for m in items:
+                # With ids that name classes, a class held out in one modality must be held out in the other too.
+                if m == fitted or fitted is None or labels is None:
+                    items[m] = items[m].take(split.held_out(items[m].ids))
+    scores = evaluate(mapping, sides["source"], sides["target"], labels=image_labels, prompt_labels=text_labels)
+    if as_json:
+        print_json({"map": map_path, "held_out": held_out, **scores.to_dict()})
+    else:
+        print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
+
+
+def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: str) -> dict[str, str] | None:
+    """Join a column of labels to ids by the order of rows."""
+    from congruence.errors import InputError
+    from congruence.stores import read_column
+
+    if spec is None:
+        return None
+    column = read_column(spec)
+    for rows in items:
+        if rows is not None and len(rows) == len(column):
+            return dict(zip(rows.ids.tolist(), column.tolist(), strict=True))
+    raise InputError(
+        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row; do check {spec}."
+    )
+
+
+def print_scores(scores: Any, title: str) -> None:
+    """Print an evaluation as a table."""
+    from congruence.cli._base import number, print_table
+
+    rows = [
+        [row.metric, row.query, row.against, *map(number, (row.before, row.after, row.source, row.target)), str(row.n)]
+        for row in scores.rows
+    ]
+    columns = ["metric", "query", "against", "unmapped", "mapped", "source alone", "target alone", "items"]
+    print_table(title, columns, rows)
+    for modality, share in scores.probed_energy.items():
+        print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
+    for note in scores.notes:
+        print(note)

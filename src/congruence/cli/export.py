@@ -1,0 +1,32 @@
+"""``congruence export``: a map in another library's format."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="File to write.")],
+    to: Annotated[str, typer.Option(help="faiss.")] = "faiss",
+    modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
+    inverse: Annotated[bool, typer.Option("--inverse", help="From the map's target back to its source.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a map as a FAISS LinearTransform (extra faiss)."""
+    import congruence
+    from congruence._check import check_choice
+    from congruence.errors import ParameterError
+    from congruence.integrations import export_faiss
+    from congruence.maps import OrthogonalMap
+
+    check_choice(to, ("faiss",), "--to")
+    mapping = congruence.load(map_path)
+    if inverse:
+        if not isinstance(mapping, OrthogonalMap):
+            raise ParameterError(f"Got --inverse for a {mapping.kind} map; expected an orthogonal one; do drop it.")
+        mapping = mapping.inverse()
+    export_faiss(mapping.for_modality(modality), out, force=force)
+    print(f"written to {out}")

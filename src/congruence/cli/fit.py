@@ -1,0 +1,163 @@
+"""``congruence fit``: from two files of anchors to a saved map."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    source: Annotated[str, typer.Argument(help="Anchors in the source model: a file, or file:key.")],
+    target: Annotated[str, typer.Argument(help="The same items in the target model.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
+    method: Annotated[str, typer.Option(help="orthogonal, linear or mlp.")] = "orthogonal",
+    center: Annotated[bool, typer.Option(help="Exchange means (orthogonal, linear).")] = True,
+    spectrum: Annotated[
+        str | None, typer.Option(help="auto, full (the paper's), probed, wiener, soft or cv (orthogonal).")
+    ] = None,
+    strength: Annotated[float | None, typer.Option(help="Of the spectral filter (orthogonal).")] = None,
+    proper: Annotated[bool, typer.Option("--proper", help="No reflection (orthogonal).")] = False,
+    alpha: Annotated[str | None, typer.Option(help="Ridge penalty, or cv (linear).")] = None,
+    modality: Annotated[str | None, typer.Option(help="Modality of the anchors: image, text, …")] = None,
+    means: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MODALITY=SOURCE[,TARGET]: rows of another modality, for its means only. Without a target the "
+            "gap between the modalities is carried over. May be repeated."
+        ),
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, on both sides.")] = None,
+    target_ids: Annotated[str | None, typer.Option(help="The same for the target, if it differs.")] = None,
+    holdout: Annotated[float, typer.Option(help="Pairs to keep out of the fit: a share, or a number from 1 on.")] = 0,
+    seed: Annotated[int, typer.Option(help="Chooses the held-out pairs.")] = 0,
+    source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
+    target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
+    source_revision: Annotated[str | None, typer.Option(help="Revision of the source model.")] = None,
+    target_revision: Annotated[str | None, typer.Option(help="Revision of the target model.")] = None,
+    check: Annotated[bool, typer.Option(help="Check that the anchors look paired.")] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 2 when the pairing check fails.")] = False,
+    missing: Annotated[str, typer.Option(help="Ids on one side only: drop or error.")] = "drop",
+    allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Fit a map between two embedding spaces on paired anchors."""
+    from pathlib import Path
+
+    import congruence
+    from congruence.cli._base import print_json, read
+    from congruence.embeddings import Space
+    from congruence.errors import OutputExistsError
+
+    if Path(out).exists() and not force:  # said before the work, not after it
+        raise OutputExistsError(
+            f"Got an output path that exists, {out}; expected a new one; do pass --force to replace it."
+        )
+    spaces = (
+        Space(source_model, source_revision, modality),
+        Space(target_model, target_revision, modality),
+    )
+    anchors = (
+        read(source, ids, spaces[0], allow_zero_rows),
+        read(target, target_ids or ids, spaces[1], allow_zero_rows),
+    )
+    others = {}
+    for entry in means or []:
+        name, sides = _parse_means(entry)
+        rows = [read(spec, ids, Space(modality=name), allow_zero_rows) for spec in sides]
+        others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
+    mapping = congruence.fit(
+        *anchors,
+        method,
+        modality=modality,
+        means=others or None,
+        holdout=holdout,
+        seed=seed,
+        check=check,
+        strict=strict,
+        missing=missing,
+        **_parameters(method, center, spectrum, strength, proper, alpha),
+    )
+    mapping.save(out, force=force)
+    if as_json:
+        print_json({"output": out, **mapping.describe()})
+    else:
+        _print(mapping, out)
+
+
+def _parameters(
+    method: str, center: bool, spectrum: str | None, strength: float | None, proper: bool, alpha: str | None
+) -> dict[str, Any]:
+    """Collect the options of the chosen method, refusing those of another."""
+    from congruence._check import check_choice
+    from congruence.errors import ParameterError
+    from congruence.maps import MAPS
+
+    check_choice(method, MAPS, "method")
+    given: dict[str, Any] = {}
+    if not center:
+        given["center"] = False
+    if spectrum is not None:
+        given["spectrum"] = spectrum
+    if strength is not None:
+        given["strength"] = strength
+    if proper:
+        given["proper"] = True
+    if alpha is not None:
+        try:
+            given["alpha"] = alpha if alpha == "cv" else float(alpha)
+        except ValueError:
+            raise ParameterError(f"Got --alpha {alpha!r}; expected a number or cv; do correct it.") from None
+    if method == "mlp":
+        given["verbose"] = True
+    known = MAPS[method]().get_params()
+    foreign = [name for name in given if name not in known]
+    if foreign:
+        raise ParameterError(
+            f"Got --{foreign[0].replace('_', '-')} for method {method!r}, which has no such option; "
+            "expected options of that method; do drop it or change the method."
+        )
+    return given
+
+
+def _parse_means(entry: str) -> tuple[str, list[str]]:
+    from congruence.errors import ParameterError
+
+    name, equals, rest = entry.partition("=")
+    sides = rest.split(",")
+    if not equals or not all(sides) or len(sides) > 2:
+        raise ParameterError(
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET; do correct it."
+        )
+    return name, sides
+
+
+def _print(mapping: Any, out: str) -> None:
+    from congruence.cli._base import number, print_table
+
+    facts, scores = mapping.facts_, mapping.scores_
+    rows = [
+        ["source", str(mapping.source_space_)],
+        ["target", str(mapping.target_space_)],
+        ["pairs", str(facts["n_pairs"])],
+    ]
+    if "unpaired_source" in scores:
+        lone = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"
+        rows.append(["left out", lone])
+    if "rank" in facts and "directions" in facts:
+        rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
+    if "alignment" in facts:
+        rows.append(["alignment of the anchors", number(facts["alignment"])])
+    if "held_out_pairs" in scores:
+        rows.append(["held-out pairs", str(scores["held_out_pairs"])])
+        if "held_out_cosine_unmapped" in scores:
+            rows.append(["held-out cosine, unmapped", number(scores["held_out_cosine_unmapped"])])
+        rows.append(["held-out cosine", number(scores["held_out_cosine"])])
+        rows.append(["held-out retrieval at 1", number(scores["held_out_retrieval_at_1"])])
+    if "pairing" in scores:
+        report = scores["pairing"]
+        looks = "not enough pairs to tell" if not report["decided"] else "yes" if report["looks_paired"] else "NO"
+        rows.append(["anchors look paired", looks])
+    rows.append(["written to", out])
+    print_table(f"{type(mapping).__name__}", ["", ""], rows)

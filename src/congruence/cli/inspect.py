@@ -1,0 +1,54 @@
+"""``congruence inspect``: what a saved map knows about itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Show what a map joins, how it was fitted, and how far it can be trusted."""
+    import congruence
+    from congruence.cli._base import print_json, print_table
+
+    mapping = congruence.load(map_path)
+    facts = mapping.describe()
+    singular = getattr(mapping, "singular_values_", None)
+    if as_json:
+        if singular is not None:
+            facts["singular_values"] = singular.tolist()
+        print_json(facts)
+        return
+    rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
+    rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
+    if singular is not None:
+        picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
+        rows.append(["singular values", "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"])
+    print_table(type(mapping).__name__, ["", ""], rows)
+
+
+def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    rows = []
+    for key, value in facts.items():
+        if key in ("source", "target"):
+            continue
+        if key in ("parameters", "scores"):
+            rows += [(f"{key[:-1]}: {name}", inner) for name, inner in value.items() if not isinstance(inner, dict)]
+        else:
+            rows.append((key, value))
+    pairing = facts["scores"].get("pairing")
+    if pairing:
+        rows += [("anchors look paired", pairing["looks_paired"]), ("suspect pairs", len(pairing["suspects"]))]
+    return rows
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "–"
+    return "–" if value is None else str(value)

@@ -1,0 +1,71 @@
+"""``congruence transform``: carry a file of vectors across a map."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    vectors: Annotated[
+        str, typer.Argument(metavar="IN", help="Vectors to carry: a file, file:key, or a folder of parts.")
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="Where to write them; the suffix chooses the format.")],
+    modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
+    inverse: Annotated[bool, typer.Option("--inverse", help="From the map's target back to its source.")] = False,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale carried rows to unit norm.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="float16, float32 or float64; the input's by default.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model the vectors come from, to be checked.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Its revision, to be checked.")] = None,
+    check_space: Annotated[bool, typer.Option(help="Refuse vectors of another space than the map's.")] = True,
+    allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Carry vectors from a map's source space to its target space, in bounded memory."""
+    import numpy as np
+
+    import congruence
+    from congruence._check import check_choice
+    from congruence.carry import carry
+    from congruence.cli._base import number, print_json, print_table, progress
+    from congruence.embeddings import Space
+    from congruence.errors import ParameterError
+    from congruence.maps import OrthogonalMap
+    from congruence.stores import open_source
+
+    if dtype is not None:
+        check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
+    mapping = congruence.load(map_path)
+    if inverse:
+        if not isinstance(mapping, OrthogonalMap):
+            raise ParameterError(
+                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse; "
+                "do fit a map the other way round."
+            )
+        mapping = mapping.inverse()
+    source = open_source(vectors, ids=ids, space=Space(model, revision))
+    with progress("carrying", source.n, as_json) as advance:
+        report = carry(
+            mapping,
+            source,
+            out,
+            modality=modality,
+            normalize=normalize,
+            dtype=None if dtype is None else np.dtype(dtype),
+            force=force,
+            check=check_space,
+            allow_zero_rows=allow_zero_rows,
+            progress=advance,
+        )
+    if as_json:
+        print_json(report.to_dict())
+        return
+    rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
+    if report.probed_energy is not None:
+        rows.append(["energy in probed directions", number(report.probed_energy)])
+    rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
+    print_table("carried", ["", ""], rows)

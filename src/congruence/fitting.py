@@ -1,0 +1,157 @@
+"""From two sets of embeddings to a checked, measured map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.embeddings import MODALITIES, Embeddings, Pairs
+from congruence.errors import ModalityError, ParameterError
+from congruence.maps import Map, OrthogonalMap, make_map
+from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
+from congruence.pairing import check_pairing, warn_pairing
+from congruence.splits import Split
+
+
+def fit(
+    source: Embeddings,
+    target: Embeddings,
+    method: str = "orthogonal",
+    *,
+    modality: str | None = None,
+    means: Mapping[str, tuple[Embeddings, Embeddings | None]] | None = None,
+    holdout: float | int = 0,
+    seed: int = 0,
+    check: bool = True,
+    strict: bool = False,
+    missing: str = "drop",
+    **parameters: Any,
+) -> Any:
+    """Pair by id, check the pairing, fit a map and measure it on held-out pairs.
+
+    Parameters
+    ----------
+    source, target : Embeddings
+        Anchors of one modality in both models.
+    method : str, default="orthogonal"
+        A key of :data:`congruence.MAPS`.
+    modality : str, optional
+        Modality of the anchors; by default what the embeddings say.
+    means : mapping of str to (Embeddings, Embeddings or None), optional
+        Rows of other modalities from which only means are taken, so that the map can carry these too. Where the target
+        has none, the modality gap is carried over (:meth:`~congruence.OrthogonalMap.recenter`).
+    holdout : float or int, default=0
+        Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
+    seed : int, default=0
+        Chooses the held-out pairs.
+    check : bool, default=True
+        Compare the alignment with random re-pairing, and look for single wrong pairs.
+    strict : bool, default=False
+        Raise instead of warning when the check fails.
+    missing : {"drop", "error"}, default="drop"
+        What to do with ids found on one side only.
+    **parameters
+        The map's own parameters.
+
+    Returns
+    -------
+    Map
+        With ``source_space_``, ``target_space_`` and ``scores_`` filled in.
+
+    Raises
+    ------
+    InputError, ParameterError, ModalityError, UnpairedError
+
+    Warns
+    -----
+    PairingWarning
+    """
+    modality = _modality(source, target, modality)
+    model = make_map(method, **parameters)
+    pairs = Pairs.join(source, target, missing=missing)
+    split = Split.choose(pairs.ids, holdout, seed)
+    held = split.held_out(pairs.ids)
+    train = pairs.take(~held)
+    scores: dict[str, Any] = {"n_pairs": len(train)}
+    if len(pairs.only_source) or len(pairs.only_target):
+        scores["unpaired_source"], scores["unpaired_target"] = len(pairs.only_source), len(pairs.only_target)
+    if check:
+        report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
+        warn_pairing(report, strict=strict)
+        scores["pairing"] = report.to_dict()
+        if report.decided:
+            scores["cross_validated_alignment"] = report.alignment
+    if isinstance(model, OrthogonalMap):
+        model.fit(train.source.vectors, train.target.vectors, modality=modality)
+    else:
+        model.fit(train.source.vectors, train.target.vectors)
+    model.source_space_ = replace(source.space, modality=modality)
+    model.target_space_ = replace(target.space, modality=modality)
+    if means:
+        model = _add_means(model, means, split, modality)
+    if held.any():
+        scores["holdout"] = split.to_dict()
+        scores.update(_held_out_scores(model.for_modality(modality), pairs.take(held)))
+    model.scores_ = scores
+    return model
+
+
+def _modality(source: Embeddings, target: Embeddings, modality: str | None) -> str | None:
+    said = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
+    if modality is not None:
+        check_choice(modality, MODALITIES, "modality")
+    if len(set(said)) > 1:
+        raise ModalityError(
+            f"Got anchors of different modalities ({', '.join(said)}); expected one modality in both models; "
+            "do fit on images or on texts, and add the other's means."
+        )
+    return said[0] if said else None
+
+
+def _add_means(
+    model: Map,
+    means: Mapping[str, tuple[Embeddings, Embeddings | None]],
+    split: Split,
+    fitted: str | None,
+) -> OrthogonalMap:
+    if not isinstance(model, OrthogonalMap):
+        raise ParameterError(
+            f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
+            'rotation is shared by modalities; do use method="orthogonal" or leave the means out.'
+        )
+    if fitted is None:
+        raise ParameterError(
+            "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart; "
+            "do name it (modality=…)."
+        )
+    for name, (a, b) in means.items():
+        if name == fitted:
+            raise ParameterError(
+                f"Got means for {name!r}, the modality of the anchors; expected another; do drop them."
+            )
+        # Held-out items must stay unseen: their mean is not used either.
+        outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
+        if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
+            raise ParameterError(f"Got no {name} rows outside the held-out items; expected some; do lower the holdout.")
+        model = model.recenter(outside[0], outside[1], modality=name).for_modality(fitted)
+    return model
+
+
+def _held_out_scores(model: Map, held: Pairs) -> dict[str, Any]:
+    X, Y = held
+    moved = model.transform(X)
+    own = np.arange(len(held))
+    scores: dict[str, Any] = {
+        "held_out_pairs": len(held),
+        "held_out_cosine": paired_cosine(moved, Y),
+        "held_out_retrieval_at_1": class_retrieval(moved, Y, own),
+    }
+    if len(held) >= 10:
+        scores["held_out_recall_at_10"] = recall_at_k(moved, Y, own, k=10)
+    if X.shape[1] == Y.shape[1]:
+        scores["held_out_cosine_unmapped"] = paired_cosine(X, Y)
+    return scores

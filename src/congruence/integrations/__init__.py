@@ -1,0 +1,7 @@
+"""Doors to other libraries: each in a file of its own, each an extra."""
+
+from __future__ import annotations
+
+from congruence.integrations.faiss import export_faiss, to_faiss
+
+__all__ = ["export_faiss", "to_faiss"]

@@ -1,0 +1,187 @@
+"""A folder of parts: ``.npy`` or ``.parquet`` files in natural order, and the layout clip-retrieval writes.
+
+clip-retrieval keeps ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` side by
+side; ``folder:img_emb`` and ``folder:text_emb`` name its two matrices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.embeddings import Space
+from congruence.errors import ParameterError, ShapeError, SpaceMismatchError
+from congruence.stores._base import BATCH, Sink, Source, missing_file, read_sidecar, slice_ids, write_sidecar
+from congruence.stores.npy import NpySink, NpySource
+from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
+
+#: Rows of a part when there is no source layout to mirror.
+PART_ROWS = 1_000_000
+
+
+def _natural(path: Path) -> list[tuple[int, int | str]]:
+    """Sort key under which part_10 follows part_9."""
+    return [(0, int(text)) if text.isdigit() else (1, text) for text in re.split(r"(\d+)", path.name) if text]
+
+
+def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    for suffix in suffixes:
+        parts = sorted((p for p in folder.glob(f"*{suffix}") if not p.name.startswith(".")), key=_natural)
+        if parts:
+            return parts
+    return []
+
+
+class FolderSource(Source):
+    """Rows of all parts in a folder, one after the other.
+
+    Parameters
+    ----------
+    path : path-like
+    key : str, optional
+        A sub-folder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of Parquet parts.
+    ids : pyarrow.Array or str, optional
+        Ids, or the column that holds them: in Parquet parts themselves, else in ``metadata/``, part by part.
+    """
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | None = None) -> None:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise missing_file(path)
+        column = key
+        if key is not None and (folder / key).is_dir():
+            parts, column = _list_parts(folder / key, (".npy", ".parquet")), None
+        else:
+            parts = _list_parts(folder, (".npy", ".parquet"))
+        if not parts:
+            inside = sorted(p.name for p in folder.iterdir() if p.is_dir())
+            raise ParameterError(
+                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}; expected some; "
+                f"do name one of its sub-folders: {', '.join(inside) or 'there is none'}."
+            )
+        self.path = f"{path}:{key}" if key else str(path)
+        self._sources: list[Source] = []
+        in_metadata = isinstance(ids, str) and parts[0].suffix == ".npy"
+        for part in parts:
+            if part.suffix == ".npy":
+                self._sources.append(NpySource(part))
+            else:
+                self._sources.append(ParquetSource(part, column, ids if isinstance(ids, str) else None))
+        self._check(parts)
+        first = self._sources[0]
+        self.n = sum(source.n for source in self._sources)
+        self.dim = first.dim
+        self.dtype = np.result_type(*[source.dtype for source in self._sources])
+        self._ids = None if isinstance(ids, str) else ids
+        if in_metadata:
+            self._ids = self._metadata_ids(folder, str(ids))
+        self.has_ids = self._ids is not None or first.has_ids
+        own = read_sidecar(folder / key if key and (folder / key).is_dir() else folder)
+        self.space = own if own != Space() else first.space
+
+    def _check(self, parts: list[Path]) -> None:
+        first = self._sources[0]
+        for part, source in zip(parts, self._sources, strict=True):
+            if source.dim != first.dim:
+                raise ShapeError(
+                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width; do remove the odd part."
+                )
+            if source.space.model and first.space.model and source.space.model != first.space.model:
+                raise SpaceMismatchError(
+                    f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}; "
+                    "expected one model; do separate them."
+                )
+
+    def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
+        """Read ids from clip-retrieval's metadata files, which stand in the order of the parts."""
+        home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
+        tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
+        if len(tables) != len(self._sources):
+            raise ParameterError(
+                f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one each in "
+                f"{home}; do check the layout."
+            )
+        columns = []
+        for table, source in zip(tables, self._sources, strict=True):
+            names = read_parquet_column(table, column)
+            if len(names) != source.n:
+                raise ShapeError(
+                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many; "
+                    "do check the layout."
+                )
+            columns.append(names)
+        return pa.array(np.concatenate(columns).tolist(), pa.string())
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """Names and row counts of the parts."""
+        return [
+            (
+                Path(source.path.rpartition(":")[0] or source.path).name
+                if isinstance(source, ParquetSource)
+                else Path(source.path).name,
+                source.n,
+            )
+            for source in self._sources
+        ]
+
+    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        """Yield ``(ids, vectors)`` blocks, never across two parts; see :meth:`Source.scan`."""
+        start = 0
+        for source in self._sources:
+            if start + source.n > after:
+                row = max(after - start, 0)
+                for ids, block in source.scan(row, batch):
+                    if self._ids is not None:
+                        ids = slice_ids(self._ids, start + row, start + row + len(block))
+                    yield ids, block.astype(self.dtype, copy=False)
+                    row += len(block)
+            start += source.n
+
+
+class FolderSink(Sink):
+    """Writes a folder of parts with the names and sizes of the source's, or of about a million rows each."""
+
+    directory = True
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        suffix = ".parquet" if self.has_ids else ".npy"
+        parts = self.source_parts or []
+        if len(parts) < 2:
+            count = -(-self.n // PART_ROWS)
+            parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
+        self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
+        self._kind = ParquetSink if self.has_ids else NpySink
+        self._temporary = temporary
+        self._part: Sink | None = None
+        self._stack_parts = stack.enter_context(ExitStack())
+        self._next = 0
+
+    def _begin(self) -> Sink:
+        path, rows = self._plan[self._next]
+        self._next += 1
+        sink = self._kind(
+            path, n=rows, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, space=Space(), force=False
+        )
+        return self._stack_parts.enter_context(sink)
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+        done = 0
+        while done < len(vectors):
+            if self._part is None:
+                self._part = self._begin()
+            take = min(len(vectors) - done, self._part.n - self._part.rows)
+            self._part.write(slice_ids(ids, done, done + take), vectors[done : done + take])
+            done += take
+            if self._part.rows == self._part.n:
+                self._stack_parts.close()
+                self._part = None
+
+    def _finish(self) -> None:
+        self._stack_parts.close()
+        write_sidecar(self._temporary, self.space)

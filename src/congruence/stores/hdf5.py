@@ -1,0 +1,130 @@
+"""``.h5`` and ``.hdf5`` (extra ``hdf5``): streamed by slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._extras import require
+from congruence.embeddings import Space
+from congruence.errors import CorruptFileError
+from congruence.stores._base import (
+    BATCH,
+    SPACE_KEY,
+    Sink,
+    Source,
+    check_matrix_shape,
+    choose,
+    missing_file,
+    missing_key,
+    read_space,
+    slice_ids,
+    stored_dtype,
+)
+from congruence.stores.npy import space_json
+
+
+def _open(path: str | Path) -> Any:
+    h5py = require("h5py", extra="hdf5")
+    if not Path(path).exists():
+        raise missing_file(path)
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise CorruptFileError(
+            f"Got an unreadable HDF5 file, {path} ({error}); expected an intact file; do copy or write it again."
+        ) from error
+
+
+def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if hasattr(item, "shape"):
+            shapes[name] = tuple(item.shape)
+
+    file.visititems(visit)
+    return shapes
+
+
+class Hdf5Source(Source):
+    """Rows of one dataset in an HDF5 file.
+
+    Parameters
+    ----------
+    path : path-like
+    key : str, optional
+        Name of the dataset; may be left out when there is only one matrix.
+    ids : pyarrow.Array, optional
+    """
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
+        with _open(path) as file:
+            shapes = _shapes(file)
+            self._key = choose(key, shapes, path)
+            data = file[self._key]
+            self._file, self.path = str(path), f"{path}:{self._key}"
+            self.dtype = stored_dtype(data.dtype, self.path)
+            self.n, self.dim = check_matrix_shape(tuple(data.shape), self.path)
+            self.space = read_space(data.attrs.get(SPACE_KEY), path)
+        if ids is None and shapes.get("ids") == (self.n,):
+            ids = pa.array(read_hdf5_column(path, "ids").tolist(), pa.string())
+        self._ids = ids
+        self.has_ids = ids is not None
+
+    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+        with _open(self._file) as file:
+            data = file[self._key]
+            for start in range(after, self.n, batch):
+                try:
+                    block = np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)
+                except OSError as error:
+                    raise CorruptFileError(
+                        f"Got damaged data in {self.path} ({error}); expected an intact file; do write it again."
+                    ) from error
+                yield slice_ids(self._ids, start, start + len(block)), block
+
+
+def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
+    """Read a one-dimensional dataset as strings.
+
+    Raises
+    ------
+    ParameterError
+    """
+    with _open(path) as file:
+        found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
+        if key not in found:
+            raise missing_key(key, path, found)
+        data = file[key]
+        values = data.asstr()[:] if data.dtype.kind in "OS" else data[:]
+        return np.asarray(values).astype(str)
+
+
+class Hdf5Sink(Sink):
+    """Writes ``vectors`` and, when there are ids, ``ids``; the space is an attribute of ``vectors``."""
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        h5py = require("h5py", extra="hdf5")
+        self._file = stack.enter_context(h5py.File(temporary, "w"))
+        self._data = self._file.create_dataset("vectors", (self.n, self.dim), self.dtype)
+        if self.space != Space():
+            self._data.attrs[SPACE_KEY] = space_json(self.space)
+        self._names: list[pa.Array] = []
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+        self._data[self.rows : self.rows + len(vectors)] = vectors
+        if ids is not None:
+            self._names.append(ids)
+
+    def _finish(self) -> None:
+        if self._names:
+            h5py = require("h5py", extra="hdf5")
+            names = pa.chunked_array(self._names).to_pylist()
+            self._file.create_dataset("ids", data=names, dtype=h5py.string_dtype())

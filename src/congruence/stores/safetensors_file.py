@@ -1,0 +1,174 @@
+"""``.safetensors``: streamed by its documented layout, so that a large file is never mapped.
+
+Layout: eight bytes of little-endian header length, a JSON header that names each tensor's dtype, shape and place, and then
+the bytes. The library's own reader maps the whole file, which would count towards resident memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.embeddings import Space
+from congruence.errors import CorruptFileError, DtypeError
+from congruence.stores._base import (
+    BATCH,
+    SPACE_KEY,
+    Sink,
+    Source,
+    check_matrix_shape,
+    choose,
+    missing_file,
+    read_exactly,
+    read_space,
+    scan_rows,
+    slice_ids,
+    stored_dtype,
+)
+from congruence.stores.npy import space_json, write_all
+
+_DTYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BOOL": "?",
+}
+
+#: The format's own limit on the header.
+_MAX_HEADER = 100_000_000
+
+
+def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
+    """Return the header and the offset of the first data byte, having checked that all data are there."""
+    try:
+        with open(path, "rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(0)
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, _MAX_HEADER):
+                raise ValueError(f"a header of {length} bytes in a file of {size}")
+            header = json.loads(stream.read(length))
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except (ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptFileError(
+            f"Got a damaged .safetensors header in {path} ({error}); expected an intact file; do copy it again."
+        ) from error
+    start = 8 + length
+    try:
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            first, last = entry["data_offsets"]
+            if not (0 <= first <= last <= size - start):
+                raise ValueError(f"tensor {name!r} ends at byte {last} of {size - start}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptFileError(
+            f"Got a truncated or damaged .safetensors, {path} ({error}); expected an intact file; do copy it again."
+        ) from error
+    return header, start
+
+
+class SafetensorsSource(Source):
+    """Rows of one tensor in a ``.safetensors`` file; bfloat16 comes out as float32.
+
+    Parameters
+    ----------
+    path : path-like
+    key : str, optional
+        Name of the tensor; may be left out when there is only one matrix.
+    ids : pyarrow.Array, optional
+    """
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
+        header, start = _read_header(path)
+        metadata = header.pop("__metadata__", None) or {}
+        key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
+        entry = header[key]
+        self._file, self.path = str(path), f"{path}:{key}"
+        if entry["dtype"] not in _DTYPES:
+            raise DtypeError(
+                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}; do convert it."
+            )
+        self._bfloat = entry["dtype"] == "BF16"
+        self._stored = np.dtype(_DTYPES[entry["dtype"]])
+        self.dtype = np.dtype(np.float32) if self._bfloat else stored_dtype(self._stored, self.path)
+        self.n, self.dim = check_matrix_shape(tuple(entry["shape"]), self.path)
+        first, last = entry["data_offsets"]
+        if last - first != self.n * self.dim * self._stored.itemsize:
+            raise CorruptFileError(
+                f"Got {last - first} bytes for a {self.n} × {self.dim} {entry['dtype']} tensor in {self.path}; "
+                "expected its size; do copy the file again."
+            )
+        self._offset = start + first
+        self._ids = ids
+        self.has_ids = ids is not None
+        self.space = read_space(metadata.get(SPACE_KEY), path)
+
+    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+        row = after
+        with open(self._file, "rb", buffering=0) as stream:
+            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
+            dtype = self._stored if self._bfloat else self.dtype
+            for block in scan_rows(stream, self.n - after, self.dim, self._stored, dtype, batch, self.path):
+                if self._bfloat:  # the upper half of a float32
+                    block = (block.astype(np.uint32) << 16).view(np.float32)
+                yield slice_ids(self._ids, row, row + len(block)), block
+                row += len(block)
+
+
+def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
+    """Read a one-dimensional tensor as strings.
+
+    Raises
+    ------
+    ParameterError, CorruptFileError
+    """
+    from congruence.stores._base import missing_key
+
+    header, start = _read_header(path)
+    header.pop("__metadata__", None)
+    found = {name: tuple(entry["shape"]) for name, entry in header.items() if len(entry["shape"]) == 1}
+    if key not in found or header[key]["dtype"] not in _DTYPES:
+        raise missing_key(key, path, found)
+    column = np.empty(found[key], dtype=_DTYPES[header[key]["dtype"]])
+    with open(path, "rb") as stream:
+        stream.seek(start + header[key]["data_offsets"][0])
+        read_exactly(stream, column, str(path))
+    return column.astype(str)
+
+
+class SafetensorsSink(Sink):
+    """Writes a ``.safetensors`` with one tensor, ``vectors``, and the space as metadata; ids are not kept."""
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        names = {np.dtype(np.float64): "F64", np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
+        header: dict[str, Any] = {
+            "vectors": {
+                "dtype": names[self.dtype],
+                "shape": [self.n, self.dim],
+                "data_offsets": [0, self.n * self.dim * self.dtype.itemsize],
+            }
+        }
+        if self.space != Space():
+            header["__metadata__"] = {SPACE_KEY: space_json(self.space)}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)  # data must begin at a multiple of eight
+        self._file = stack.enter_context(open(temporary, "wb", buffering=0))
+        self._file.write(len(text).to_bytes(8, "little") + text)
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+        write_all(self._file, vectors)

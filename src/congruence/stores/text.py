@@ -1,0 +1,257 @@
+"""``.csv`` and ``.jsonl``: for small data that people edit by hand. Read whole, written row by row."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
+from congruence.stores._base import (
+    BATCH,
+    Sink,
+    Source,
+    missing_file,
+    missing_key,
+    read_sidecar,
+    slice_ids,
+    write_sidecar,
+)
+
+_ID_NAMES = ("id", "ids")
+_VECTOR_NAMES = ("vector", "embedding")
+
+
+class _TextSource(Source):
+    """Rows held in memory."""
+
+    _matrix: np.ndarray
+
+    def _keep(self, path: str | Path, rows: list[list[float]], names: list[str] | None, ids: pa.Array | None) -> None:
+        if not rows or not rows[0]:
+            raise ShapeError(f"Got no vectors in {path}; expected rows of numbers; do check the file.")
+        self._matrix = np.array(rows, dtype=np.float64)
+        self.n, self.dim = self._matrix.shape
+        self.dtype = self._matrix.dtype
+        self._ids = ids if ids is not None else (pa.array(names, pa.string()) if names is not None else None)
+        self.has_ids = self._ids is not None
+        self.space = read_sidecar(Path(path))
+
+    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+        for start in range(after, self.n, batch):
+            block = self._matrix[start : start + batch].copy()
+            yield slice_ids(self._ids, start, start + len(block)), block
+
+
+def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the header and an iterator over (line number, cells)."""
+    try:
+        with open(path, newline="", encoding="utf-8") as stream:
+            lines = [(number, cells) for number, cells in enumerate(csv.reader(stream), 1) if cells]
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CorruptFileError(
+            f"Got an unreadable .csv, {path} ({error}); expected UTF-8 text; do convert it."
+        ) from error
+    if not lines:
+        raise ShapeError(f"Got an empty file, {path}; expected a header and rows; do check it.")
+    return lines[0][1], iter(lines[1:])
+
+
+class CsvSource(_TextSource):
+    """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column a dimension.
+
+    Parameters
+    ----------
+    path : path-like
+    key : str, optional
+        Use the columns whose names begin so; by default all but the id column.
+    ids : pyarrow.Array or str, optional
+        Ids, or the column that holds them.
+    """
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | None = None) -> None:
+        self.path = f"{path}:{key}" if key else str(path)
+        header, lines = _read_csv(path)
+        id_name = ids if isinstance(ids, str) else next((name for name in _ID_NAMES if name in header), None)
+        wanted = [j for j, name in enumerate(header) if name != id_name and (key is None or name.startswith(key))]
+        if not wanted:
+            raise missing_key(key, path, {name: "" for name in header}, "column")
+        id_column = header.index(id_name) if id_name in header else None
+        rows: list[list[float]] = []
+        names: list[str] = []
+        for number, cells in lines:
+            if len(cells) != len(header):
+                raise ShapeError(
+                    f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header; "
+                    "do correct the line."
+                )
+            try:
+                rows.append([float(cells[j]) for j in wanted])
+            except ValueError:
+                bad = next(j for j in wanted if not _is_number(cells[j]))
+                raise DtypeError(
+                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number; "
+                    "do correct it, or name the vector columns' common prefix as path:prefix."
+                ) from None
+            if id_column is not None:
+                names.append(cells[id_column])
+        self._keep(path, rows, names if id_column is not None else None, None if isinstance(ids, str) else ids)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            lines = stream.readlines()
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"Got an unreadable .jsonl, {path} ({error}); expected UTF-8; do convert it.") from error
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise CorruptFileError(
+                    f"Got line {number} of {path} that is no JSON ({error}); expected one object a line; do correct it."
+                ) from None
+            if not isinstance(record, dict):
+                raise CorruptFileError(f"Got line {number} of {path} that is no object; expected one; do correct it.")
+            yield number, record
+
+
+class JsonlSource(_TextSource):
+    """Rows of a ``.jsonl``: one object a line, with a list of numbers and an optional id.
+
+    Parameters
+    ----------
+    path : path-like
+    key : str, optional
+        Field of the vector; ``vector`` or ``embedding`` by default.
+    ids : pyarrow.Array or str, optional
+        Ids, or the field that holds them.
+    """
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | None = None) -> None:
+        self.path = f"{path}:{key}" if key else str(path)
+        id_name = ids if isinstance(ids, str) else None
+        rows: list[list[float]] = []
+        names: list[str] = []
+        for number, record in _read_jsonl(path):
+            if key is None:
+                key = next((name for name in _VECTOR_NAMES if name in record), None)
+            if id_name is None and not rows:
+                id_name = next((name for name in _ID_NAMES if name in record), None)
+            if key not in record:
+                raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
+            vector = record[key]
+            if not isinstance(vector, list) or not all(isinstance(x, (int, float)) for x in vector):
+                raise DtypeError(
+                    f"Got no list of numbers as {key!r} in line {number} of {path}; expected one; do correct it."
+                )
+            if rows and len(vector) != len(rows[0]):
+                raise ShapeError(
+                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before; do correct it."
+                )
+            rows.append([float(x) for x in vector])
+            if id_name is not None:
+                if id_name not in record:
+                    raise ParameterError(
+                        f"Got no {id_name!r} in line {number} of {path}; expected one a line; do add it."
+                    )
+                names.append(str(record[id_name]))
+        self._keep(path, rows, names if id_name is not None else None, None if isinstance(ids, str) else ids)
+
+
+def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
+    """Read one column of a ``.csv`` as strings.
+
+    Raises
+    ------
+    ParameterError
+    """
+    header, lines = _read_csv(path)
+    if key not in header:
+        raise missing_key(key, path, {name: "" for name in header}, "column")
+    place = header.index(key)
+    return np.array([cells[place] if place < len(cells) else "" for _, cells in lines], dtype=str)
+
+
+def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
+    """Read one field of a ``.jsonl`` as strings.
+
+    Raises
+    ------
+    ParameterError
+    """
+    values = []
+    for number, record in _read_jsonl(path):
+        if key not in record:
+            raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
+        values.append(str(record[key]))
+    return np.array(values, dtype=str)
+
+
+def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
+    """Read a text file's lines.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    """
+    try:
+        return np.array(Path(path).read_text(encoding="utf-8").splitlines(), dtype=str)
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"Got an unreadable text, {path} ({error}); expected UTF-8; do convert it.") from error
+
+
+class CsvSink(Sink):
+    """Writes a ``.csv`` with a header: ``id`` when there are ids, then ``v0``, ``v1`` and so on."""
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
+        self._writer.writerow((["id"] if self.has_ids else []) + [f"v{j}" for j in range(self.dim)])
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+        names = ids.to_pylist() if ids is not None else [None] * len(vectors)
+        for name, row in zip(names, vectors, strict=True):
+            numbers = [str(x) for x in row]  # the shortest text that reads back to the same number
+            self._writer.writerow([name, *numbers] if self.has_ids else numbers)
+
+    def _finish(self) -> None:
+        write_sidecar(self.path, self.space)
+
+
+class JsonlSink(Sink):
+    """Writes a ``.jsonl`` with ``id`` (when there are ids) and ``vector`` on each line."""
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        self._file = stack.enter_context(open(temporary, "w", encoding="utf-8"))
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+        names = ids.to_pylist() if ids is not None else [None] * len(vectors)
+        for name, row in zip(names, vectors, strict=True):
+            record: dict[str, Any] = {"id": name} if self.has_ids else {}
+            record["vector"] = [float(str(x)) for x in row]
+            self._file.write(json.dumps(record) + "\n")
+
+    def _finish(self) -> None:
+        write_sidecar(self.path, self.space)
