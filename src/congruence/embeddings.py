@@ -147,7 +147,8 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
     bool
     """
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
-    return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
+    with np.errstate(over="ignore"):  # a huge row is no unit row, whatever its norm
+        return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
 
 
 def normalize_rows(X: np.ndarray) -> np.ndarray:

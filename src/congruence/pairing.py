@@ -38,7 +38,7 @@ class PairingReport:
     null_mean, null_sd : float
         Mean and standard deviation of the same when the held-out rows are paired at random.
     p_value : float
-        Share of random pairings that align at least as well.
+        Probability of aligning as well without being paired.
     share_wrong : float
         Estimated share of wrong pairs.
     decided : bool
@@ -117,10 +117,14 @@ def check_pairing(
 
     Notes
     -----
-    The test is exact: a fold's map never saw the fold, so if the rows are not paired each re-pairing of the fold
-    is as likely as the one given. A pair's own evidence is its cosine measured in standard deviations of what the same source
-    row reaches with other target rows. For wrong pairs this is about standard normal; for right pairs its centre and
-    spread are estimated robustly, and the two are weighed by a mixture whose share of wrong pairs is fitted by EM.
+    Within a fold the test is exact: its map never saw the fold, so if the rows are not paired each re-pairing of the
+    fold is as likely as the one given. Folds lend each other their rows to fit on and are not independent, so their p-values
+    are combined by Bonferroni, which needs no independence. Below 60 pairs two folds are used whatever was asked,
+    since smaller ones have too few re-pairings.
+
+    A pair's own evidence is its cosine measured in standard deviations of what the same source row reaches with other target
+    rows. For wrong pairs this is about standard normal; for right pairs its centre and spread are estimated
+    robustly, and the two are weighed by a mixture whose share of wrong pairs is fitted by EM.
     """
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
@@ -133,10 +137,14 @@ def check_pairing(
         return PairingReport(n, float("nan"), float("nan"), float("nan"), 1.0, float("nan"), False, True, (), ())
     rng = np.random.default_rng(random_state)
     order = rng.permutation(n)
-    parts = [np.sort(part) for part in np.array_split(order, min(folds, n // 2))]
+    parts = [np.sort(part) for part in np.array_split(order, folds if n >= 60 else 2)]
     evidence, own, null = _fold_evidence(A, B, parts, permutations, rng)
     alignment = float(own.mean())
-    p_value = float((1 + np.count_nonzero(null >= alignment - 1e-12)) / (1 + permutations))
+    by_fold = [
+        (1 + np.count_nonzero(null[k] >= own[part].mean() - 1e-12)) / (1 + permutations) for k, part in enumerate(parts)
+    ]
+    p_value = float(min(1.0, len(parts) * min(by_fold)))
+    pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
     probability, share = _wrong_probability(evidence)
     paired = p_value <= level
     rows = np.flatnonzero(probability > 0.5) if paired else np.empty(0, int)
@@ -144,8 +152,8 @@ def check_pairing(
     return PairingReport(
         n_pairs=n,
         alignment=alignment,
-        null_mean=float(null.mean()),
-        null_sd=float(null.std()),
+        null_mean=float(pooled.mean()),
+        null_sd=float(pooled.std()),
         p_value=p_value,
         share_wrong=float(share) if paired else 1.0,
         decided=True,
@@ -191,11 +199,11 @@ def _fold_evidence(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Carry each fold by a map fitted on the others.
 
-    Returns each pair's evidence in standard deviations, its cosine, and the mean cosine of every re-pairing.
+    Returns each pair's evidence in standard deviations, its cosine, and each fold's mean cosine under every re-pairing.
     """
     gathered = [CrossMoments.of(A[part], B[part]) for part in parts]
     evidence, own = np.empty(len(A)), np.empty(len(A))
-    null = np.zeros(permutations)
+    null = np.empty((len(parts), permutations))
     for k, part in enumerate(parts):
         train = CrossMoments(A.shape[1], B.shape[1])
         for j, moments in enumerate(gathered):
@@ -217,9 +225,8 @@ def _fold_evidence(
         evidence[part] = (own[part] - mean) / np.maximum(spread, 1e-12)
         block = x[sample] @ y[sample].T
         rows = np.arange(len(sample))
-        weight = len(part) / len(A)
         for b in range(permutations):
-            null[b] += weight * block[rows, rng.permutation(len(sample))].mean()
+            null[k, b] = block[rows, rng.permutation(len(sample))].mean()
     return evidence, own, null
 
 

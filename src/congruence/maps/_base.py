@@ -139,12 +139,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         B = as_matrix(Y, "Y", numeric_objects=True)
         check_same_rows(len(A), len(B), "X", "Y")
         if not reset:
-            check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target)
-            if B.shape[1] != self.d_target:
-                raise ShapeError(
-                    f"Got target rows of width {B.shape[1]}; expected {self.d_target} as before; "
-                    "do pass the same two models."
-                )
+            check_width(A.shape[1], self.n_features_in_, type(self).__name__)
         validate_data(self, X if hasattr(X, "columns") else A, reset=reset, skip_check_array=True)
         weights = None
         if sample_weight is not None:

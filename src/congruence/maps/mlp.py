@@ -27,11 +27,11 @@ class MLPMap(Map):
     ----------
     hidden : int, default=512
         Width of the hidden layer.
-    learning_rate : float, default=1e-3
+    learning_rate : float, default=3e-3
     weight_decay : float, default=1e-2
     batch_size : int, default=256
     max_epochs : int, default=200
-    patience : int, default=15
+    patience : int, default=30
         Epochs without a better held-out loss before training stops; the best weights are kept.
     validation_share : float, default=0.1
         Share of the pairs held out for early stopping.
@@ -66,11 +66,11 @@ class MLPMap(Map):
     def __init__(
         self,
         hidden: int = 512,
-        learning_rate: float = 1e-3,
+        learning_rate: float = 3e-3,
         weight_decay: float = 1e-2,
         batch_size: int = 256,
         max_epochs: int = 200,
-        patience: int = 15,
+        patience: int = 30,
         validation_share: float = 0.1,
         random_state: int = 0,
         verbose: bool = False,
@@ -200,7 +200,7 @@ class MLPMap(Map):
                 loss = error(rows)
                 loss.backward()
                 optimizer.step()
-                total += float(loss) * len(rows)
+                total += float(loss.detach()) * len(rows)
             losses.append(total / len(order))
             with torch.no_grad():
                 validation.append(float(error(held_rows)))

@@ -19,6 +19,8 @@ from congruence.errors import (
     ModalityError,
     ParameterError,
     ProjectionWarning,
+    ShapeError,
+    TooFewAnchorsError,
 )
 from congruence.linalg import CrossSVD, cross_svd, rotation_from_svd, soft_gains, wiener_gains
 from congruence.maps._base import AffineMap, check_mean, check_same_kind
@@ -209,7 +211,7 @@ class OrthogonalMap(AffineMap):
             self._start()
         elif not self.moments_:
             raise ParameterError("Got a composed map to continue; expected a map fitted on pairs; do fit a new one.")
-        return self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first)
+        return self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
 
     def merge(self, other: OrthogonalMap) -> OrthogonalMap:
         """Return the map fitted on the pairs of both maps together.
@@ -250,8 +252,13 @@ class OrthogonalMap(AffineMap):
         self.moments_ = {}
         self.__dict__.pop("cv_strength_", None)
 
-    def _gather(self, X: Any, Y: Any, sample_weight: Any, modality: Any, *, reset: bool) -> Self:
-        A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=2 if reset else 1)
+    def _gather(self, X: Any, Y: Any, sample_weight: Any, modality: Any, *, reset: bool, min_pairs: int = 2) -> Self:
+        A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=min_pairs)
+        seen = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
+        if B.shape[1] != seen:
+            raise ShapeError(
+                f"Got target rows of width {B.shape[1]}; expected {seen} as before; do pass the same two models."
+            )
         if self.proper and A.shape[1] != B.shape[1]:
             raise ParameterError(
                 f"Got proper=True for widths {A.shape[1]} and {B.shape[1]}; expected equal widths, since only a square "
@@ -288,6 +295,8 @@ class OrthogonalMap(AffineMap):
     def _solve(self) -> Self:
         moments = list(self.moments_.values())
         pairs = sum(m.rows for m in moments)
+        if pairs < 2:
+            raise TooFewAnchorsError(f"Got {pairs} pair in all; expected at least 2; do add more before using the map.")
         cross = self._cross(moments)
         most = pairs - len(moments) if self.center else pairs
         size = self._size(moments)

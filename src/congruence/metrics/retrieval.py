@@ -177,7 +177,7 @@ def zero_shot_scores(
     unknown = ~np.isin(wanted, names)
     if unknown.any():
         raise InputError(
-            f"Got label {wanted[unknown][0]!r} without a prototype ({unknown.sum()} images); expected every label "
+            f"Got label {wanted[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
             "among the classes; do check that labels and classes use the same names."
         )
     return top1_scores(images, prototypes, wanted, names, center=center)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Examples are few but fixed: CI must not depend on luck. Deadlines are off: the machines are noisy.
+settings.register_profile(
+    "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("ci")
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def shared_file(name: str) -> Path:
+    path = SHARED / name
+    if not path.is_file():
+        pytest.skip(f"needs {name} of the shared test data, which is not beside this checkout")
+    return path
+
+
+@pytest.fixture(scope="session")
+def lvis_path() -> Path:
+    return shared_file("lvis1203_clip.npz")
+
+
+@pytest.fixture(scope="session")
+def lvis(lvis_path):
+    with np.load(lvis_path, allow_pickle=False) as data:
+        return {key: data[key] for key in data.files}
+
+
+class Result:
+    def __init__(self, process: subprocess.CompletedProcess) -> None:
+        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+
+
+@pytest.fixture
+def cli(tmp_path):
+    """Run the real command in a fresh folder, as a user would."""
+
+    def run(*arguments: object, cwd: Path | None = None) -> Result:
+        process = subprocess.run(
+            [sys.executable, "-c", "from congruence.cli import main; main()", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=cwd or tmp_path,
+            env={**os.environ, "COLUMNS": "200"},
+            check=False,
+        )
+        return Result(process)
+
+    return run
+
+
+@pytest.fixture
+def here(cli, monkeypatch, tmp_path, capsys):
+    """Run the command inside this process: the same entry point without the cost of a new interpreter."""
+    from congruence.cli import main
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["congruence", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return Result(subprocess.CompletedProcess([], code, captured.out, captured.err))
+
+    return run

@@ -1,0 +1,263 @@
+"""What every map in the table promises."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.utils.estimator_checks import check_estimator
+
+import congruence
+from congruence import MAPS, Embeddings, Space, embeddings
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DirectionError,
+    DtypeError,
+    FileError,
+    InputError,
+    NotFiniteError,
+    OutputExistsError,
+    ParameterError,
+    ProjectionWarning,
+    ShapeError,
+    SpaceMismatchError,
+    TooFewAnchorsError,
+    VersionError,
+    ZeroRowError,
+)
+from congruence.maps import from_pretrained, make_map
+from congruence.synthetic import rigid_problem
+
+QUICK = {"mlp": {"max_epochs": 5, "hidden": 16}}
+NAMES = list(MAPS)
+
+
+def make(name: str):
+    return make_map(name, **QUICK.get(name, {}))
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def problem():
+    return rigid_problem(120, 6, 8, noise=0.1, seed=3)
+
+
+@pytest.fixture
+def fitted(name, problem):
+    return make(name).fit(problem.X, problem.Y)
+
+
+@pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
+def test_scikit_learns_own_contract(name):
+    results = check_estimator(make(name), on_fail=None)
+    failed = {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
+    assert not failed
+    # The one check that may be skipped needs an opt-in of array-api-compat that we do not ask of users.
+    assert {r["check_name"] for r in results if r["status"] == "skipped"} <= {"check_array_api_input"}
+    assert len(results) > 40
+
+
+def test_a_map_fits_into_a_pipeline(name, problem):
+    out = make_pipeline(Normalizer(), make(name)).fit(problem.X, problem.Y).transform(problem.X)
+    assert out.shape == problem.Y.shape
+
+
+def test_clones_are_unfitted_and_equal(fitted):
+    fresh = clone(fitted)
+    assert fresh.get_params() == fitted.get_params()
+    with pytest.raises(CongruenceError, match=r"unfitted .* do call fit"):
+        fresh.transform(np.ones((2, 6)))
+
+
+@pytest.mark.parametrize(("given", "got"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("i8", "f8")])
+def test_results_keep_their_precision(fitted, problem, given, got):
+    X = (problem.X * 10).astype(given)
+    out = fitted.transform(X)
+    assert out.dtype == got
+    assert out.flags.c_contiguous
+    exact = fitted.transform(X.astype("f8"))
+    np.testing.assert_allclose(out, exact, atol={"f4": 2e-5, "f8": 1e-12}[got] * np.abs(exact).max())
+
+
+def test_nothing_of_the_callers_is_changed(name, problem):
+    X, Y = problem.X.copy(), problem.Y.copy()
+    X.flags.writeable = Y.flags.writeable = False
+    fitted = make(name).fit(X, Y)
+    fitted.transform(X)
+    fitted.transform_target(Y)
+
+
+def test_the_target_side_is_the_identity(fitted, problem):
+    assert fitted.transform_target(problem.Y) is problem.Y
+    with pytest.raises(ShapeError):
+        fitted.transform_target(problem.X)
+
+
+def test_a_saved_map_is_the_same_map(fitted, problem, tmp_path):
+    fitted.source_space_ = Space("a", "1", "image", 6, False)
+    fitted.target_space_ = Space("b", None, "image", 8, False)
+    fitted.scores_ = {"held_out_cosine": 0.5}
+    path = fitted.save(tmp_path / "map")
+    again = congruence.load(path)
+    assert type(again) is type(fitted)
+    assert again.get_params() == fitted.get_params()
+    assert again.describe() == json.loads(json.dumps(fitted.describe()))
+    assert np.array_equal(again.transform(problem.X), fitted.transform(problem.X))
+    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert "a" in (path / "README.md").read_text()
+    assert again.d_target == 8
+    assert again.n_features_in_ == 6
+    assert clone(again).get_params() == fitted.get_params()
+
+
+def test_saving_twice_needs_force_and_loses_nothing(fitted, tmp_path):
+    path = fitted.save(tmp_path / "map")
+    with pytest.raises(OutputExistsError, match="--force"):
+        fitted.save(path)
+    fitted.save(path, force=True)
+    congruence.load(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["map"]
+
+
+def test_pretrained_names_work_as_hugging_face_users_expect(fitted, problem, tmp_path):
+    fitted.save_pretrained(tmp_path / "map")
+    fitted.save_pretrained(tmp_path / "map")
+    again = from_pretrained(tmp_path / "map")
+    assert np.array_equal(again.transform(problem.X), fitted.transform(problem.X))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("harm", ["truncate", "edit", "remove", "empty"])
+def test_a_harmed_folder_is_refused(fitted, tmp_path, file, harm):
+    path = fitted.save(tmp_path / "map") / file
+    raw = path.read_bytes()
+    if harm == "truncate":
+        path.write_bytes(raw[: len(raw) // 2])
+    elif harm == "edit":
+        path.write_bytes(
+            raw.replace(b'"n_pairs": 120', b'"n_pairs": 999')
+            if file == "config.json"
+            else raw[:-1] + bytes([raw[-1] ^ 1])
+        )
+    elif harm == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    with pytest.raises(CorruptFileError, match="Got"):
+        congruence.load(path.parent)
+
+
+def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
+    path = fitted.save(tmp_path / "map") / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "format_version": 2}))
+    with pytest.raises(VersionError, match="do upgrade"):
+        congruence.load(path.parent)
+    path.write_text(json.dumps({**config, "format": "other"}))
+    with pytest.raises(CorruptFileError, match="not of a congruence map"):
+        congruence.load(path.parent)
+    path.write_text("[" * 100_000)
+    with pytest.raises(CorruptFileError):
+        congruence.load(path.parent)
+    with pytest.raises(FileError, match="no folder"):
+        congruence.load(tmp_path / "nowhere")
+
+
+def bad(X, row, value):
+    X = X.copy()
+    X[row] = value
+    return X
+
+
+BAD_PAIRS = {
+    "nan": (lambda X, Y: (bad(X, 3, np.nan), Y), NotFiniteError),
+    "inf": (lambda X, Y: (X, bad(Y, 3, np.inf)), NotFiniteError),
+    "zero row": (lambda X, Y: (bad(X, 3, 0), Y), ZeroRowError),
+    "empty": (lambda X, Y: (X[:0], Y[:0]), ShapeError),
+    "no columns": (lambda X, Y: (X[:, :0], Y), ShapeError),
+    "1-D source": (lambda X, Y: (X[:, 0], Y), ShapeError),
+    "1-D target": (lambda X, Y: (X, Y[:, 0]), ShapeError),
+    "3-D": (lambda X, Y: (X[None], Y), ShapeError),
+    "rows differ": (lambda X, Y: (X[:-1], Y), ShapeError),
+    "one pair": (lambda X, Y: (X[:1], Y[:1]), TooFewAnchorsError),
+    "objects": (lambda X, Y: (np.array([[{}]] * len(X), dtype=object), Y), DtypeError),
+    "text": (lambda X, Y: (X.astype(str), Y), DtypeError),
+    "complex": (lambda X, Y: (X * 1j, Y), DtypeError),
+    "no target": (lambda X, Y: (X, None), InputError),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PAIRS)
+def test_bad_pairs_are_refused(name, problem, case):
+    spoil, error = BAD_PAIRS[case]
+    with pytest.raises(error, match="expected") as caught:
+        make(name).fit(*spoil(problem.X, problem.Y))
+    assert isinstance(caught.value, (CongruenceError, ValueError))
+
+
+def test_bad_rows_are_not_transformed(fitted, problem):
+    for X, error in (
+        (bad(problem.X, 3, np.nan), NotFiniteError),
+        (problem.X[:, :4], ShapeError),
+        (problem.Y, ShapeError),
+        (problem.X[0], ShapeError),
+        (problem.X[:0], ShapeError),
+    ):
+        with pytest.raises(error):
+            fitted.transform(X)
+    with pytest.raises(ShapeError, match="inverse"):
+        fitted.transform(problem.Y)
+
+
+def test_apply_carries_ids_and_checks_the_space(fitted, problem):
+    fitted.source_space_ = Space("a", modality="image", dim=6, normalized=False)
+    fitted.target_space_ = Space("b", modality="image", dim=8, normalized=False)
+    ids = [f"i{k}" for k in range(120)]
+    out = fitted.apply(Embeddings(problem.X, ids=ids, space=Space("a")), normalize=True)
+    assert out.ids.tolist() == ids
+    assert (out.space.model, out.space.dim, out.space.normalized) == ("b", 8, True)
+    np.testing.assert_allclose(out.vectors, embeddings.normalize_rows(fitted.transform(problem.X)))
+    with pytest.raises(DirectionError, match="inverse"):
+        fitted.apply(Embeddings(problem.Y, space=Space("b")))
+    with pytest.raises(SpaceMismatchError):
+        fitted.apply(Embeddings(problem.X, space=Space("c")))
+    with pytest.raises(SpaceMismatchError, match="raw rows"):
+        fitted.apply(Embeddings(problem.X).normalize())
+
+
+def test_unknown_methods_list_the_known_ones():
+    with pytest.raises(ParameterError, match="'orthogonal', 'linear', 'mlp'"):
+        make_map("rotation")
+
+
+def test_the_kind_is_the_tables_name(name):
+    assert MAPS[name].kind == name
+
+
+@pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
+def test_torch_tensors_are_welcome(name, problem):
+    import torch
+
+    X, Y = torch.tensor(problem.X, requires_grad=True), torch.tensor(problem.Y)
+    out = make(name).fit(X, Y).transform(X)
+    assert np.allclose(out, make(name).fit(problem.X, problem.Y).transform(problem.X))
+    half = make(name).fit(X.to(torch.bfloat16), Y.to(torch.bfloat16)).transform(X.to(torch.bfloat16))
+    assert half.dtype == np.float32
+    assert np.abs(half - problem.Y).max() < 1
+
+
+def test_warnings_are_of_the_tree(problem):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        MAPS["orthogonal"]().fit(problem.Y, problem.X)
+    assert [w.category for w in caught] == [ProjectionWarning]

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from congruence import Embeddings, Pairs, Space
+from congruence.embeddings import check_space, has_unit_rows, normalize_rows
+from congruence.errors import (
+    DirectionError,
+    DtypeError,
+    IdError,
+    ModalityError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+    ZeroRowError,
+)
+
+RNG = np.random.default_rng(0)
+GOOD = RNG.standard_normal((6, 4))
+
+
+def spoiled(row, value):
+    X = GOOD.copy()
+    X[row] = value
+    return X
+
+
+@pytest.mark.parametrize(
+    ("vectors", "error", "words"),
+    [
+        (spoiled(2, np.nan), NotFiniteError, "rows 2"),
+        (spoiled((3, 1), np.inf), NotFiniteError, "rows 3"),
+        (spoiled(4, 0), ZeroRowError, "rows 4"),
+        (np.empty((0, 4)), ShapeError, "0 rows"),
+        (np.empty((4, 0)), ShapeError, "0 feature"),
+        (GOOD[0], ShapeError, "1 axes"),
+        (GOOD[None], ShapeError, "3 axes"),
+        (GOOD.astype(object), DtypeError, "object"),
+        (GOOD.astype(str), DtypeError, "text"),
+        (GOOD + 1j, DtypeError, "complex"),
+    ],
+)
+def test_bad_vectors_are_refused_in_one_sentence(vectors, error, words):
+    with pytest.raises(error, match=words) as caught:
+        Embeddings(vectors)
+    message = str(caught.value)
+    assert message.startswith("Got") or "Got" in message
+    assert "expected" in message
+    assert "do " in message.lower()
+
+
+def test_bad_rows_are_named_by_id():
+    with pytest.raises(ZeroRowError, match="ids 'e'"):
+        Embeddings(spoiled(4, 0), ids=list("abcdef"))
+    with pytest.raises(NotFiniteError, match="'a', 'b', 'c', 'd', 'e' and 1 more"):
+        Embeddings(np.full((6, 4), np.nan), ids=list("abcdef"))
+
+
+def test_huge_and_tiny_rows_are_neither_infinite_nor_zero():
+    Embeddings(np.array([[1e300, 1e300], [1e-300, 0.0]]))
+    Embeddings(np.array([[1e30, 1e30], [1e-30, 0.0]], dtype=np.float32))
+    Embeddings(np.array([[6e4, 6e4], [6e-8, 0.0]], dtype=np.float16))
+
+
+def test_zero_rows_can_be_allowed():
+    assert len(Embeddings(spoiled(4, 0), allow_zero_rows=True)) == 6
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_vectors_keep_their_dtype_and_are_not_copied(dtype):
+    X = GOOD.astype(dtype)
+    assert Embeddings(X).vectors is X
+
+
+def test_ids_must_be_one_a_row_and_different():
+    with pytest.raises(IdError, match="5 ids for 6 rows"):
+        Embeddings(GOOD, ids=list("abcde"))
+    with pytest.raises(IdError, match=r"2 duplicate ids \('a', 'b'\)"):
+        Embeddings(GOOD, ids=list("aabbcd"))
+    with pytest.raises(IdError, match="one id a row"):
+        Embeddings(GOOD, ids=[["a"]] * 6)
+
+
+def test_integer_and_bytes_ids_become_text():
+    assert Embeddings(GOOD, ids=range(6)).ids.tolist() == list("012345")
+    assert Embeddings(GOOD, ids=np.array([b"a", b"b", b"c", b"d", b"e", b"f"])).ids[0] == "a"
+
+
+def test_take_follows_ids_masks_and_numbers():
+    e = Embeddings(GOOD, ids=list("abcdef"))
+    assert np.array_equal(e.take(["f", "a"]).vectors, GOOD[[5, 0]])
+    assert e.take(np.array([True] * 2 + [False] * 4)).ids.tolist() == ["a", "b"]
+    with pytest.raises(IdError, match="'z'"):
+        e.take(["z"])
+
+
+def test_space_facts_are_filled_in_and_checked():
+    e = Embeddings(normalize_rows(GOOD), space=Space("m", modality="image"))
+    assert (e.space.dim, e.space.normalized, e.space.modality) == (4, True, "image")
+    assert Embeddings(GOOD).space.normalized is False
+    with pytest.raises(SpaceMismatchError, match="4-d vectors for a space said to be 5-d"):
+        Embeddings(GOOD, space=Space(dim=5))
+    with pytest.raises(ParameterError, match="'image', 'text'"):
+        Space(modality="picture")
+
+
+def test_space_survives_a_dictionary():
+    space = Space("m", "r", "text", 3, True)
+    assert Space.from_dict({**space.to_dict(), "of_a_later_version": 1}) == space
+    assert str(space) == "m@r, text, 3-d, unit rows"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (Space("b"), DirectionError),
+        (Space("c"), SpaceMismatchError),
+        (Space("a", "2"), SpaceMismatchError),
+        (Space(dim=5), DirectionError),
+        (Space(dim=6), SpaceMismatchError),
+        (Space(normalized=False), SpaceMismatchError),
+        (Space(modality="text"), ModalityError),
+    ],
+)
+def test_spaces_that_differ_are_told_apart(data, error):
+    with pytest.raises(error) as caught:
+        check_space(data, Space("a", "1", "image", 4, True), Space("b", "1", "image", 5, True))
+    assert type(caught.value) is error
+
+
+def test_unknown_facts_are_no_difference():
+    check_space(Space(), Space("a", "1", "image", 4, True), Space("b"))
+    check_space(Space("a", "1", "image", 4, True), Space(), Space())
+
+
+def test_normalising_leaves_the_input_alone_and_zero_rows_zero():
+    X = spoiled(1, 0)
+    before = X.copy()
+    out = normalize_rows(X)
+    assert np.array_equal(X, before)
+    assert np.allclose(np.linalg.norm(out, axis=1), [1, 0, 1, 1, 1, 1])
+    assert has_unit_rows(out[[0, 2]])
+    assert Embeddings(GOOD).normalize().space.normalized
+
+
+def test_pairs_join_by_id_in_the_sources_order():
+    a = Embeddings(GOOD, ids=list("abcdef"))
+    b = Embeddings(GOOD[::-1] * 2, ids=list("gedcba"))
+    pairs = Pairs.join(a, b)
+    assert pairs.ids.tolist() == list("abcde")
+    assert pairs.only_source.tolist() == ["f"]
+    assert pairs.only_target.tolist() == ["g"]
+    position = {name: k for k, name in enumerate("gedcba")}
+    X, Y = pairs
+    for k, name in enumerate("abcde"):
+        assert np.array_equal(X[k], GOOD["abcdef".index(name)])
+        assert np.array_equal(Y[k], (GOOD[::-1] * 2)[position[name]])
+
+
+def test_pairs_without_common_ids_are_refused():
+    with pytest.raises(IdError, match="no id in common"):
+        Pairs.join(Embeddings(GOOD, ids=list("abcdef")), Embeddings(GOOD, ids=list("uvwxyz")))
+    with pytest.raises(IdError, match="1 ids only in the source and 1 only in the target"):
+        Pairs.join(Embeddings(GOOD, ids=list("abcdef")), Embeddings(GOOD, ids=list("abcdeg")), missing="error")
+    with pytest.raises(ParameterError):
+        Pairs.join(Embeddings(GOOD), Embeddings(GOOD), missing="ignore")
+
+
+def test_pairs_without_ids_need_equal_lengths():
+    assert len(Pairs.join(Embeddings(GOOD), Embeddings(GOOD, ids=list("abcdef")))) == 6
+    with pytest.raises(ShapeError, match="6 rows of source and 5 rows of target"):
+        Pairs.join(Embeddings(GOOD), Embeddings(GOOD[:5]))
+
+
+@given(st.permutations(list(range(6))), st.sets(st.integers(0, 5), min_size=1))
+def test_joining_undoes_any_shuffle_and_any_loss(order, kept):
+    ids = np.array(list("abcdef"))
+    rows = [k for k in order if k in kept]
+    pairs = Pairs.join(Embeddings(GOOD, ids=ids), Embeddings(GOOD[rows], ids=ids[rows]))
+    assert np.array_equal(*pairs)
+    assert pairs.ids.tolist() == [ids[k] for k in sorted(kept)]

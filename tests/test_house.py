@@ -1,0 +1,82 @@
+"""The house itself: what importing costs, the error tree, the public names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+
+import pytest
+
+import congruence
+from congruence import errors
+
+
+def modules_after(code: str) -> set[str]:
+    script = f"{code}\nimport sys\nprint('\\n'.join(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return set(out.split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert not modules_after("import congruence") & {"torch", "sklearn", "scipy", "pyarrow", "numpy", "rich"}
+
+
+def test_fitting_and_carrying_never_load_torch():
+    code = "import congruence; congruence.OrthogonalMap; congruence.load; congruence.fit; congruence.read_embeddings"
+    assert not modules_after(code) & {"torch", "faiss", "h5py", "huggingface_hub", "matplotlib"}
+
+
+def test_help_loads_no_numerics():
+    code = "import sys; sys.argv=['congruence','--help']\nfrom congruence.cli import main\ntry:\n  main()\nexcept SystemExit: pass"
+    assert not modules_after(code) & {"torch", "sklearn", "scipy", "pyarrow", "numpy"}
+
+
+def test_every_public_name_exists():
+    for name in congruence.__all__:
+        assert getattr(congruence, name) is not None
+    assert set(congruence.__all__) <= set(dir(congruence))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = congruence.nonsense
+
+
+def test_the_error_tree_is_drawn_as_it_is():
+    drawn = set(re.findall(r"(\w+(?:Error|Warning))\b(?=\s|\s*\()", errors.__doc__)) - {
+        "ValueError",
+        "TypeError",
+        "OSError",
+        "ImportError",
+    }
+    real = {
+        name
+        for name, item in vars(errors).items()
+        if inspect.isclass(item) and issubclass(item, (errors.CongruenceError, errors.CongruenceWarning))
+    }
+    assert drawn == real
+
+
+def test_a_missing_extra_says_which_one():
+    from congruence._extras import require
+
+    with pytest.raises(errors.MissingExtraError, match=r"Got no module 'no_such_module'.*congruence\[train\]"):
+        require("no_such_module", extra="train")
+
+
+def test_a_broken_extra_tells_its_own_story(tmp_path, monkeypatch):
+    from congruence._extras import require
+
+    (tmp_path / "broken_extra.py").write_text("import another_missing_thing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="another_missing_thing") as caught:
+        require("broken_extra", extra="train")
+    assert not isinstance(caught.value, errors.CongruenceError)
+
+
+def test_mlp_without_torch_names_the_extra(monkeypatch):
+    import numpy as np
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    rng = np.random.default_rng(0)
+    with pytest.raises(errors.MissingExtraError, match=r"congruence\[train\]"):
+        congruence.MLPMap().fit(rng.normal(size=(9, 3)), rng.normal(size=(9, 2)))

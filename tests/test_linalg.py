@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+
+from congruence.linalg import cross_svd, procrustes, rotation_from_svd, soft_gains, wiener_gains
+from congruence.synthetic import random_rotation, rigid_problem
+
+
+def test_procrustes_is_scipys():
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((2, 50, 7))
+    np.testing.assert_allclose(procrustes(X, Y), scipy.linalg.orthogonal_procrustes(X, Y)[0], atol=1e-12)
+    np.testing.assert_allclose(procrustes(X.astype("f4"), Y.astype("f4")), procrustes(X, Y), atol=1e-5)
+
+
+def test_the_polar_factor_is_scipys():
+    M = np.random.default_rng(1).standard_normal((6, 6))
+    np.testing.assert_allclose(rotation_from_svd(cross_svd(M)), scipy.linalg.polar(M)[0], atol=1e-12)
+
+
+def test_rank_ignores_rounding_noise_and_obeys_bounds():
+    rng = np.random.default_rng(2)
+    M = rng.standard_normal((20, 4)) @ rng.standard_normal((4, 20))
+    assert cross_svd(M).rank == 4
+    assert cross_svd(M, max_rank=3).rank == 3
+    assert cross_svd(M * 1e-20, scale=1.0).rank == 0
+    assert cross_svd(np.zeros((3, 3))).rank == 0
+
+
+def test_the_slow_driver_is_used_when_the_fast_one_gives_up(monkeypatch):
+    real = scipy.linalg.svd
+
+    def moody(M, **options):
+        if "lapack_driver" not in options:
+            raise np.linalg.LinAlgError("did not converge")
+        return real(M, **options)
+
+    monkeypatch.setattr(scipy.linalg, "svd", moody)
+    M = np.random.default_rng(3).standard_normal((5, 5))
+    svd = cross_svd(M)
+    np.testing.assert_allclose((svd.U * svd.s) @ svd.Vt, M, atol=1e-12)
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=8), st.floats(0, 5), st.floats(0.01, 1))
+def test_filters_stay_between_nothing_and_everything(values, strength, alignment):
+    s = np.sort(values)[::-1]
+    for gains in (soft_gains(s, strength), wiener_gains(s, alignment, strength)):
+        assert np.all((gains >= 0) & (gains <= 1))
+        assert np.all(np.diff(gains) <= 1e-12)
+        assert not gains[s == 0].any()
+
+
+def test_the_noise_aware_filter_vanishes_with_the_noise():
+    s = np.array([3.0, 1.0, 1e-3])
+    assert np.array_equal(wiener_gains(s, 1.0, 0.1), np.ones(3))
+    assert np.array_equal(wiener_gains(s, 1.0 + 1e-15, 0.1), np.ones(3))
+    assert np.all(np.diff([wiener_gains(s, a, 0.1)[2] for a in (1.0, 0.99, 0.9, 0.5)]) < 0)
+    assert np.array_equal(wiener_gains(s, 0.5, 0.0), np.ones(3))
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 9), (9, 4)])
+def test_random_rotations_are_semi_orthogonal_and_reproducible(shape):
+    R = random_rotation(*shape, seed=1)
+    gram = R @ R.T if shape[0] <= shape[1] else R.T @ R
+    np.testing.assert_allclose(gram, np.eye(min(shape)), atol=1e-12)
+    assert np.array_equal(R, random_rotation(*shape, seed=1))
+
+
+def test_random_rotations_are_uniform():
+    """Haar measure: every entry has mean 0 and variance 1/d, and both determinants are equally likely."""
+    draws = np.array([random_rotation(4, seed=k) for k in range(800)])
+    assert np.abs(draws.mean(0)).max() < 0.08
+    assert np.abs(draws.var(0) - 0.25).max() < 0.05
+    assert abs(np.mean([np.linalg.det(R) > 0 for R in draws]) - 0.5) < 0.07
+
+
+def test_problems_are_what_they_say():
+    p = rigid_problem(4000, 6, 9, noise=0.1, decay=1.0, rank=4, seed=0)
+    residual = p.Y - p.target_mean - (p.X - p.source_mean) @ p.rotation
+    assert residual.std() == pytest.approx(0.1, rel=0.02)
+    spectrum = np.linalg.svd(p.X - p.X.mean(0), compute_uv=False) / np.sqrt(4000)
+    np.testing.assert_allclose(spectrum[:4], [1, 1 / 2, 1 / 3, 1 / 4], rtol=0.06)
+    np.testing.assert_allclose(spectrum[4:], 0, atol=1e-12)
