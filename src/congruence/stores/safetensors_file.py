@@ -68,17 +68,28 @@ def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
         ) from error
     start = 8 + length
     try:
+        if not isinstance(header, dict):
+            raise ValueError("the header is no object")
         for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            first, last = entry["data_offsets"]
-            if not (0 <= first <= last <= size - start):
-                raise ValueError(f"tensor {name!r} ends at byte {last} of {size - start}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if name != "__metadata__":
+                _check_entry(name, entry, size - start)
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(
             f"Got a truncated or damaged .safetensors, {path} ({error}); expected an intact file; do copy it again."
         ) from error
     return header, start
+
+
+def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
+    """Refuse a tensor whose description is odd or whose bytes are not all there."""
+    shape, (first, last) = entry["shape"], entry["data_offsets"]
+    numbers = [*shape, first, last]
+    if not isinstance(shape, list) or not all(type(x) is int and x >= 0 for x in numbers):
+        raise ValueError(f"tensor {name!r} has shape {shape} and offsets {first}, {last}")
+    if not first <= last <= available:
+        raise ValueError(f"tensor {name!r} ends at byte {last} of {available}")
+    if not isinstance(entry["dtype"], str):
+        raise ValueError(f"tensor {name!r} has no dtype")
 
 
 class SafetensorsSource(Source):
@@ -94,7 +105,8 @@ class SafetensorsSource(Source):
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
         header, start = _read_header(path)
-        metadata = header.pop("__metadata__", None) or {}
+        metadata = header.pop("__metadata__", None)
+        metadata = metadata if isinstance(metadata, dict) else {}
         key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
         entry = header[key]
         self._file, self.path = str(path), f"{path}:{key}"

@@ -1,0 +1,526 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from congruence import Space
+from congruence.errors import (
+    CorruptFileError,
+    DtypeError,
+    FileError,
+    IdError,
+    MissingExtraError,
+    OutputExistsError,
+    ParameterError,
+    ShapeError,
+    StorageError,
+    ZeroRowError,
+)
+from congruence.stores import FORMATS, open_sink, open_source, parse_spec, read_column, read_embeddings
+
+RNG = np.random.default_rng(0)
+SUFFIXES = list(FORMATS)
+KEEPS_IDS = [s for s in SUFFIXES if s not in (".npy", ".safetensors")]
+SPACE = Space("model/x", "rev", "image")
+
+
+def write(path, X, ids=None, *, space=None, step=7, force=False, parts=None):
+    names = None if ids is None else pa.array(list(ids), pa.string())
+    sink = open_sink(
+        path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, space=space, force=force, parts=parts
+    )
+    with sink:
+        for start in range(0, len(X), step):
+            part = slice(start, start + step)
+            sink.write(None if names is None else names.slice(start, step), X[part])
+    return path
+
+
+def gather(source, after=0, batch=5):
+    blocks = list(source.scan(after, batch))
+    assert all(len(block) <= batch for _, block in blocks)
+    assert all(block.flags.c_contiguous and block.flags.writeable for _, block in blocks)
+    ids = [name for names, _ in blocks if names is not None for name in names.to_pylist()]
+    return ids, np.concatenate([block for _, block in blocks]) if blocks else np.empty((0, source.dim))
+
+
+# ------------------------------------------------------------------ round trips
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_what_is_written_is_read(suffix, dtype, tmp_path):
+    X = RNG.standard_normal((23, 6)).astype(dtype)
+    ids = [f"Bild {k} ü" for k in range(23)] if suffix in KEEPS_IDS else None
+    source = open_source(write(tmp_path / f"v{suffix}", X, ids, space=SPACE))
+    assert (source.n, source.dim, source.has_ids) == (23, 6, ids is not None)
+    assert source.space == SPACE
+    names, back = gather(source)
+    assert names == (ids or [])
+    assert back.dtype == (dtype if suffix not in (".csv", ".jsonl") else np.float64)
+    assert np.array_equal(back.astype(dtype), X)
+    for after in (0, 1, 7, 22, 23):
+        assert np.array_equal(gather(source, after)[1].astype(dtype), X[after:])
+        assert gather(source, after)[0] == (ids or [])[after:]
+    embeddings = source.read()
+    assert np.array_equal(embeddings.vectors.astype(dtype), X)
+    assert embeddings.has_ids == (ids is not None)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@given(n=st.integers(1, 30), d=st.integers(1, 5), after=st.integers(0, 30), batch=st.integers(1, 12))
+def test_a_scan_may_start_anywhere_in_any_steps(suffix, n, d, after, batch, tmp_path_factory):
+    X = np.random.default_rng(n * d).standard_normal((n, d)).astype(np.float32)
+    path = write(
+        tmp_path_factory.mktemp("s") / f"v{suffix}",
+        X,
+        parts=[("a_1.npy", n // 3), ("a_2.npy", n - n // 3)] if n > 3 else None,
+    )
+    assert np.array_equal(gather(open_source(path), min(after, n), batch)[1].astype(np.float32), X[after:])
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_output_is_whole_or_absent(suffix, tmp_path):
+    X = RNG.standard_normal((10, 3)).astype(np.float32)
+    path = tmp_path / f"v{suffix}"
+    sink = open_sink(path, n=10, dim=3)
+    with pytest.raises(RuntimeError, match="half way"), sink:
+        sink.write(None, X[:5])
+        raise RuntimeError("half way")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StorageError, match="5 of 10 announced"), open_sink(path, n=10, dim=3) as sink:
+        sink.write(None, X[:5])
+    assert list(tmp_path.iterdir()) == []
+    write(path, X)
+    with pytest.raises(OutputExistsError, match="--force"), open_sink(path, n=10, dim=3):
+        pytest.fail("an existing output must be refused before anything is written")
+    with pytest.raises(KeyboardInterrupt), open_sink(path, n=10, dim=3, force=True) as sink:
+        sink.write(None, X[:5] * 0)
+        raise KeyboardInterrupt
+    assert np.array_equal(gather(open_source(path))[1].astype(np.float32), X)
+    write(path, X * 2, force=True)
+    assert np.array_equal(gather(open_source(path))[1].astype(np.float32), X * 2)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+FULL_DISK = """
+import resource, signal, sys
+import numpy as np
+from congruence.errors import StorageError
+from congruence.stores import open_sink
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+X = np.random.default_rng(0).standard_normal((4096, 64)).astype(np.float32)
+try:
+    with open_sink(sys.argv[1], n=len(X) * 20, dim=64) as sink:
+        for _ in range(20):
+            sink.write(None, X)
+except StorageError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".jsonl", ""])
+def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
+    path = tmp_path / f"v{suffix}"
+    run = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=False)
+    assert "refused: Got a refusal from the disk" in run.stdout, run.stderr[-2000:]
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------ what other libraries write
+
+
+def test_numpys_own_files_in_every_order_and_type(tmp_path):
+    X = RNG.standard_normal((17, 5))
+    for name, array in {
+        "c": X,
+        "fortran": np.asfortranarray(X),
+        "big": X.astype(">f4"),
+        "half": X.astype("f2"),
+        "ints": (X * 10).astype(np.int8),
+        "bool": X > 0,
+    }.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        expected = array.astype(float) if array.dtype.kind in "ib" else array
+        for after in (0, 4):
+            assert np.array_equal(gather(open_source(tmp_path / f"{name}.npy"), after)[1], expected[after:])
+        np.savez(tmp_path / f"{name}.npz", v=array)
+        np.savez_compressed(tmp_path / f"{name}_deflated.npz", v=array, one_dimensional=X[0])
+        for stem in (name, f"{name}_deflated"):
+            for after in (0, 4):
+                assert np.array_equal(gather(open_source(tmp_path / f"{stem}.npz:v"), after)[1], expected[after:])
+
+
+def test_the_only_matrix_needs_no_name(tmp_path):
+    X = RNG.standard_normal((4, 3))
+    np.savez(tmp_path / "a.npz", v=X, names=np.array(list("abcd")))
+    assert open_source(tmp_path / "a.npz").n == 4
+    assert read_embeddings(tmp_path / "a.npz", ids="names").ids.tolist() == list("abcd")
+    np.savez(tmp_path / "b.npz", v=X, w=X, ids=np.array(list("abcd")))
+    with pytest.raises(ParameterError, match=r"holds v \(4, 3\), w \(4, 3\), ids \(4,\)"):
+        open_source(tmp_path / "b.npz")
+    with pytest.raises(ParameterError, match="'z'"):
+        open_source(f"{tmp_path}/b.npz:z")
+    assert read_embeddings(f"{tmp_path}/b.npz:w").ids.tolist() == list("abcd")
+    assert not read_embeddings(f"{tmp_path}/b.npz:w", ids=False).has_ids
+
+
+def test_safetensors_of_the_reference_library(tmp_path):
+    import torch
+    from safetensors.numpy import load_file, save_file
+    from safetensors.torch import save_file as save_torch
+
+    X = RNG.standard_normal((9, 4)).astype(np.float32)
+    for dtype in (np.float16, np.float32, np.float64, np.int32):
+        save_file({"v": X.astype(dtype), "n": np.arange(9)}, tmp_path / "a.safetensors")
+        assert np.array_equal(gather(open_source(tmp_path / "a.safetensors"))[1], X.astype(dtype))
+    bfloat = torch.tensor(X).to(torch.bfloat16)
+    save_torch({"v": bfloat}, tmp_path / "b.safetensors")
+    out = gather(open_source(tmp_path / "b.safetensors"))[1]
+    assert out.dtype == np.float32
+    assert np.array_equal(out, bfloat.float().numpy())
+    assert read_column(f"{tmp_path}/a.safetensors:n").tolist() == [str(k) for k in range(9)]
+    write(tmp_path / "c.safetensors", X)
+    assert np.array_equal(load_file(tmp_path / "c.safetensors")["vectors"], X)
+
+
+def test_our_files_open_elsewhere(tmp_path):
+    X = RNG.standard_normal((9, 4)).astype(np.float32)
+    ids = list("abcdefghi")
+    assert np.array_equal(np.load(write(tmp_path / "a.npy", X)), X)
+    with np.load(write(tmp_path / "a.npz", X, ids)) as data:
+        assert np.array_equal(data["vectors"], X)
+        assert data["ids"].tolist() == ids
+    table = pq.read_table(write(tmp_path / "a.parquet", X, ids))
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 4)
+    frame = pd.read_parquet(tmp_path / "a.parquet")
+    assert np.array_equal(np.stack(frame["vector"]), X)
+    assert frame["id"].tolist() == ids
+    assert np.array_equal(pd.read_csv(write(tmp_path / "a.csv", X, ids))["v1"].to_numpy(np.float32), X[:, 1])
+    assert np.array_equal(
+        np.stack(pd.read_json(write(tmp_path / "a.jsonl", X, ids), lines=True)["vector"]).astype("f4"), X
+    )
+    import h5py
+
+    with h5py.File(write(tmp_path / "a.h5", X, ids)) as file:
+        assert np.array_equal(file["vectors"][:], X)
+        assert file["ids"].asstr()[0] == "a"
+
+
+@pytest.mark.parametrize("kind", ["fixed", "variable", "large"])
+@pytest.mark.parametrize("value", [pa.float16(), pa.float32(), pa.float64(), pa.int64()])
+def test_parquet_lists_of_every_kind_sliced_and_grouped(kind, value, tmp_path):
+    X = (RNG.standard_normal((50, 4)) * 5).astype(value.to_pandas_dtype())
+    flat = pa.array(X.reshape(-1), value)
+    if kind == "fixed":
+        lists = pa.FixedSizeListArray.from_arrays(flat, 4)
+    else:
+        offsets = np.arange(0, 201, 4)
+        maker = pa.ListArray if kind == "variable" else pa.LargeListArray
+        lists = maker.from_arrays(pa.array(offsets, pa.int32() if kind == "variable" else pa.int64()), flat)
+    table = pa.table({"key": pa.array(range(50)), "v": lists, "id": pa.array([f"i{k}" for k in range(50)])}).slice(10)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    source = open_source(tmp_path / "a.parquet")
+    for after in (0, 6, 7, 20, 39):
+        ids, back = gather(source, after)
+        assert np.array_equal(back, X[10 + after :])
+        assert ids == [f"i{k}" for k in range(10 + after, 50)]
+    assert read_embeddings(tmp_path / "a.parquet", ids="key").ids[0] == "10"
+
+
+def test_ragged_and_missing_rows_are_numbered(tmp_path):
+    rows = [[1.0, 2.0]] * 6
+    for spoil, words in (
+        ([1.0], "1 numbers in row 4"),
+        (None, "missing vector in row 4"),
+        ([1.0, None], "missing numbers near row"),
+    ):
+        rows[4] = spoil
+        pq.write_table(pa.table({"v": pa.array(rows, pa.list_(pa.float64()))}), tmp_path / "a.parquet")
+        with pytest.raises(ShapeError, match=words):
+            open_source(tmp_path / "a.parquet").read()
+    pq.write_table(pa.table({"v": [[1.0], [2.0]], "id": ["a", None]}), tmp_path / "a.parquet")
+    with pytest.raises(IdError, match="missing id near row 0"):
+        open_source(tmp_path / "a.parquet").read()
+    pq.write_table(pa.table({"v": [["a"]]}), tmp_path / "a.parquet")
+    with pytest.raises(DtypeError, match="lists of string"):
+        open_source(tmp_path / "a.parquet")
+
+
+def test_csv_and_jsonl_edited_by_hand(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('id,note,v0,v1\n"a, b",x,1,2\nc,y,3,4e-1\n')
+    assert read_embeddings(f"{path}:v").ids.tolist() == ["a, b", "c"]
+    assert read_embeddings(f"{path}:v", ids="note").ids.tolist() == ["x", "y"]
+    assert read_embeddings(f"{path}:v").vectors.tolist() == [[1, 2], [3, 0.4]]
+    assert read_column(f"{path}:note").tolist() == ["x", "y"]
+    with pytest.raises(DtypeError, match="'x' in line 2, column 'note'"):
+        read_embeddings(path)
+    path.write_text("v0,v1\n1,2\n3\n")
+    with pytest.raises(ShapeError, match="1 cells in line 3"):
+        read_embeddings(path)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n')
+    assert read_embeddings(path).ids.tolist() == ["7", "8"]
+    for line, error, words in (
+        ('{"id": 9, "embedding": [1]}', ShapeError, "1 numbers in line 4"),
+        ('{"id": 9, "embedding": "x"}', DtypeError, "line 4"),
+        ('{"id": 9}', ParameterError, "'embedding'"),
+        ('{"embedding": [1, 2]}', ParameterError, "no 'id' in line 4"),
+        ("{", CorruptFileError, "line 4"),
+        ("[1]", CorruptFileError, "no object"),
+    ):
+        path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n' + line)
+        with pytest.raises(error, match=words):
+            read_embeddings(path)
+
+
+# ------------------------------------------------------------------ folders
+
+
+def test_parts_come_in_natural_order_and_keep_their_names(tmp_path):
+    X = RNG.standard_normal((33, 4)).astype(np.float32)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for k in range(11):
+        np.save(folder / f"part_{k}.npy", X[3 * k : 3 * k + 3])
+    source = open_source(folder)
+    assert np.array_equal(gather(source)[1], X)
+    assert source.parts[10] == ("part_10.npy", 3)
+    out = write(tmp_path / "out", X * 2, parts=source.parts)
+    assert sorted(p.name for p in out.iterdir()) == sorted(f"part_{k}.npy" for k in range(11))
+    assert np.array_equal(np.load(out / "part_10.npy"), X[30:] * 2)
+    np.save(folder / "part_5.npy", X[:3, :2])
+    with pytest.raises(ShapeError, match=r"width 2 in .*part_5"):
+        open_source(folder)
+
+
+def test_the_layout_of_clip_retrieval(tmp_path):
+    X = RNG.standard_normal((5, 4)).astype(np.float16)
+    for name in ("img_emb", "text_emb", "metadata"):
+        (tmp_path / name).mkdir()
+    for k, rows in enumerate((slice(0, 3), slice(3, 5))):
+        np.save(tmp_path / f"img_emb/img_emb_{k}.npy", X[rows])
+        np.save(tmp_path / f"text_emb/text_emb_{k}.npy", -X[rows])
+        frame = pd.DataFrame({"image_path": [f"{i}.jpg" for i in range(5)][rows], "caption": "c"})
+        frame.to_parquet(tmp_path / f"metadata/metadata_{k}.parquet")
+    image = read_embeddings(f"{tmp_path}:img_emb", ids="image_path")
+    assert image.ids.tolist() == [f"{i}.jpg" for i in range(5)]
+    assert np.array_equal(image.vectors, X)
+    assert np.array_equal(read_embeddings(tmp_path / "text_emb", ids="image_path").vectors, -X)
+    assert gather(open_source(f"{tmp_path}:img_emb", ids="image_path"), 2, 2)[0] == ["2.jpg", "3.jpg", "4.jpg"]
+    with pytest.raises(ParameterError, match="img_emb, metadata, text_emb"):
+        open_source(tmp_path)
+    np.save(tmp_path / "img_emb/img_emb_1.npy", X[3:4])
+    with pytest.raises(ShapeError, match="2 rows in .* and 1 in"):
+        open_source(f"{tmp_path}:img_emb", ids="image_path")
+
+
+def test_parquet_parts_keep_their_ids(tmp_path):
+    X = RNG.standard_normal((10, 3)).astype(np.float32)
+    ids = [f"i{k}" for k in range(10)]
+    out = write(tmp_path / "out", X, ids, space=SPACE, parts=[("a.parquet", 4), ("b.parquet", 6)])
+    assert sorted(p.name for p in out.iterdir()) == ["a.parquet", "b.parquet", "space.json"]
+    assert gather(open_source(out), 3)[0] == ids[3:]
+    assert open_source(out).space == SPACE
+
+
+# ------------------------------------------------------------------ names, ids, spaces
+
+
+def test_specs_split_at_the_last_colon_unless_the_path_exists(tmp_path):
+    odd = tmp_path / "a:b.npy"
+    np.save(odd, np.eye(3))
+    assert parse_spec(odd) == (str(odd), None)
+    assert parse_spec("x.npz:k") == ("x.npz", "k")
+    assert parse_spec("C:\\x.npz") == ("C:\\x.npz", None)
+    assert parse_spec("dir/x.npy") == ("dir/x.npy", None)
+    assert open_source(odd).n == 3
+
+
+def test_ids_may_lie_elsewhere(tmp_path):
+    np.save(tmp_path / "v.npy", np.eye(3))
+    (tmp_path / "names.txt").write_text("a\nb\nc\n")
+    assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt")).ids.tolist() == list("abc")
+    np.save(tmp_path / "n.npy", np.array([4, 5, 6]))
+    assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "n.npy")).ids.tolist() == list("456")
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    with pytest.raises(IdError, match="2 ids for 3 rows"):
+        read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt"))
+
+
+def test_what_the_caller_knows_of_the_space_wins(tmp_path):
+    write(tmp_path / "a.npy", np.eye(3), space=SPACE)
+    source = open_source(tmp_path / "a.npy", space=Space("other"))
+    assert (source.space.model, source.space.modality) == ("other", "image")
+    write(tmp_path / "a.npy", np.eye(3), force=True)
+    assert open_source(tmp_path / "a.npy").space == Space()  # no description of the file that was replaced
+    (tmp_path / "a.npy.space.json").write_text("{")
+    with pytest.raises(CorruptFileError, match="description of the space"):
+        open_source(tmp_path / "a.npy")
+
+
+# ------------------------------------------------------------------ bad files
+
+
+def valid(tmp_path, suffix):
+    X = RNG.standard_normal((2000, 8)).astype(np.float32)
+    return write(tmp_path / f"v{suffix}", X, step=500)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5"])
+@pytest.mark.parametrize("keep", [0.0, 0.0005, 0.5, 0.97])
+def test_truncated_files_are_refused(suffix, keep, tmp_path):
+    path = valid(tmp_path, suffix)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * keep)])
+    with pytest.raises((CorruptFileError, ShapeError), match="Got"):
+        read_embeddings(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".csv", ".jsonl"])
+def test_rubbish_is_refused(suffix, tmp_path):
+    path = tmp_path / f"v{suffix}"
+    path.write_bytes(bytes(range(128, 256)) * 40)
+    with pytest.raises((CorruptFileError, ShapeError, DtypeError), match="Got"):
+        read_embeddings(path)
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 10**9))
+def test_a_safetensors_header_cannot_be_made_to_lie(seed, tmp_path_factory):
+    """Whatever one byte of the header becomes, the reader answers with rows or with an error of ours."""
+    path = tmp_path_factory.mktemp("s") / "v.safetensors"
+    X = RNG.standard_normal((20, 4)).astype(np.float32)
+    write(path, X)
+    raw = bytearray(path.read_bytes())
+    rng = np.random.default_rng(seed)
+    raw[rng.integers(0, 80)] = rng.integers(0, 256)
+    path.write_bytes(bytes(raw))
+    try:
+        gather(open_source(path))
+    except (CorruptFileError, ShapeError, DtypeError, ParameterError):
+        pass
+
+
+def test_a_damaged_npz_member_is_noticed(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, v=np.arange(40_000.0).reshape(-1, 8))
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 255
+    path.write_bytes(bytes(raw))
+    with pytest.raises(CorruptFileError):
+        read_embeddings(path)
+
+
+def test_arrays_that_need_pickle_are_never_loaded(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (pytest.fail, ("a pickle was executed",))
+
+    np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
+    with pytest.raises(DtypeError, match="objects"):
+        read_embeddings(tmp_path / "a.npy")
+    with pytest.raises(CorruptFileError):
+        read_column(tmp_path / "a.npy")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.write(tmp_path / "a.npy", "v.npy")
+        archive.write(tmp_path / "a.npy", "names.npy")
+    with pytest.raises(DtypeError, match="objects"):
+        read_embeddings(f"{tmp_path}/a.npz:v")
+
+
+@pytest.mark.parametrize(
+    ("array", "error"),
+    [
+        (np.ones(3), ShapeError),
+        (np.ones((2, 2, 2)), ShapeError),
+        (np.ones((0, 3)), ShapeError),
+        (np.array([["a"]]), DtypeError),
+        (np.ones((2, 2), complex), DtypeError),
+    ],
+)
+def test_arrays_that_are_no_embeddings(array, error, tmp_path):
+    np.save(tmp_path / "a.npy", array)
+    np.savez(tmp_path / "a.npz", v=array)
+    for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
+        with pytest.raises(error):
+            open_source(spec)
+
+
+def test_zero_rows_are_named(tmp_path):
+    X = np.eye(4)
+    X[2] = 0
+    write(tmp_path / "a.parquet", X, list("abcd"))
+    with pytest.raises(ZeroRowError, match="'c'"):
+        read_embeddings(tmp_path / "a.parquet")
+    assert len(read_embeddings(tmp_path / "a.parquet", allow_zero_rows=True)) == 4
+
+
+def test_missing_files_and_unknown_kinds(tmp_path):
+    for suffix in SUFFIXES[:-1]:
+        with pytest.raises(FileError, match="no file at"):
+            open_source(tmp_path / f"none{suffix}")
+    with pytest.raises(ParameterError, match=r"one of \.npy, \.npz"):
+        open_source(tmp_path / "a.pkl")
+    with pytest.raises(ParameterError):
+        read_column(tmp_path / "a.pkl")
+    with pytest.raises(FileError, match="no folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
+        pytest.fail("there is no such folder")
+    with pytest.raises(DtypeError):
+        open_sink(tmp_path / "a.npy", n=1, dim=1, dtype=np.int32)
+
+
+def test_hdf5_needs_its_extra(tmp_path, monkeypatch):
+    write(tmp_path / "a.h5", np.eye(3))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingExtraError, match=r"congruence\[hdf5\]"):
+        open_source(tmp_path / "a.h5")
+
+
+# ------------------------------------------------------------------ memory
+
+SCAN = """
+import resource, sys
+from congruence.stores import open_source
+source = open_source(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = sum(len(block) for _, block in source.scan())
+print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5"])
+def test_a_scan_needs_little_memory(suffix, tmp_path):
+    X = np.zeros((4096, 256), dtype=np.float32)
+    X[:] = RNG.standard_normal(256)
+    path = tmp_path / f"v{suffix}"
+    with open_sink(path, n=4096 * 50, dim=256) as sink:  # 200 MB
+        for _ in range(50):
+            sink.write(None, X)
+    out = subprocess.run([sys.executable, "-c", SCAN, path], capture_output=True, text=True, check=True).stdout.split()
+    assert int(out[0]) == 4096 * 50
+    # Parquet decodes row groups of up to 64 MB; the others hold a block or two.
+    assert int(out[1]) < (190_000 if suffix == ".parquet" else 60_000)
+
+
+def test_real_archives(lvis_path):
+    source = open_source(f"{lvis_path}:text_eva02_b16", ids="names")
+    assert (source.n, source.dim, source.dtype) == (1203, 512, np.float32)
+    embeddings = source.read()
+    assert embeddings.space.normalized
+    with np.load(lvis_path, allow_pickle=False) as data:
+        assert np.array_equal(embeddings.vectors, data["text_eva02_b16"])
+        assert json.dumps(embeddings.ids.tolist()) == json.dumps(data["names"].tolist())
