@@ -31,7 +31,8 @@ _GROUP_ROWS = 65_536
 
 def _open(path: str | Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, memory_map=False)
+        # Pre-buffering would read every row group ahead, the whole file in the end.
+        return pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=2**20)
     except FileNotFoundError:
         raise missing_file(path) from None
     except (pa.ArrowException, OSError) as error:
