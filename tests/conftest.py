@@ -3,11 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+from congruence.errors import CongruenceWarning
 
 # Examples are few but fixed: CI must not depend on luck. Deadlines are off: the machines are noisy.
 settings.register_profile(
@@ -68,10 +71,12 @@ def here(cli, monkeypatch, tmp_path, capsys):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["congruence", *map(str, arguments)])
         code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
+        with warnings.catch_warnings():  # pytest turns our warnings into errors; a user sees them
+            warnings.simplefilter("always", CongruenceWarning)
+            try:
+                main()
+            except SystemExit as stop:
+                code = int(stop.code or 0)
         captured = capsys.readouterr()
         return Result(subprocess.CompletedProcess([], code, captured.out, captured.err))
 

@@ -53,6 +53,8 @@ class Split:
             Fewer than two items would be left to fit on.
         """
         n = len(ids)
+        if n < 2:
+            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2; do provide more anchors.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
             raise ParameterError(
                 f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items; do correct it."

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from congruence import load
+from congruence.synthetic import rigid_problem
+
+P = rigid_problem(300, 8, 8, noise=0.1, seed=0)
+NAMES = np.array([f"item {k}" for k in range(300)])
+
+
+@pytest.fixture
+def data(tmp_path):
+    np.savez(tmp_path / "a.npz", v=P.X, w=P.X + 1, names=NAMES, other=np.roll(NAMES, 1), half=P.X[:150])
+    np.savez(
+        tmp_path / "b.npz", v=P.Y, w=P.Y + 1, names=NAMES, wide=np.hstack([P.Y, P.Y]), shuffled=np.roll(P.Y, 5, axis=0)
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def fitted(here, data):
+    result = here(
+        "fit", "a.npz:v", "b.npz:v", "--ids", "names", "-o", "map", "--modality", "image", "--holdout", "60",
+        "--means", "text=a.npz:w,b.npz:w", "--source-model", "A", "--target-model", "B",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    return data / "map"
+
+
+# ------------------------------------------------------------------ the main job, on real embeddings
+
+
+@pytest.mark.parametrize(("target", "least"), [("text_eva02_b16", 0.74), ("text_openai_vitb16", 0.73)])
+def test_text_fitted_maps_carry_images_of_unseen_classes(cli, lvis_path, tmp_path, target, least):
+    """Fit on text alone, carry images, classify 303 unseen classes with the other model's text."""
+    native = []
+    mapped = []
+    for seed in range(2):
+        common = ["--ids", "names"]
+        fit = cli(
+            "fit", f"{lvis_path}:text_openai_vitb32", f"{lvis_path}:{target}", *common, "--modality", "text", "--holdout", 303,
+            "--seed", seed, "--means", f"image={lvis_path}:image_openai_vitb32_avg5", "-o", f"map{seed}", "--json",
+        )  # fmt: skip
+        assert fit.code == 0, fit.err
+        assert fit.err == ""
+        facts = json.loads(fit.out)
+        assert facts["n_pairs"] == 900
+        assert facts["scores"]["held_out_pairs"] == 303
+        assert facts["scores"]["pairing"]["looks_paired"]
+        assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
+        result = cli(
+            "evaluate", f"map{seed}", "--source-image", f"{lvis_path}:image_openai_vitb32_avg5", "--source-text",
+            f"{lvis_path}:text_openai_vitb32", "--target-text", f"{lvis_path}:{target}", *common, "--held-out", "--json",
+        )  # fmt: skip
+        assert result.code == 0, result.err
+        rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
+        row = rows["zero_shot_centred", "aligned image", "target text"]
+        assert row["n"] == 303
+        assert row["before"] < 0.02
+        mapped.append(row["after"])
+        native.append(row["source"])
+        assert rows["cosine", "aligned text", "target text"]["after"] > 0.9
+        carried = cli(
+            "transform",
+            f"map{seed}",
+            f"{lvis_path}:image_openai_vitb32_avg5",
+            *common,
+            "--modality",
+            "image",
+            "-o",
+            f"{seed}.parquet",
+        )
+        assert carried.code == 0, carried.err
+    assert np.mean(mapped) > least
+    assert np.mean(native) - np.mean(mapped) < 0.06
+
+
+# ------------------------------------------------------------------ fit
+
+
+def test_fit_reports_for_people_and_for_programs(here, data):
+    text = here("fit", "a.npz:v", "b.npz:v", "-o", "m1")
+    assert "directions probed" in text.out
+    assert "8 of 8" in text.out
+    assert text.err == ""
+    facts = json.loads(here("fit", "a.npz:v", "b.npz:v", "-o", "m2", "--json").out)
+    assert facts["rank"] == 8
+    assert facts["output"] == "m2"
+    np.testing.assert_array_equal(load(data / "m1").rotation_, load(data / "m2").rotation_)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "parameters"),
+    [
+        (["--no-center", "--spectrum", "full"], "orthogonal", {"center": False, "spectrum": "full"}),
+        (["--spectrum", "soft", "--strength", "0.01"], "orthogonal", {"spectrum": "soft", "strength": 0.01}),
+        (["--spectrum", "cv"], "orthogonal", {"spectrum": "cv"}),
+        (["--proper"], "orthogonal", {"proper": True}),
+        (["--method", "linear", "--alpha", "0.5"], "linear", {"alpha": 0.5}),
+        (["--method", "linear", "--alpha", "cv"], "linear", {"alpha": "cv"}),
+        (["--method", "mlp"], "mlp", {}),
+    ],
+)
+def test_every_method_and_option_reaches_the_map(here, data, options, kind, parameters):
+    result = here("fit", "a.npz:v", "b.npz:v", "-o", "map", *options)
+    assert result.code == 0, result.err
+    m = load(data / "map")
+    assert m.kind == kind
+    assert {key: m.get_params()[key] for key in parameters} == parameters
+    assert here("inspect", "map").code == 0
+
+
+def test_pairs_are_joined_by_id(here, data):
+    result = here(
+        "fit", "a.npz:v", "b.npz:v", "--ids", "other", "--target-ids", "names", "-o", "map", "--json", "--no-check"
+    )
+    assert json.loads(result.out)["n_pairs"] == 300
+    # `other` names each source row by the next one's name, so the rows no longer belong together.
+    assert json.loads(result.out)["alignment"] < 0.5
+
+
+def test_shuffled_anchors_warn_and_strict_refuses(here, data):
+    result = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "map")
+    assert result.code == 0
+    assert "warning: The 300 anchors do not look paired" in result.err
+    assert "NO" in result.out
+    strict = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "strict", "--strict")
+    assert strict.code == 2
+    assert not (data / "strict").exists()
+    assert here("fit", "a.npz:v", "b.npz:shuffled", "-o", "quiet", "--no-check").err == ""
+
+
+def test_single_wrong_pairs_are_named(here, data):
+    Y = P.Y.copy()
+    Y[[3, 77]] = Y[[77, 3]]
+    np.savez(data / "c.npz", v=Y, names=NAMES)
+    result = here("fit", "a.npz:v", "c.npz:v", "--ids", "names", "-o", "map")
+    assert result.code == 0
+    assert "2 of 300 pairs look wrong" in result.err
+    assert "'item 3'" in result.err
+    assert "'item 77'" in result.err
+
+
+BAD_FITS = {
+    "missing file": (["none.npz:v", "b.npz:v"], "no file at none.npz"),
+    "missing key": (["a.npz:z", "b.npz:v"], "'z'"),
+    "unknown suffix": (["a.pkl", "b.npz:v"], "one of .npy"),
+    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows of source and 300 rows of target"),
+    "no common id": (["a.npz:v", "b.npz:v", "--ids", "names", "--target-ids", "strangers.txt"], "no id in common"),
+    "lone ids": (["a.npz:v", "c.npz:v", "--ids", "names", "--missing", "error"], "only in the source"),
+    "duplicate ids": (["a.npz:v", "b.npz:v", "--ids", "twice.txt"], "duplicate ids"),
+    "nan": (["nan.npy", "b.npz:v"], "NaN or inf"),
+    "zero row": (["zero.npz:v", "b.npz:v", "--ids", "names"], "'item 7'"),
+    "one pair": (["one.npy", "one.npy"], "at least 2"),
+    "one-dimensional": (["flat.npy", "b.npz:v"], "shape (300,)"),
+    "empty": (["empty.npy", "b.npz:v"], "empty array"),
+    "objects": (["objects.npy", "b.npz:v"], "objects"),
+    "text": (["text.npy", "b.npz:v"], "expected numbers"),
+    "corrupt": (["corrupt.npy", "b.npz:v"], "truncated"),
+    "unknown method": (["a.npz:v", "b.npz:v", "--method", "magic"], "'orthogonal', 'linear', 'mlp'"),
+    "unknown modality": (["a.npz:v", "b.npz:v", "--modality", "smell"], "'image', 'text'"),
+    "unknown spectrum": (["a.npz:v", "b.npz:v", "--spectrum", "pink"], "'auto', 'full'"),
+    "option of another method": (["a.npz:v", "b.npz:v", "--alpha", "1"], "no such option"),
+    "alpha": (["a.npz:v", "b.npz:v", "--method", "linear", "--alpha", "big"], "a number or cv"),
+    "means": (["a.npz:v", "b.npz:v", "--modality", "image", "--means", "text"], "MODALITY=SOURCE"),
+    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "name it"),
+    "holdout": (["a.npz:v", "b.npz:v", "--holdout", "299"], "two left"),
+    "exists": (["a.npz:v", "b.npz:v", "-o", "taken"], "--force"),
+    "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "no folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FITS)
+def test_bad_input_is_one_sentence_and_code_two(here, data, case):
+    arguments, words = BAD_FITS[case]
+    (data / "taken").mkdir()
+    (data / "strangers.txt").write_text("\n".join(f"x{k}" for k in range(300)))
+    (data / "twice.txt").write_text("\n".join(["a", "a", *map(str, range(298))]))
+    np.savez(data / "c.npz", v=P.Y[:299], names=NAMES[:299])
+    bad = {k: P.X.copy() for k in ("nan", "zero")}
+    bad["nan"][5, 2], bad["zero"][7] = np.nan, 0
+    np.save(data / "nan.npy", bad["nan"])
+    np.savez(data / "zero.npz", v=bad["zero"], names=NAMES)
+    np.save(data / "one.npy", P.X[:1])
+    np.save(data / "flat.npy", P.X[:, 0])
+    np.save(data / "empty.npy", P.X[:0])
+    np.save(data / "objects.npy", np.array([[None]] * 300), allow_pickle=True)
+    np.save(data / "text.npy", np.array([["a"]] * 300))
+    np.save(data / "corrupt.npy", P.X)
+    (data / "corrupt.npy").write_bytes((data / "corrupt.npy").read_bytes()[:-100])
+    before = sorted(p.name for p in data.rglob("*"))
+    result = here("fit", *(arguments if "-o" in arguments else [*arguments, "-o", "map"]))
+    assert result.code == 2
+    assert result.out == ""
+    assert words in result.err
+    assert result.err.startswith("error: ")
+    assert "xpected" in result.err
+    assert "Traceback" not in result.err
+    assert sorted(p.name for p in data.rglob("*")) == before
+
+
+def test_zero_rows_can_be_allowed(here, data):
+    X = P.X.copy()
+    X[7] = 0
+    np.save(data / "zero.npy", X)
+    result = here("fit", "zero.npy", "b.npz:v", "-o", "map", "--allow-zero-rows", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["n_pairs"] == 299
+    assert json.loads(result.out)["scores"]["zero_rows_left_out"] == 1
+
+
+# ------------------------------------------------------------------ transform, evaluate, inspect, export
+
+
+def test_transform_carries_and_comes_back(here, fitted, data):
+    assert here("transform", "map", "a.npz:v", "--ids", "names", "-o", "out.parquet").code == 0
+    back = here("transform", "map", "out.parquet", "--inverse", "-o", "back.npy", "--dtype", "float32", "--json")
+    report = json.loads(back.out)
+    assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")
+    assert back.err == ""
+    np.testing.assert_allclose(np.load(data / "back.npy"), P.X, atol=1e-2)
+    assert here("transform", "map", "a.npz:w", "--modality", "text", "-o", "text.npy", "--normalize").code == 0
+    np.testing.assert_allclose(np.linalg.norm(np.load(data / "text.npy"), axis=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["map", "a.npz:v", "-o", "a.npz"], "--force"),
+        (["map", "a.npz:v", "--model", "C", "-o", "o.npy"], "vectors of 'C'"),
+        (["map", "a.npz:v", "--model", "B", "-o", "o.npy"], "inverse"),
+        (["map", "out.parquet", "-o", "o.npy"], "inverse"),
+        (["map", "b.npz:wide", "-o", "o.npy"], "16-d"),
+        (["map", "a.npz:v", "--modality", "audio", "-o", "o.npy"], "audio"),
+        (["map", "a.npz:v", "--modality", "smell", "-o", "o.npy"], "'image', 'text'"),
+        (["map", "a.npz:v", "--dtype", "int8", "-o", "o.npy"], "float16"),
+        (["map", "a.npz:v", "-o", "o.pkl"], "one of .npy"),
+        (["map", "unit.npy", "-o", "o.npy"], "raw rows"),
+        (["nowhere", "a.npz:v", "-o", "o.npy"], "no folder at nowhere"),
+    ],
+)
+def test_transform_refuses_what_does_not_fit(here, fitted, data, arguments, words):
+    np.save(data / "unit.npy", P.X / np.linalg.norm(P.X, axis=1, keepdims=True))
+    assert here("transform", "map", "a.npz:v", "--ids", "names", "-o", "out.parquet").code == 0
+    result = here("transform", *arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert not (data / "o.npy").exists()
+
+
+def test_inverse_of_a_linear_map_is_refused(here, data):
+    here("fit", "a.npz:v", "b.npz:v", "--method", "linear", "-o", "map")
+    for command in (["transform", "map", "b.npz:v"], ["export", "map"]):
+        result = here(*command, "--inverse", "-o", "o.npy")
+        assert result.code == 2
+        assert "orthogonal" in result.err
+
+
+def test_evaluate_reads_labels_and_prompts(here, fitted, data):
+    (data / "labels.txt").write_text("\n".join(f"c{k % 10}" for k in range(300)))
+    np.savez(data / "t.npz", a=P.X[:20] + 1, b=P.Y[:20] + 1, names=np.array([f"p{k}" for k in range(20)]))
+    (data / "prompts.txt").write_text("\n".join(f"c{k % 10}" for k in range(20)))
+    common = ["evaluate", "map", "--source-image", "a.npz:v", "--target-image", "b.npz:v", "--ids", "names"]
+    result = here(
+        *common, "--source-text", "t.npz:a", "--target-text", "t.npz:b", "--labels", "labels.txt",
+        "--prompt-labels", "prompts.txt", "--json",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
+    assert rows["zero_shot", "aligned image", "aligned text"]["n"] == 300
+    assert rows["cosine", "aligned text", "target text"]["n"] == 10
+    held = json.loads(here(*common, "--held-out", "--json").out)
+    assert held["rows"][0]["n"] == 60
+    table = here(*common)
+    assert "target alone" in table.out
+    assert "energy lies in directions the anchors probed" in table.out
+    wrong = here(*common, "--labels", "prompts.txt")
+    assert wrong.code == 2
+    assert "20 entries of --labels" in wrong.err
+    here("fit", "a.npz:v", "b.npz:v", "-o", "all")
+    assert "fit with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
+    assert here("evaluate", "map").code == 2
+
+
+def test_inspect_tells_everything(here, fitted):
+    facts = json.loads(here("inspect", "map", "--json").out)
+    assert facts["source"]["model"] == "A"
+    assert facts["modalities"] == ["image", "text"]
+    assert len(facts["singular_values"]) == 8
+    text = here("inspect", "map").out
+    for word in ("rank", "alignment", "anchors look paired", "quartiles"):
+        assert word in text
+
+
+def test_export_gives_faiss_the_same_map(here, fitted, data):
+    faiss = pytest.importorskip("faiss")
+    assert here("export", "map", "-o", "map.vt", "--modality", "text").code == 0
+    m = load(fitted).for_modality("text")
+    transform = faiss.read_VectorTransform(str(data / "map.vt"))
+    X = P.X.astype(np.float32)
+    np.testing.assert_allclose(transform.apply(X), m.transform(X), atol=1e-5)
+    index = faiss.IndexPreTransform(transform, faiss.IndexFlatL2(8))
+    index.add(X)
+    assert index.ntotal == 300
+    assert here("export", "map", "-o", "map.vt").code == 2
+    assert "'faiss'" in here("export", "map", "-o", "x", "--to", "milvus").err
+
+
+def test_usage_errors_version_and_help(here):
+    assert here("fit").code == 2
+    assert here("conjure").code == 2
+    assert here("--version").out.strip().startswith("0.")
+    assert "transform" in here("--help").out
+
+
+def test_demo_on_real_embeddings(here, lvis_path):
+    result = here("demo", lvis_path, "--splits", 2, "--json")
+    assert result.code == 0, result.err
+    for measures in json.loads(result.out)["targets"].values():
+        images = measures["images classified by the target's text"]["mean"]
+        assert images > 0.73
+        assert measures["  … without the map"]["mean"] < 0.02
+        assert measures["  … in the source model itself"]["mean"] - images < 0.07
+        assert measures["text–text cosine"]["mean"] > 0.9
+    assert "±" in here("demo", lvis_path, "--splits", 2).out
+    assert here("demo", "nowhere.npz").code == 2
