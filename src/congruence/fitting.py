@@ -74,16 +74,16 @@ def fit(
     model = make_map(method, **parameters)
     joined = Pairs.join(source, target, missing=missing)
     # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
-    empty = ~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1))
-    pairs = joined.take(~empty) if empty.any() else joined
+    empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
+    pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
     split = Split.choose(pairs.ids, holdout, seed)
     held = split.held_out(pairs.ids)
     train = pairs.take(~held)
     scores: dict[str, Any] = {"n_pairs": len(train)}
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
-    if empty.any():
-        scores["zero_rows_left_out"] = int(empty.sum())
+    if len(empty):
+        scores["zero_rows_left_out"] = len(empty)
     if check:
         report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
         warn_pairing(report, strict=strict)

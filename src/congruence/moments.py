@@ -7,7 +7,7 @@ added up afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -194,3 +194,41 @@ class CrossMoments:
         new.cross = state["cross"]
         new.gram = state.get("gram")
         return new
+
+
+def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
+    """Mean cross-covariance of several groups of rows, each about its own means (or all about the origin).
+
+    Parameters
+    ----------
+    moments : sequence of CrossMoments
+    center : bool
+
+    Returns
+    -------
+    ndarray, shape (d_source, d_target)
+    """
+    total = np.zeros_like(moments[0].cross)
+    for m in moments:
+        total += m.cross if center else m.uncentered_cross()
+    return total / sum(m.weight for m in moments)
+
+
+def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
+    """√(mean ‖x‖² · mean ‖y‖²) over the groups: the largest that singular values of the mean cross-covariance add up to.
+
+    Parameters
+    ----------
+    moments : sequence of CrossMoments
+    center : bool
+
+    Returns
+    -------
+    float
+    """
+    source = sum(m.source_scatter for m in moments)
+    target = sum(m.target_scatter for m in moments)
+    if not center:
+        source += sum(m.weight * float(m.source_mean @ m.source_mean) for m in moments)
+        target += sum(m.weight * float(m.target_mean @ m.target_mean) for m in moments)
+    return float(np.sqrt(source * target)) / sum(m.weight for m in moments)

@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import logsumexp
 
-from congruence._arrays import blocks
 from congruence._check import as_matrix, check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES, Space
 from congruence.errors import (
@@ -22,17 +20,10 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
-from congruence.linalg import CrossSVD, cross_svd, rotation_from_svd, soft_gains, wiener_gains
+from congruence.linalg import cross_svd, rotation_from_svd
 from congruence.maps._base import AffineMap, check_mean, check_same_kind
-from congruence.moments import CrossMoments
-
-SPECTRA = ("auto", "full", "probed", "wiener", "soft", "cv")
-
-#: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
-_STRENGTH = {"wiener": 0.1, "soft": 0.003}
-
-#: Strengths of the Wiener filter tried under ``spectrum="cv"``; 0 is the partial isometry.
-CV_STRENGTHS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+from congruence.moments import CrossMoments, pooled_cross, pooled_size
+from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate
 
 #: Attributes computed from the moments; ``partial_fit`` drops them and the next use computes them again.
 _SOLVED = (
@@ -67,7 +58,7 @@ class OrthogonalMap(AffineMap):
         * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions the anchors probed: all that is
           identifiable (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), the noise level τ read off the anchors
-          (:func:`congruence.linalg.wiener_gains`). Exact data give the exact isometry.
+          (:func:`congruence.spectrum.wiener_gains`). Exact data give the exact isometry.
         * ``"soft"``: gain s / (s + strength · s₁).
         * ``"cv"``: ``"wiener"`` with the strength under which held-out pairs are likeliest, by five-fold cross-validation
           and a softmax over cosines.
@@ -98,7 +89,8 @@ class OrthogonalMap(AffineMap):
     n_pairs_ : int
         Pairs with positive weight.
     cv_strength_, cv_scores_ : float, ndarray
-        Strength chosen and mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`, under
+        Strength chosen and mean log-probability of held-out pairs for each of
+        :data:`congruence.spectrum.CV_STRENGTHS`, under
         ``spectrum="cv"``.
 
     Raises
@@ -180,9 +172,11 @@ class OrthogonalMap(AffineMap):
         """
         self._start()
         Y = y if Y is None else Y
-        self._gather(X, Y, sample_weight, modality, reset=True)
+        groups = self._gather(X, Y, sample_weight, modality, reset=True)
         if self.spectrum == "cv":
-            self._cross_validate(X, Y, sample_weight, modality)
+            self.cv_strength_, self.cv_scores_ = cross_validate(
+                groups, center=self.center, random_state=self.random_state
+            )
         return self._solve()
 
     def partial_fit(
@@ -211,7 +205,8 @@ class OrthogonalMap(AffineMap):
             self._start()
         elif not self.moments_:
             raise ParameterError("Got a composed map to continue; expected a map fitted on pairs; do fit a new one.")
-        return self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
+        self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
+        return self
 
     def merge(self, other: OrthogonalMap) -> OrthogonalMap:
         """Return the map fitted on the pairs of both maps together.
@@ -269,12 +264,14 @@ class OrthogonalMap(AffineMap):
                 f'Got proper=True with spectrum={self.spectrum!r}; expected "full": a partial map has no '
                 "determinant; do choose one of the two."
             )
+        groups = []
         for name, rows in _split_modalities(modality, len(A)):
             a, b = (A, B) if rows is None else (A[rows], B[rows])
             w = weights if weights is None or rows is None else weights[rows]
             if name not in self.moments_:
                 self.moments_[name] = CrossMoments(A.shape[1], B.shape[1])
             self.moments_[name].update(a, b, w)
+            groups.append(Group(a, b, w))
         for name in _SOLVED:
             self.__dict__.pop(name, None)
         if reset:
@@ -283,7 +280,15 @@ class OrthogonalMap(AffineMap):
             if len(names) == 1 and names[0]:
                 self.source_space_ = replace(self.source_space_, modality=names[0])
                 self.target_space_ = replace(self.target_space_, modality=names[0])
-        return self
+        return groups
+
+    def _spectrum(self) -> str:
+        if self.spectrum == "auto":
+            return "full" if self.proper else "wiener"
+        return "wiener" if self.spectrum == "cv" else self.spectrum
+
+    def _strength(self) -> float | None:
+        return self.cv_strength_ if self.spectrum == "cv" else self.strength
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for attributes that are missing: solve lazily after partial_fit.
@@ -297,9 +302,9 @@ class OrthogonalMap(AffineMap):
         pairs = sum(m.rows for m in moments)
         if pairs < 2:
             raise TooFewAnchorsError(f"Got {pairs} pair in all; expected at least 2; do add more before using the map.")
-        cross = self._cross(moments)
+        cross = pooled_cross(moments, center=self.center)
         most = pairs - len(moments) if self.center else pairs
-        size = self._size(moments)
+        size = pooled_size(moments, center=self.center)
         svd = cross_svd(cross, max_rank=most, scale=size)
         if svd.rank == 0:
             raise InputError(
@@ -307,7 +312,7 @@ class OrthogonalMap(AffineMap):
                 "cancel); expected varied anchors; do choose different ones."
             )
         alignment = float(svd.s.sum() / size)
-        spectrum, strength, gains = self._gains(svd, alignment)
+        spectrum, strength, gains = choose_gains(self._spectrum(), svd, alignment, self._strength())
         self.rotation_ = rotation_from_svd(svd, gains, proper=self.proper)
         self.singular_values_ = svd.s
         self.gains_ = gains
@@ -325,84 +330,6 @@ class OrthogonalMap(AffineMap):
         self.facts_["strength_used"] = strength
         self._warn(spectrum)
         return self
-
-    def _cross(self, moments: list[CrossMoments]) -> np.ndarray:
-        """Mean cross-covariance over all modalities, each about its own means."""
-        total = np.zeros_like(moments[0].cross)
-        for m in moments:
-            total += m.cross if self.center else m.uncentered_cross()
-        return total / sum(m.weight for m in moments)
-
-    def _size(self, moments: list[CrossMoments]) -> float:
-        """√(mean ‖x‖² · mean ‖y‖²) of the rows as they are fitted: the largest the singular values could add up to."""
-        source = sum(m.source_scatter for m in moments)
-        target = sum(m.target_scatter for m in moments)
-        if not self.center:
-            source += sum(m.weight * float(m.source_mean @ m.source_mean) for m in moments)
-            target += sum(m.weight * float(m.target_mean @ m.target_mean) for m in moments)
-        return float(np.sqrt(source * target)) / sum(m.weight for m in moments)
-
-    def _gains(self, svd: CrossSVD, alignment: float) -> tuple[str, float | None, np.ndarray]:
-        """Choose the filter; return its name, its strength and one gain a singular direction."""
-        spectrum = self.spectrum
-        if spectrum == "auto":
-            spectrum = "full" if self.proper else "wiener"
-        strength = self.strength if self.strength is not None else _STRENGTH.get(spectrum)
-        if spectrum == "cv":
-            spectrum, strength = "wiener", self.cv_strength_
-        probed = (np.arange(len(svd.s)) < svd.rank).astype(float)
-        if spectrum == "full":
-            return spectrum, None, np.ones(len(svd.s))
-        if spectrum == "probed":
-            return spectrum, None, probed
-        assert strength is not None
-        if spectrum == "wiener":
-            return spectrum, strength, probed * wiener_gains(svd.s, alignment, strength)
-        return spectrum, strength, probed * soft_gains(svd.s, strength)
-
-    def _cross_validate(self, X: Any, Y: Any, sample_weight: Any, modality: Any) -> None:
-        """Choose the Wiener strength under which the pairs of left-out folds are likeliest."""
-        A, B = as_matrix(X, "X", numeric_objects=True), as_matrix(Y, "Y", numeric_objects=True)
-        if len(A) < 10:
-            raise ParameterError(
-                f'Got {len(A)} pairs for spectrum="cv"; expected at least 10 to split into folds; '
-                'do leave spectrum="auto".'
-            )
-        weights = None if sample_weight is None else np.asarray(sample_weight)
-        names = np.broadcast_to(np.asarray("" if modality is None else modality).astype(str), (len(A),))
-        fold = np.random.default_rng(self.random_state).permutation(np.arange(len(A)) % 5)
-        scores = np.zeros(len(CV_STRENGTHS))
-        for k in range(5):
-            held = fold == k
-            part = OrthogonalMap(center=self.center, spectrum="probed")
-            part._start()
-            part._gather(
-                A[~held], B[~held], None if weights is None else weights[~held], self._names(names[~held]), reset=True
-            )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ProjectionWarning)
-                part._solve()
-            moments = list(part.moments_.values())
-            svd = cross_svd(part._cross(moments), max_rank=part.rank_)
-            alignment = float(part.singular_values_.sum() / part._size(moments))
-            for name in np.unique(names[held]):
-                rows = held & (names == name)
-                m = part.moments_.get(str(name))
-                if m is None:
-                    continue
-                x = (A[rows] - m.source_mean if self.center else A[rows]) @ svd.U
-                y = (B[rows] - m.target_mean if self.center else B[rows]).astype(np.float64)
-                y /= np.maximum(np.linalg.norm(y, axis=1, keepdims=True), np.finfo(float).tiny)
-                y = y @ svd.Vt.T
-                for j, strength in enumerate(CV_STRENGTHS):
-                    gains = wiener_gains(svd.s, alignment, strength) * (np.arange(len(svd.s)) < svd.rank)
-                    scores[j] += _contrastive_likelihood(x * gains, y).sum()
-        self.cv_scores_ = scores / len(A)
-        self.cv_strength_ = float(CV_STRENGTHS[int(np.argmax(scores))])
-
-    @staticmethod
-    def _names(names: np.ndarray) -> np.ndarray | None:
-        return names if names[0] else None
 
     def _measure(self, spectrum: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, Any]:
         d_source, d_target = shape
@@ -635,7 +562,7 @@ class OrthogonalMap(AffineMap):
 
     def _probed_basis(self) -> np.ndarray:
         if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was probed
-            return cross_svd(self._cross(list(self.moments_.values()))).U[:, : self.rank_]
+            return cross_svd(pooled_cross(list(self.moments_.values()), center=self.center)).U[:, : self.rank_]
         return np.linalg.svd(self.rotation_, full_matrices=False)[0][:, : self.rank_]
 
     # ------------------------------------------------------------------ copies and saving
@@ -715,20 +642,6 @@ def check_middle(end: Space, start: Space) -> None:
     from congruence.embeddings import check_space
 
     check_space(replace(end, normalized=None), start, Space(), modality=False)
-
-
-def _contrastive_likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
-    """Log-probability of each row's own partner among all rows of the fold, by softmax over cosines.
-
-    Retrieval itself saturates on small folds; this keeps telling a clear winner from a narrow one.
-    """
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
-    out = np.empty(len(x))
-    for part in blocks(len(x), 8 * len(y)):
-        logits = x[part] @ y.T / temperature
-        own = logits[np.arange(part.stop - part.start), np.arange(part.start, part.stop)]
-        out[part] = own - logsumexp(logits, axis=1)
-    return out
 
 
 def _split_modalities(modality: Any, n: int) -> list[tuple[str, np.ndarray | None]]:

@@ -1,0 +1,14 @@
+"""Run every benchmark, one after the other: ``make bench``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+JOBS = [["bench_fit.py"], ["bench_carry.py"], ["bench_carry.py", "--suffix", ".parquet"], ["bench_few_anchors.py"]]
+
+for job in JOBS:
+    print(f"\n$ python benchmarks/{' '.join(job)}", flush=True)
+    subprocess.run([sys.executable, HERE / job[0], *job[1:]], check=True)

@@ -1,0 +1,102 @@
+"""What README and docs print is run as printed; what they link to exists."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence.synthetic import rigid_problem
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S)
+
+
+def test_the_readmes_commands_run_as_printed(lvis_path, tmp_path):
+    (script,) = blocks(ROOT / "README.md", "bash")
+    script = script.replace("../shared/data/lvis1203_clip.npz", str(lvis_path))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    assert "zero_shot_centred" in run.stdout
+    assert (tmp_path / "carried.parquet").exists()
+
+
+def test_the_readmes_python_runs_as_printed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "README.md", "python")
+    p = rigid_problem(200, 8, noise=0.1, seed=0)
+    ids = [f"{k}.jpg" for k in range(200)]
+    names = {"old_vectors": p.X, "new_vectors": p.Y[::-1], "old_ids": ids, "new_ids": ids[::-1]}
+    exec(compile(code, "README.md", "exec"), names)
+    assert float(capsys.readouterr().out) > 0.9
+    np.testing.assert_allclose(names["mapping"].apply(names["old"]).vectors, names["carried"].vectors)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_on_the_pages_is_python(page):
+    for code in blocks(page, "python"):
+        compile(code, page.name, "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_on_the_pages_exist(page):
+    text = page.read_text(encoding="utf-8")
+    commands = set(re.findall(r"`?congruence (fit|transform|evaluate|inspect|export|demo|[a-z]+) [A-Z.$-]", text))
+    assert commands <= {"fit", "transform", "evaluate", "inspect", "export", "demo"}
+    options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text)) - {"--no-center", "--no-check", "--no-check-space"}
+    known = set()
+    for command in ("fit", "transform", "evaluate", "inspect", "export", "demo"):
+        source = (ROOT / f"src/congruence/cli/{command}.py").read_text()
+        known |= {
+            "--" + name.replace("_", "-").removeprefix("as-")
+            for name in re.findall(r"^    (\w+): Annotated", source, flags=re.M)
+        }
+    known |= {"--suffix", "--splits", "--repeat"}
+    assert options <= known, options - known
+
+
+@pytest.mark.parametrize(
+    "name",
+    [m.name for m in pkgutil.walk_packages(congruence.__path__, "congruence.")],
+    ids=lambda n: n.removeprefix("congruence."),
+)
+def test_examples_in_docstrings(name):
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+
+
+def test_every_public_function_is_documented():
+    for info in pkgutil.walk_packages(congruence.__path__, "congruence."):
+        module = importlib.import_module(info.name)
+        for name, item in vars(module).items():
+            if getattr(item, "__module__", None) == info.name and callable(item) and not name.startswith("_"):
+                assert item.__doc__, f"{info.name}.{name}"
