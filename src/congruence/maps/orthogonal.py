@@ -247,7 +247,10 @@ class OrthogonalMap(AffineMap):
         self.moments_ = {}
         self.__dict__.pop("cv_strength_", None)
 
-    def _gather(self, X: Any, Y: Any, sample_weight: Any, modality: Any, *, reset: bool, min_pairs: int = 2) -> Self:
+    def _gather(
+        self, X: Any, Y: Any, sample_weight: Any, modality: Any, *, reset: bool, min_pairs: int = 2
+    ) -> list[Group]:
+        """Check rows, add them to the moments of their modality, and return them by modality."""
         A, B, weights = self._check_pairs(X, Y, sample_weight, reset=reset, min_pairs=min_pairs)
         seen = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != seen:
