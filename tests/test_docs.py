@@ -70,7 +70,7 @@ def test_python_on_the_pages_is_python(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_names_on_the_pages_exist(page):
     text = page.read_text(encoding="utf-8")
-    commands = set(re.findall(r"`?congruence (fit|transform|evaluate|inspect|export|demo|[a-z]+) [A-Z.$-]", text))
+    commands = set(re.findall(r"(?:`|^)congruence ([a-z]+)\b", text, flags=re.M))
     assert commands <= {"fit", "transform", "evaluate", "inspect", "export", "demo"}
     options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text)) - {"--no-center", "--no-check", "--no-check-space"}
     known = set()

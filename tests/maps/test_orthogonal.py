@@ -162,6 +162,39 @@ def test_few_anchors_probe_only_what_they_span():
     assert m.probed_energy(m.source_mean_[None])[0] == 1
 
 
+def test_corresponding_means_count_as_a_direction():
+    """A rotation about the origin carries means onto means, so they are one pair more than centring leaves."""
+    p = rigid_problem(30, 80, offset=0.0, seed=7)
+    shift = 3 * np.random.default_rng(0).standard_normal(80)
+    X, Y = p.X + shift, (p.X + shift) @ p.rotation
+    m = OrthogonalMap().fit(X, Y, modality="text")
+    assert (m.rank_, m.mean_directions_) == (29, 1)
+    np.testing.assert_allclose(X @ m.rotation_, Y, atol=1e-8)  # the mean itself is now carried by the rotation
+    s = np.linalg.svd(m.rotation_, compute_uv=False)
+    np.testing.assert_allclose(s[:30], 1, atol=1e-8)
+    np.testing.assert_allclose(s[30:], 0, atol=1e-8)
+    np.testing.assert_allclose(m.probed_energy(X * 2), 1, atol=1e-8)
+    # A second modality of the same models is carried far better: the gap between the means is no longer lost.
+    other = np.random.default_rng(1).standard_normal((50, 80)) + 3 * shift
+    lost = OrthogonalMap(spectrum="probed").fit(X, Y)
+    assert np.linalg.norm(m.transform(other) - other @ p.rotation) < 0.5 * np.linalg.norm(
+        lost.transform(other) - other @ p.rotation
+    )
+    assert m.inverse().mean_directions_ == 1
+    assert OrthogonalMap(spectrum="probed").fit(X, Y).mean_directions_ == 0
+    two = OrthogonalMap().fit(
+        np.vstack([X, X[:20] + 2]), np.vstack([Y, (X[:20] + 2) @ p.rotation]), modality=["text"] * 30 + ["image"] * 20
+    )
+    assert two.mean_directions_ >= 1
+    np.testing.assert_allclose(X @ two.rotation_, Y, atol=1e-8)
+
+
+def test_unrelated_means_are_left_out():
+    for seed in range(20):
+        p = rigid_problem(30, 80, offset=2.0, seed=seed)
+        assert OrthogonalMap().fit(p.X, p.Y).mean_directions_ == 0
+
+
 def test_the_full_spectrum_fills_in_and_says_so():
     p = rigid_problem(10, 30, seed=7)
     with pytest.warns(DegenerateWarning, match="probe 9 of 30"):

@@ -23,7 +23,7 @@ from congruence.errors import (
 from congruence.linalg import cross_svd, rotation_from_svd
 from congruence.maps._base import AffineMap, check_mean, check_same_kind
 from congruence.moments import CrossMoments, pooled_cross, pooled_size
-from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate
+from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
 
 #: Attributes computed from the moments; ``partial_fit`` drops them and the next use computes them again.
 _SOLVED = (
@@ -35,6 +35,7 @@ _SOLVED = (
     "singular_values_",
     "gains_",
     "rank_",
+    "mean_directions_",
     "n_pairs_",
     "facts_",
 )
@@ -58,7 +59,9 @@ class OrthogonalMap(AffineMap):
         * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions the anchors probed: all that is
           identifiable (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), the noise level τ read off the anchors
-          (:func:`congruence.spectrum.wiener_gains`). Exact data give the exact isometry.
+          (:func:`congruence.spectrum.wiener_gains`). Exact data give the exact isometry. Where few anchors leave
+          directions unprobed and their means correspond, the direction of the means counts as probed
+          (:func:`congruence.spectrum.mean_isometry`).
         * ``"soft"``: gain s / (s + strength · s₁).
         * ``"cv"``: ``"wiener"`` with the strength under which held-out pairs are likeliest, by five-fold cross-validation
           and a softmax over cosines.
@@ -82,6 +85,8 @@ class OrthogonalMap(AffineMap):
         Factor applied to each singular direction; all 1 for a textbook rotation.
     rank_ : int
         Number of directions the anchors probed.
+    mean_directions_ : int
+        Directions added because the anchors' means correspond.
     modality_means_ : dict of str to (ndarray, ndarray)
         Source and target mean of every modality the map knows.
     moments_ : dict of str to CrossMoments
@@ -128,6 +133,7 @@ class OrthogonalMap(AffineMap):
     singular_values_: np.ndarray
     gains_: np.ndarray
     rank_: int
+    mean_directions_: int
     modality_: str | None
     modality_means_: dict[str, tuple[np.ndarray, np.ndarray]]
     moments_: dict[str, CrossMoments]
@@ -317,6 +323,10 @@ class OrthogonalMap(AffineMap):
         alignment = float(svd.s.sum() / size)
         spectrum, strength, gains = choose_gains(self._spectrum(), svd, alignment, self._strength())
         self.rotation_ = rotation_from_svd(svd, gains, proper=self.proper)
+        self.mean_directions_ = 0
+        if spectrum == "wiener" and self.center and svd.rank < len(svd.s):
+            extra, self.mean_directions_ = mean_isometry(svd, [(m.source_mean, m.target_mean) for m in moments])
+            self.rotation_ += extra
         self.singular_values_ = svd.s
         self.gains_ = gains
         self.rank_ = svd.rank
@@ -340,6 +350,7 @@ class OrthogonalMap(AffineMap):
             "spectrum_used": spectrum,
             "n_pairs": self.n_pairs_,
             "rank": self.rank_,
+            "mean_directions": self.mean_directions_,
             "directions": min(shape),
             "is_isometry": bool(d_source <= d_target and np.allclose(self.gains_, 1)),
             "is_projection": d_source > d_target,
@@ -462,6 +473,7 @@ class OrthogonalMap(AffineMap):
         gains = np.linalg.svd(rotation, compute_uv=False)
         new.gains_ = new.singular_values_ = gains
         new.rank_ = int(np.count_nonzero(gains > 1e-8))
+        new.mean_directions_ = 0
         new.n_pairs_ = min(self.n_pairs_, other.n_pairs_)
         new.facts_ = new._measure("composed", rotation.shape, None)
         return new
@@ -566,7 +578,7 @@ class OrthogonalMap(AffineMap):
     def _probed_basis(self) -> np.ndarray:
         if self.gains_[self.rank_ :].any() and self.moments_:  # "full": the rotation hides what was probed
             return cross_svd(pooled_cross(list(self.moments_.values()), center=self.center)).U[:, : self.rank_]
-        return np.linalg.svd(self.rotation_, full_matrices=False)[0][:, : self.rank_]
+        return np.linalg.svd(self.rotation_, full_matrices=False)[0][:, : self.rank_ + self.mean_directions_]
 
     # ------------------------------------------------------------------ copies and saving
 
@@ -595,6 +607,7 @@ class OrthogonalMap(AffineMap):
         new.modality_ = self.modality_
         new.source_space_, new.target_space_ = source, target
         new.singular_values_, new.gains_, new.rank_ = self.singular_values_, self.gains_, self.rank_
+        new.mean_directions_ = self.mean_directions_
         new.n_pairs_ = self.n_pairs_
         new.facts_ = {**self.facts_, **new._measure(self.facts_["spectrum_used"], rotation.shape, None)}
 
@@ -635,6 +648,7 @@ class OrthogonalMap(AffineMap):
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
         self.singular_values_, self.gains_ = arrays["singular_values"], arrays["gains"]
         self.rank_, self.n_pairs_ = int(facts["rank"]), int(facts["n_pairs"])
+        self.mean_directions_ = int(facts["mean_directions"])
         self.modality_ = facts.get("modality")
         self.n_features_in_ = self.rotation_.shape[0]
         self.facts_ = dict(facts)
