@@ -7,7 +7,13 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-JOBS = [["bench_fit.py"], ["bench_carry.py"], ["bench_carry.py", "--suffix", ".parquet"], ["bench_few_anchors.py"], ["bench_pairing.py"]]
+JOBS = [
+    ["bench_fit.py"],
+    ["bench_carry.py"],
+    ["bench_carry.py", "--suffix", ".parquet"],
+    ["bench_few_anchors.py"],
+    ["bench_pairing.py"],
+]
 
 for job in JOBS:
     print(f"\n$ python benchmarks/{' '.join(job)}", flush=True)
