@@ -100,3 +100,22 @@ def test_warnings_and_strictness():
 def test_bad_input():
     with pytest.raises(ShapeError):
         check_pairing(np.ones((30, 3)), np.ones((29, 3)))
+
+
+def test_large_folds_are_sampled_and_still_name_the_wrong_pairs(monkeypatch):
+    import congruence.pairing as module
+
+    p = rigid_problem(3000, 10, noise=0.2, seed=0)
+    Y, rows = shuffled(p.Y, 0.05)
+    whole = check_pairing(p.X, Y)
+    monkeypatch.setattr(module, "_FOLD_ROWS", 50)
+    sampled = check_pairing(p.X, Y)
+    for report in (whole, sampled):
+        found = {int(name) for name in report.suspects}
+        assert len(found & rows) >= 0.85 * len(rows)  # in 10 dimensions chance makes some wrong pairs fit
+        assert len(found - rows) <= 0.01 * 3000
+    assert sampled.null_sd > whole.null_sd
+    monkeypatch.setattr(module, "_FOLD_ROWS", 1000)
+    real = module.blocks
+    monkeypatch.setattr(module, "blocks", lambda n, size: real(n, 1, budget=97, minimum=1))
+    assert check_pairing(p.X, Y).suspects == whole.suspects

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._arrays import blocks
 from congruence._check import as_matrix, check_positive, check_same_rows, name_rows
 from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg import cross_svd, rotation_from_svd
@@ -138,12 +139,10 @@ def check_pairing(
     rng = np.random.default_rng(random_state)
     order = rng.permutation(n)
     parts = [np.sort(part) for part in np.array_split(order, folds if n >= 60 else 2)]
-    evidence, own, null = _fold_evidence(A, B, parts, permutations, rng)
+    evidence, own, reached, null = _fold_evidence(A, B, parts, permutations, rng)
     alignment = float(own.mean())
-    by_fold = [
-        (1 + np.count_nonzero(null[k] >= own[part].mean() - 1e-12)) / (1 + permutations) for k, part in enumerate(parts)
-    ]
-    p_value = float(min(1.0, len(parts) * min(by_fold)))
+    by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
+    p_value = float(min(1.0, len(parts) * by_fold.min()))
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
     probability, share = _wrong_probability(evidence)
     paired = p_value <= level
@@ -196,38 +195,44 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
 
 def _fold_evidence(
     A: np.ndarray, B: np.ndarray, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Carry each fold by a map fitted on the others.
 
-    Returns each pair's evidence in standard deviations, its cosine, and each fold's mean cosine under every re-pairing.
+    Returns each pair's evidence in standard deviations and its cosine; and for a sample of each fold the mean cosine, as
+    paired and under every re-pairing.
     """
     gathered = [CrossMoments.of(A[part], B[part]) for part in parts]
     evidence, own = np.empty(len(A)), np.empty(len(A))
-    null = np.empty((len(parts), permutations))
+    reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     for k, part in enumerate(parts):
         train = CrossMoments(A.shape[1], B.shape[1])
         for j, moments in enumerate(gathered):
             if j != k:
                 train = train.merge(moments)
-        svd = cross_svd(
-            train.cross, max_rank=train.rows - 1, scale=np.sqrt(train.source_scatter * train.target_scatter)
-        )
+        size = np.sqrt(train.source_scatter * train.target_scatter)
+        svd = cross_svd(train.cross, max_rank=train.rows - 1, scale=size)
         rotation = rotation_from_svd(svd, (np.arange(len(svd.s)) < svd.rank).astype(float))
-        x = _directions((A[part] - train.source_mean) @ rotation)
-        y = _directions(B[part] - train.target_mean)
-        own[part] = np.einsum("ij,ij->i", x, y)
         # Each row is compared with a sample of the fold's other rows: enough to know its background.
         sample = rng.permutation(len(part))[:_FOLD_ROWS]
-        background = x @ y[sample].T
-        background[sample, np.arange(len(sample))] = np.nan
-        mean = np.nanmean(background, axis=1) if len(sample) > 1 else np.zeros(len(part))
-        spread = np.nanstd(background, axis=1) if len(sample) > 2 else np.ones(len(part))
-        evidence[part] = (own[part] - mean) / np.maximum(spread, 1e-12)
-        block = x[sample] @ y[sample].T
-        rows = np.arange(len(sample))
+        others = _directions(B[part[sample]] - train.target_mean)
+        place = np.full(len(part), -1)
+        place[sample] = np.arange(len(sample))
+        for rows in blocks(len(part), 8 * max(len(sample), A.shape[1], B.shape[1])):
+            here = part[rows]
+            x = _directions((A[here] - train.source_mean) @ rotation)
+            own[here] = np.einsum("ij,ij->i", x, _directions(B[here] - train.target_mean))
+            background = x @ others.T
+            sampled = np.flatnonzero(place[rows] >= 0)
+            background[sampled, place[rows][sampled]] = np.nan  # its own partner is no background
+            mean = np.nanmean(background, axis=1)
+            spread = np.nanstd(background, axis=1)
+            evidence[here] = (own[here] - mean) / np.maximum(spread, 1e-12)
+        pairs = _directions((A[part[sample]] - train.source_mean) @ rotation) @ others.T
+        order = np.arange(len(sample))
+        reached[k] = pairs[order, order].mean()
         for b in range(permutations):
-            null[k, b] = block[rows, rng.permutation(len(sample))].mean()
-    return evidence, own, null
+            null[k, b] = pairs[order, rng.permutation(len(sample))].mean()
+    return evidence, own, reached, null
 
 
 def _directions(Z: np.ndarray) -> np.ndarray:
@@ -239,9 +244,8 @@ def _wrong_probability(evidence: np.ndarray) -> tuple[np.ndarray, float]:
     """Probability that each pair is wrong, and the share of wrong pairs, by EM on a two-part mixture."""
     centre = float(np.median(evidence))
     spread = max(1.4826 * float(np.median(np.abs(evidence - centre))), 0.5)
-    wrong = np.exp(
-        -0.5 * np.clip(evidence, 0, None) ** 2
-    )  # anything below its own background is as bad as the background
+    # Anything below its own background is as bad as the background.
+    wrong = np.exp(-0.5 * np.clip(evidence, 0, None) ** 2)
     right = np.exp(-0.5 * np.clip((centre - evidence) / spread, 0, None) ** 2) / spread
     share = 0.05
     for _ in range(50):

@@ -307,6 +307,7 @@ def test_export_gives_faiss_the_same_map(here, fitted, data):
     index.add(X)
     assert index.ntotal == 300
     assert here("export", "map", "-o", "map.vt").code == 2
+    assert json.loads(here("export", "map", "-o", "map.vt", "--force", "--json").out)["d_out"] == 8
     assert "'faiss'" in here("export", "map", "-o", "x", "--to", "milvus").err
 
 

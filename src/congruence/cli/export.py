@@ -14,10 +14,12 @@ def command(
     modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
     inverse: Annotated[bool, typer.Option("--inverse", help="From the map's target back to its source.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Write a map as a FAISS LinearTransform (extra faiss)."""
     import congruence
     from congruence._check import check_choice
+    from congruence.cli._base import print_json
     from congruence.errors import ParameterError
     from congruence.integrations import export_faiss
     from congruence.maps import OrthogonalMap
@@ -29,4 +31,7 @@ def command(
             raise ParameterError(f"Got --inverse for a {mapping.kind} map; expected an orthogonal one; do drop it.")
         mapping = mapping.inverse()
     export_faiss(mapping.for_modality(modality), out, force=force)
-    print(f"written to {out}")
+    if as_json:
+        print_json({"output": out, "format": to, "d_in": mapping.n_features_in_, "d_out": mapping.d_target})
+    else:
+        print(f"written to {out}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ class NotFittedMapError(CongruenceError, NotFittedError):
     """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
 
 
-class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
     """Base of all maps between two embedding spaces.
 
     A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is written into
@@ -43,6 +44,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ contract
 
+    @abstractmethod
     def fit(self, X: Any, Y: Any = None, *, y: Any = None) -> Self:
         """Fit the map on rows paired by position.
 
@@ -57,8 +59,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         -------
         Self
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def transform(self, X: Any) -> np.ndarray:
         """Carry source rows into the target space.
 
@@ -70,7 +72,6 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         -------
         ndarray, shape (m, d_out)
         """
-        raise NotImplementedError
 
     def transform_target(self, Y: Any) -> np.ndarray:
         """Carry target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
@@ -88,13 +89,13 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         check_width(Y.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
         return Y
 
+    @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays that, with the parameters, rebuild the map."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
         """Set the fitted attributes from :meth:`state` and :attr:`facts_`."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------ checks shared by subclasses
 
@@ -113,8 +114,9 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self._n_features_out
 
     @property
+    @abstractmethod
     def _n_features_out(self) -> int:
-        raise NotImplementedError
+        """Width of what :meth:`transform` returns; scikit-learn names output features by it."""
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
@@ -362,9 +364,9 @@ class AffineMap(Map):
     target_mean_: np.ndarray
 
     @property
+    @abstractmethod
     def matrix(self) -> np.ndarray:
         """The matrix that acts on rows, shape (d_source, d_target), float64."""
-        raise NotImplementedError
 
     @property
     def offset(self) -> np.ndarray:
