@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -127,6 +129,30 @@ def test_saving_twice_needs_force_and_loses_nothing(fitted, tmp_path):
     fitted.save(path, force=True)
     congruence.load(path)
     assert [p.name for p in tmp_path.iterdir()] == ["map"]
+
+
+FULL_DISK = """
+import resource, signal, sys
+import numpy as np
+from congruence import OrthogonalMap
+from congruence.errors import StorageError
+X = np.random.default_rng(0).standard_normal((300, 200))
+m = OrthogonalMap().fit(X, X)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+try:
+    m.save(sys.argv[1], force=True)
+except StorageError as error:
+    print("refused:", error)
+"""
+
+
+def test_a_full_disk_keeps_the_map_that_was_there(fitted, problem, tmp_path):
+    path = fitted.save(tmp_path / "map")
+    run = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=False)
+    assert "refused: Got a refusal from the disk" in run.stdout, run.stderr[-2000:]
+    assert [p.name for p in tmp_path.iterdir()] == ["map"]
+    assert np.array_equal(congruence.load(path).transform(problem.X), fitted.transform(problem.X))
 
 
 def test_pretrained_names_work_as_hugging_face_users_expect(fitted, problem, tmp_path):

@@ -477,6 +477,9 @@ def test_missing_files_and_unknown_kinds(tmp_path):
         open_source(tmp_path / "a.pkl")
     with pytest.raises(ParameterError):
         read_column(tmp_path / "a.pkl")
+    np.save(tmp_path / "a.npy", np.eye(3))
+    with pytest.raises(ParameterError, match="holds one array"):
+        open_source(f"{tmp_path}/a.npy:key")
     with pytest.raises(FileError, match="no folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
         pytest.fail("there is no such folder")
     with pytest.raises(DtypeError):

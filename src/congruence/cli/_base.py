@@ -41,7 +41,14 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_header=any(columns),
+    )
     for k, column in enumerate(columns):
         numeric = all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
         table.add_column(column, justify="right" if numeric and k else "left", no_wrap=True)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from congruence._check import as_matrix, check_choice, check_positive, check_width
-from congruence.embeddings import MODALITIES, Space
+from congruence.embeddings import MODALITIES, Space, check_space
 from congruence.errors import (
     DegenerateWarning,
     InputError,
@@ -656,8 +656,6 @@ class OrthogonalMap(AffineMap):
 
 def check_middle(end: Space, start: Space) -> None:
     """Refuse to compose maps whose middle spaces are known to differ (modalities may)."""
-    from congruence.embeddings import check_space
-
     check_space(replace(end, normalized=None), start, Space(), modality=False)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import DtypeError, IdError, ParameterError
-from congruence.stores._base import BATCH, Sink, Source
+from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError
+from congruence.stores._base import BATCH, Sink, Source, missing_file
 from congruence.stores.folder import FolderSink, FolderSource
 from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, read_hdf5_column
 from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, read_npz_column
@@ -238,9 +238,6 @@ def read_column(spec: str | Path) -> np.ndarray:
 
 
 def _read_npy_column(path: str) -> np.ndarray:
-    from congruence.errors import CorruptFileError
-    from congruence.stores._base import missing_file
-
     try:
         array = np.load(path, allow_pickle=False)
     except FileNotFoundError:

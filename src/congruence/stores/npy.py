@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
-from congruence.errors import CorruptFileError
+from congruence.errors import CorruptFileError, ParameterError
 from congruence.stores._base import (
     BATCH,
     Sink,
@@ -24,6 +24,7 @@ from congruence.stores._base import (
     check_matrix_shape,
     choose,
     missing_file,
+    missing_key,
     read_exactly,
     read_sidecar,
     scan_rows,
@@ -58,6 +59,10 @@ class NpySource(Source):
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
         self.path = str(path)
+        if key is not None:
+            raise ParameterError(
+                f"Got key {key!r} for {path}; expected none, since an .npy holds one array; do drop it."
+            )
         self._ids = ids
         self.has_ids = ids is not None
         try:
@@ -209,8 +214,6 @@ def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
     with _open_npz(path) as archive:
         shapes = _npz_shapes(archive, str(path))
     found = {name: shape for name, shape in shapes.items() if len(shape) == 1}
-    from congruence.stores._base import missing_key
-
     if key not in found:
         raise missing_key(key, path, found)
     try:

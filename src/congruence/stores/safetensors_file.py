@@ -25,6 +25,7 @@ from congruence.stores._base import (
     check_matrix_shape,
     choose,
     missing_file,
+    missing_key,
     read_exactly,
     read_space,
     scan_rows,
@@ -149,8 +150,6 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
     ------
     ParameterError, CorruptFileError
     """
-    from congruence.stores._base import missing_key
-
     header, start = _read_header(path)
     header.pop("__metadata__", None)
     found = {name: tuple(entry["shape"]) for name, entry in header.items() if len(entry["shape"]) == 1}
