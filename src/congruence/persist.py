@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,16 @@ def write_folder(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "congruence_version": __version__,
-        **config,
+        **_plain(config),
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     whole["config_sha256"] = _digest(whole)
     path = Path(path)
     with atomic_path(path, force=force, directory=True) as folder:
         (folder / WEIGHTS).write_bytes(weights)
-        (folder / CONFIG).write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(
+            json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+        )
         (folder / CARD).write_text(card, encoding="utf-8")
     return path
 
@@ -147,6 +150,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "do change the map through the library and save it again."
         )
     return config
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data that strict JSON holds: NumPy scalars become numbers, NaN and infinity become null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _digest(config: Mapping[str, Any]) -> str:
