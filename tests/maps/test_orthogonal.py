@@ -276,6 +276,21 @@ def test_partial_fit_takes_single_pairs_but_the_map_needs_two():
         _ = OrthogonalMap().partial_fit(p.X[:1], p.Y[:1]).rotation_
 
 
+def test_a_bad_batch_changes_nothing():
+    p = rigid_problem(60, 4, seed=1)
+    m = OrthogonalMap()
+    spoiled = p.X[:20].copy()
+    spoiled[3] = np.nan
+    for _ in range(2):
+        with pytest.raises(InputError):
+            m.partial_fit(spoiled, p.Y[:20])
+    m.partial_fit(p.X[:30], p.Y[:30])
+    with pytest.raises(InputError):
+        m.partial_fit(spoiled, p.Y[:20])
+    m.partial_fit(p.X[30:], p.Y[30:])
+    np.testing.assert_allclose(m.rotation_, OrthogonalMap().fit(p.X, p.Y).rotation_, atol=1e-12)
+
+
 def test_weights_act_like_repeated_rows_and_zero_like_absence():
     p = rigid_problem(60, 5, noise=0.4, seed=10)
     w = np.random.default_rng(1).integers(0, 4, 60)
@@ -324,6 +339,9 @@ def test_merging_unlike_maps_is_refused():
         m.merge(m.then(m))
     with pytest.raises(ParameterError, match="composed"):
         m.then(m).partial_fit(p.X, p.Y)
+    chosen = OrthogonalMap(spectrum="cv").fit(p.X, p.Y)
+    with pytest.raises(ParameterError, match="second look"):
+        chosen.merge(chosen)
     from congruence import LinearMap
 
     with pytest.raises(ParameterError, match="same kind"):

@@ -206,11 +206,11 @@ class OrthogonalMap(AffineMap):
                 'Got spectrum="cv" for partial_fit; expected a spectrum that needs no second look at the rows; '
                 'do leave spectrum="auto".'
             )
-        first = "moments_" not in self.__dict__
+        first = not self.__dict__.get("moments_")
+        if first and "rotation_" in self.__dict__:
+            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs; do fit a new one.")
         if first:
             self._start()
-        elif not self.moments_:
-            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs; do fit a new one.")
         self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
         return self
 
@@ -236,6 +236,11 @@ class OrthogonalMap(AffineMap):
                 f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same; "
                 "do fit both alike."
             )
+        if self.spectrum == "cv":
+            raise ParameterError(
+                'Got spectrum="cv" to merge; expected a spectrum that needs no second look at the rows; '
+                'do leave spectrum="auto".'
+            )
         if not (self.moments_ and other.moments_):
             raise ParameterError(
                 "Got a composed map to merge; expected maps fitted on pairs; do merge before composing."
@@ -251,7 +256,8 @@ class OrthogonalMap(AffineMap):
         if self.strength is not None:
             check_positive(self.strength, "strength", zero=True)
         self.moments_ = {}
-        self.__dict__.pop("cv_strength_", None)
+        for name in (*_SOLVED, "cv_strength_", "cv_scores_"):
+            self.__dict__.pop(name, None)
 
     def _gather(
         self, X: Any, Y: Any, sample_weight: Any, modality: Any, *, reset: bool, min_pairs: int = 2
