@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
@@ -60,14 +60,10 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
         for file in [*temporary.rglob("*")] if directory else [temporary]:
             if file.is_file():
                 _sync(file)
-        if directory and path.exists():
-            aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.old"
-            os.replace(path, aside)
-            os.replace(temporary, path)
-            _remove(aside)
+        if directory and os.path.lexists(path):
+            _swap(temporary, path)
         else:
             os.replace(temporary, path)
-        _sync(path.parent)
     except BaseException as error:
         _remove(temporary)
         if isinstance(error, OSError) and not isinstance(error, CongruenceError) and error.errno in _REFUSED:
@@ -76,6 +72,20 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
                 "do free space or choose another place. Nothing was left behind."
             ) from error
         raise
+    with suppress(OSError):  # the result is in its place; some file systems cannot sync a folder
+        _sync(path.parent)
+
+
+def _swap(temporary: Path, path: Path) -> None:
+    """Put a folder where something stands already; if that fails, what stood there comes back."""
+    aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.old"
+    os.replace(path, aside)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        os.replace(aside, path)
+        raise
+    _remove(aside)
 
 
 def _sync(path: Path) -> None:

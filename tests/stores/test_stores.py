@@ -131,11 +131,11 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".jsonl", ""])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     run = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=False)
-    assert "refused: Got a refusal from the disk" in run.stdout, run.stderr[-2000:]
+    assert f"refused: Got a refusal from the disk while writing {path} (" in run.stdout, run.stderr[-2000:]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -245,7 +245,7 @@ def test_ragged_and_missing_rows_are_numbered(tmp_path):
     for spoil, words in (
         ([1.0], "1 numbers in row 4"),
         (None, "missing vector in row 4"),
-        ([1.0, None], "missing numbers near row"),
+        ([1.0, None], "missing numbers in row 4"),
     ):
         rows[4] = spoil
         pq.write_table(pa.table({"v": pa.array(rows, pa.list_(pa.float64()))}), tmp_path / "a.parquet")
@@ -433,7 +433,7 @@ def test_arrays_that_need_pickle_are_never_loaded(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
     with pytest.raises(DtypeError, match="objects"):
         read_embeddings(tmp_path / "a.npy")
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(DtypeError, match="pickle"):
         read_column(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.write(tmp_path / "a.npy", "v.npy")

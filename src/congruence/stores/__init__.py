@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._check import check_positive
 from congruence.embeddings import Embeddings, Space
-from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError
+from congruence.errors import DtypeError, FileError, IdError, ParameterError
 from congruence.stores._base import BATCH, Sink, Source, missing_file
 from congruence.stores.folder import FolderSink, FolderSource
 from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, read_hdf5_column
-from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, read_npz_column
+from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, read_npy_column, read_npz_column
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
 from congruence.stores.safetensors_file import SafetensorsSink, SafetensorsSource, read_safetensors_column
 from congruence.stores.text import (
@@ -57,6 +59,7 @@ FORMATS: dict[str, tuple[type[Any], type[Any]]] = {
 _NAMED_IDS = (ParquetSource, CsvSource, JsonlSource, FolderSource)
 
 _COLUMNS: dict[str, Callable[[str, str | None], np.ndarray]] = {
+    ".npy": read_npy_column,
     ".npz": read_npz_column,
     ".safetensors": read_safetensors_column,
     ".parquet": read_parquet_column,
@@ -71,6 +74,9 @@ _COLUMNS: dict[str, Callable[[str, str | None], np.ndarray]] = {
 def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     """Split ``path:key`` into path and key; a path that exists as written has no key.
 
+    The key begins after the first colon before which stands something that exists, or else a name with a known suffix,
+    so that keys may hold slashes and colons, as those of HDF5 groups do.
+
     Parameters
     ----------
     spec : str or path-like
@@ -83,9 +89,15 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     text = str(spec)
     if Path(text).exists():
         return text, None
-    path, colon, key = text.rpartition(":")
-    # A single letter before the colon is a Windows drive.
-    if colon and len(path) > 1 and key and "/" not in key and "\\" not in key:
+    colons = [place for place, letter in enumerate(text) if letter == ":"]
+    # One letter before a colon is a drive on Windows.
+    colons = [place for place in colons if text[place + 1 :] and (place > 1 or os.name != "nt")]
+    for known in (lambda path: Path(path).exists(), lambda path: Path(path).suffix.lower() in _COLUMNS):
+        for place in colons:
+            if known(text[:place]):
+                return text[:place], text[place + 1 :]
+    path, _, key = text.rpartition(":")
+    if len(path) > 1 and key and "/" not in key and "\\" not in key:
         return path, key
     return text, None
 
@@ -98,7 +110,7 @@ def _suffix(path: str, table: dict[str, Any], what: str) -> str:
     return suffix
 
 
-def open_source(spec: str | Path, *, ids: str | bool | None = None, space: Space | None = None) -> Source:
+def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space: Space | None = None) -> Source:
     """Open a matrix of vectors for reading.
 
     Parameters
@@ -106,9 +118,9 @@ def open_source(spec: str | Path, *, ids: str | bool | None = None, space: Space
     spec : str or path-like
         ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.csv[:prefix]``,
         ``.jsonl[:field]``, ``.h5:dataset``, or a folder of parts (``folder[:img_emb]``).
-    ids : str, optional
+    ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or another file's spec. By default the file's own
-        (``id`` in tables, ``ids`` beside an array); ``False`` for none.
+        (``id`` or ``ids`` in tables, ``ids`` beside an array); ``False`` for none.
     space : Space, optional
         What is known about the origin; fills in and overrides what the file says.
 
@@ -122,26 +134,33 @@ def open_source(spec: str | Path, *, ids: str | bool | None = None, space: Space
     """
     path, key = parse_spec(spec)
     kind = FORMATS[_suffix(path, FORMATS, "vectors")][0]
-    column: Any = None
-    if isinstance(ids, str):
-        other, _ = parse_spec(ids)
-        if Path(other).is_file():
-            column = pa.array(read_column(ids).tolist(), pa.string())
-        elif issubclass(kind, _NAMED_IDS):
-            column = ids
-        else:
-            column = pa.array(read_column(f"{path}:{ids}").tolist(), pa.string())
+    if ids is True:
+        raise ParameterError("Got ids=True; expected a key, a column, a file, or False; do say where the ids are.")
+    column: Any = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
     source = kind(path, key, column)
-    if ids is False:
-        source._ids, source.has_ids = None, False
-        source._id_column = None
     if isinstance(column, pa.Array) and len(column) != source.n:
         raise IdError(
-            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one a row; do check {ids!r}."
+            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one a row; do check {str(ids)!r}."
         )
     if space is not None:
         source.space = replace(source.space, **space.to_dict())
     return source
+
+
+def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
+    """Return ids read from another file or another array, or the name of the column the reader will read itself."""
+    other, _ = parse_spec(ids)
+    if Path(other).is_file():
+        return pa.array(read_column(ids).tolist(), pa.string())
+    if Path(other).suffix.lower() in _COLUMNS:
+        raise missing_file(other)
+    if issubclass(kind, _NAMED_IDS):
+        return ids
+    if issubclass(kind, NpySource):
+        raise ParameterError(
+            f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array; do name a file of ids."
+        )
+    return pa.array(_COLUMNS[Path(path).suffix.lower()](path, ids).tolist(), pa.string())
 
 
 def open_sink(
@@ -154,6 +173,7 @@ def open_sink(
     space: Space | None = None,
     force: bool = False,
     parts: list[tuple[str, int]] | None = None,
+    like: Source | None = None,
 ) -> Sink:
     """Open a file of vectors for writing; use it as a context manager.
 
@@ -172,7 +192,9 @@ def open_sink(
     force : bool, default=False
         Replace what is there.
     parts : list of (str, int), optional
-        For a folder: names and row counts of the parts.
+        For a folder: names and row counts of the parts; by default about a million rows each.
+    like : Source, optional
+        For a folder: take the names and row counts of this one's parts.
 
     Returns
     -------
@@ -181,9 +203,19 @@ def open_sink(
     Raises
     ------
     ParameterError, DtypeError
-        At once; :class:`OutputExistsError` and :class:`StorageError` when the block is entered.
+        At once.
+    OutputExistsError
+        When the block is entered.
+    ShapeError, IdError, DtypeError
+        From ``write``, about rows that are not as announced.
+    StorageError
+        While writing, or at the end when rows are missing. Nothing is left behind.
     """
     suffix = _suffix(str(path), FORMATS, "output")
+    check_positive(n, "n", integer=True)
+    check_positive(dim, "dim", integer=True)
+    if parts is None and like is not None:
+        parts = like.parts
     dtype = np.dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64; do choose one of these.")
@@ -193,7 +225,11 @@ def open_sink(
 
 
 def read_embeddings(
-    spec: str | Path, *, ids: str | bool | None = None, space: Space | None = None, allow_zero_rows: bool = False
+    spec: str | Path,
+    *,
+    ids: str | Path | bool | None = None,
+    space: Space | None = None,
+    allow_zero_rows: bool = False,
 ) -> Embeddings:
     """Read a whole matrix of vectors with its ids; see :func:`open_source` for the arguments.
 
@@ -229,23 +265,9 @@ def read_column(spec: str | Path) -> np.ndarray:
 
     Raises
     ------
-    FileError, CorruptFileError, ParameterError
+    FileError, CorruptFileError, ParameterError, ShapeError, DtypeError, IdError
     """
     path, key = parse_spec(spec)
-    if Path(path).suffix.lower() == ".npy":
-        return _read_npy_column(path)
-    return _COLUMNS[_suffix(path, {**_COLUMNS, ".npy": None}, "a column")](path, key)
-
-
-def _read_npy_column(path: str) -> np.ndarray:
-    try:
-        array = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except (ValueError, EOFError, OSError) as error:
-        raise CorruptFileError(
-            f"Got an unreadable column in {path} ({error}); expected text or numbers; do save it again."
-        ) from error
-    if array.ndim != 1:
-        raise IdError(f"Got an array of shape {array.shape} in {path}; expected one entry a row; do check the file.")
-    return array.astype(str)
+    if Path(path).is_dir():
+        raise FileError(f"Got a folder, {path}, for a column; expected a file; do name one.")
+    return _COLUMNS[_suffix(path, _COLUMNS, "a column")](path, key)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -17,9 +16,11 @@ import pyarrow as pa
 from congruence._atomic import atomic_path
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
+    CongruenceError,
     CorruptFileError,
     DtypeError,
     FileError,
+    IdError,
     ParameterError,
     ShapeError,
     StorageError,
@@ -47,7 +48,7 @@ class Source(ABC):
     space : Space
         Origin, as far as the file tells.
     parts : list of (str, int)
-        Names and row counts of the files behind it; one for a plain file.
+        Names and row counts of the parts of a folder; none for a plain file.
     """
 
     path: str
@@ -59,8 +60,8 @@ class Source(ABC):
 
     @property
     def parts(self) -> list[tuple[str, int]]:
-        """Names and row counts of the files behind it."""
-        return [(Path(self.path).name, self.n)]
+        """Names and row counts of the parts of a folder; none for a plain file."""
+        return []
 
     @abstractmethod
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
@@ -88,6 +89,7 @@ class Source(ABC):
             row += len(block)
             if names is not None:
                 ids.append(names)
+        check_all_rows(row, self.n, self.path)  # or the rest would be whatever the memory held
         labels = np.array(pa.chunked_array(ids).to_pylist(), dtype=str) if ids else None
         return Embeddings(vectors, ids=labels, space=self.space, allow_zero_rows=allow_zero_rows)
 
@@ -107,9 +109,14 @@ class Sink(ABC):
         Replace an existing file.
     parts : list of (str, int), optional
         Names and row counts of the source's files, for sinks that mirror them.
+    atomic : bool, default=True
+        Appear only when complete. False for the parts of a folder that itself does so.
     """
 
+    #: A folder rather than a file.
     directory: ClassVar[bool] = False
+    #: The format has no room for the space, which goes to a file beside it.
+    sidecar: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -122,18 +129,24 @@ class Sink(ABC):
         space: Space,
         force: bool,
         parts: list[tuple[str, int]] | None = None,
+        atomic: bool = True,
     ) -> None:
         self.path = Path(path)
         self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
         self.has_ids, self.space, self.force = has_ids, space, force
-        self.source_parts = parts
+        self.source_parts, self.atomic = parts, atomic
         self.rows = 0
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            temporary = stack.enter_context(atomic_path(self.path, force=self.force, directory=self.directory))
-            self._open(temporary, stack)
+            place = self.path
+            if self.atomic:
+                if self.sidecar and self.space != Space():  # entered first, so that it appears last
+                    description = stack.enter_context(atomic_path(sidecar(self.path), force=True))
+                    description.write_text(space_json(self.space) + "\n", encoding="utf-8")
+                place = stack.enter_context(atomic_path(self.path, force=self.force, directory=self.directory))
+            self._open(place, stack)
             self._stack = stack.pop_all()
         return self
 
@@ -150,18 +163,49 @@ class Sink(ABC):
             except BaseException as late:
                 self._stack.__exit__(type(late), late, late.__traceback__)
                 raise
-        return self._stack.__exit__(kind, error, trace)
+        done = self._stack.__exit__(kind, error, trace)
+        if kind is None and self.atomic and self.sidecar and self.space == Space():
+            sidecar(self.path).unlink(missing_ok=True)  # it told of the file that was replaced
+        return done
 
     def write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
         """Append rows.
 
         Parameters
         ----------
-        ids : pyarrow.Array of string, or None
+        ids : pyarrow.Array of string or integers, or None
+            As announced: one a row with ``has_ids``, else left out.
         vectors : ndarray, shape (b, dim)
+
+        Raises
+        ------
+        ShapeError
+            The width, or the number of rows, is not what was announced.
+        IdError
+            Ids were announced and are missing, or are not one a row.
+        DtypeError
+            A finite number is too large for the dtype of the file.
         """
-        self._write(ids, np.ascontiguousarray(vectors, dtype=self.dtype))
-        self.rows += len(vectors)
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
+            raise ShapeError(
+                f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
+                f"{self.dim} that were announced; do announce the right size."
+            )
+        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
+            raise IdError(
+                f"Got {'no' if ids is None else len(ids) - ids.null_count} ids for {len(vectors)} rows of {self.path}; "
+                "expected one a row, as announced; do pass them all, or announce none."
+            )
+        names = ids.cast(pa.string()) if self.has_ids and ids is not None else None
+        try:
+            with np.errstate(over="raise"):
+                block = np.ascontiguousarray(vectors, dtype=self.dtype)
+        except FloatingPointError as error:
+            raise DtypeError(
+                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones; do choose a wider dtype."
+            ) from error
+        self._write(names, block)
+        self.rows += len(block)
 
     @abstractmethod
     def _open(self, temporary: Path, stack: ExitStack) -> None:
@@ -174,14 +218,46 @@ class Sink(ABC):
         """Write what comes last."""
 
 
-def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
-    """Return the dtype in which a scan hands out numbers stored as ``dtype``.
+@contextmanager
+def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
+    """Turn what is raised inside into errors of ours: FileError, or CorruptFileError for types of ``damage``."""
+    try:
+        yield
+    except CongruenceError:
+        raise
+    except FileNotFoundError:
+        raise missing_file(path) from None
+    except damage as error:
+        raise CorruptFileError(
+            f"Got a truncated or damaged file, {path} ({error}); expected an intact one of the kind its name says; "
+            "do copy or write it again."
+        ) from error
+    except OSError as error:
+        raise FileError(
+            f"Got a refusal while reading {path} ({error}); expected a readable file; do check it."
+        ) from error
 
-    Raises
-    ------
-    DtypeError
-        Text, objects or complex numbers.
-    """
+
+def check_all_rows(got: int, expected: int, path: str) -> None:
+    """Refuse a file that holds another number of rows than it says. Raises CorruptFileError."""
+    if got != expected:
+        raise CorruptFileError(
+            f"Got {got} rows in {path}, which says it has {expected}; expected all; do copy or write it again."
+        )
+
+
+def as_text(array: np.ndarray, path: str) -> np.ndarray:
+    """Return a column of labels or ids as strings. Raises DtypeError."""
+    if array.dtype.kind == "S":
+        with reading(path, UnicodeDecodeError):
+            return np.char.decode(array, "utf-8")
+    if array.dtype.kind not in "Uiufb":
+        raise DtypeError(f"Got entries of type {array.dtype} in {path}; expected text or numbers; do convert them.")
+    return array.astype(str)
+
+
+def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
+    """Return the dtype in which a scan hands out numbers stored as ``dtype``. Raises DtypeError."""
     if dtype.kind == "f" and dtype.itemsize <= 8:
         return dtype.newbyteorder("=")
     if dtype.kind in "fiub":
@@ -193,12 +269,9 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 
 
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
-    """Return (rows, columns) of a stored matrix, refusing other shapes and empty ones.
-
-    Raises
-    ------
-    ShapeError
-    """
+    """Return (rows, columns) of a stored matrix, refusing other shapes and empty ones. Raises ShapeError."""
+    if any(size < 0 for size in shape):
+        raise CorruptFileError(f"Got an array of shape {shape} in {path}; expected sizes; do save the file again.")
     if len(shape) != 2:
         raise ShapeError(
             f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions); do name another."
@@ -211,12 +284,7 @@ def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
 
 
 def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
-    """Fill an array from a stream; a stream that ends early is a truncated file.
-
-    Raises
-    ------
-    CorruptFileError
-    """
+    """Fill an array from a stream; a stream that ends early is a truncated file. Raises CorruptFileError."""
     view = array.reshape(-1).view(np.uint8).data
     got = 0
     while got < len(view):
@@ -260,25 +328,14 @@ def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: 
 
 
 def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str = "key") -> str:
-    """Return the key to read: the one asked for, or the only matrix there is.
-
-    Parameters
-    ----------
-    key : str or None
-    found : dict of str to tuple
-        Shape of every array in the file.
-    path : path-like
-    what : str
-
-    Raises
-    ------
-    ParameterError
-    """
+    """Return the key to read among the shapes found: the one asked for, or the only matrix. Raises ParameterError."""
     if key is not None:
         if key not in found:
             raise missing_key(key, path, found, what)
         return key
     matrices = [name for name, shape in found.items() if len(shape) == 2]
+    if len(found) == 1:  # whatever it is, it is what is meant; its shape is judged later
+        return next(iter(found))
     if len(matrices) != 1:
         raise missing_key(None, path, found, what)
     return matrices[0]
@@ -289,18 +346,21 @@ def sidecar(path: Path) -> Path:
     return path / "space.json" if path.is_dir() else path.with_name(path.name + ".space.json")
 
 
-def read_space(text: str | bytes | None, path: str | Path) -> Space:
-    """Read a space from JSON; nothing there means an unknown space.
+def space_json(space: Space) -> str:
+    """Write a space as JSON."""
+    return json.dumps(space.to_dict())
 
-    Raises
-    ------
-    CorruptFileError
-    """
+
+def read_space(text: str | bytes | None, path: str | Path) -> Space:
+    """Read a space from JSON; nothing there means an unknown space. Raises CorruptFileError."""
     if not text:
         return Space()
     try:
-        return Space.from_dict(json.loads(text))
-    except (ValueError, TypeError, AttributeError) as error:
+        facts = json.loads(text)
+        if not isinstance(facts, dict) or not isinstance(facts.get("dim"), (int, type(None))):
+            raise TypeError("no object, or one with a wrong type of number")
+        return Space.from_dict(facts)
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptFileError(
             f"Got an unreadable description of the space in {path} ({error}); expected JSON; do remove or correct it."
         ) from error
@@ -309,15 +369,11 @@ def read_space(text: str | bytes | None, path: str | Path) -> Space:
 def read_sidecar(path: Path) -> Space:
     """Read the space written beside a file, if any."""
     place = sidecar(path)
-    return read_space(place.read_text(encoding="utf-8"), place) if place.is_file() else Space()
+    return read_space(place.read_bytes(), place) if place.is_file() else Space()
 
 
-def write_sidecar(path: Path, space: Space) -> None:
-    """Write, replace or remove the description beside a file, so that it never tells of an earlier one."""
-    place = sidecar(path)
-    if space == Space():
-        place.unlink(missing_ok=True)
-        return
-    temporary = place.with_name(f".{place.name}.tmp")
-    temporary.write_text(json.dumps(space.to_dict()) + "\n", encoding="utf-8")
-    os.replace(temporary, place)
+def write_all(stream: Any, array: np.ndarray) -> None:
+    """Write an array's bytes; raw files may take them in several pieces."""
+    view = array.reshape(-1).view(np.uint8).data
+    while len(view):
+        view = view[stream.write(view) :]

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
-from congruence.errors import ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Sink, Source, missing_file, read_sidecar, slice_ids, write_sidecar
+from congruence.errors import IdError, OutputExistsError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.stores._base import BATCH, Sink, Source, missing_file, read_sidecar, slice_ids, space_json
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
 
@@ -26,7 +26,13 @@ PART_ROWS = 1_000_000
 
 def _natural(path: Path) -> list[tuple[int, int | str]]:
     """Sort key under which part_10 follows part_9."""
-    return [(0, int(text)) if text.isdigit() else (1, text) for text in re.split(r"(\d+)", path.name) if text]
+    return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", path.name) if text]
+
+
+def _number(path: Path) -> int | None:
+    """Return the number a part's name ends in; ``img_emb_07`` and ``metadata_7`` belong together."""
+    found = re.search(r"(\d+)$", path.stem)
+    return int(found[1]) if found else None
 
 
 def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -45,11 +51,12 @@ class FolderSource(Source):
     path : path-like
     key : str, optional
         A sub-folder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of Parquet parts.
-    ids : pyarrow.Array or str, optional
-        Ids, or the column that holds them: in Parquet parts themselves, else in ``metadata/``, part by part.
+    ids : pyarrow.Array, str or False, optional
+        Ids, or the column that holds them: in Parquet parts themselves, else in ``metadata/``, part by part;
+        ``False`` for none.
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         folder = Path(path)
         if not folder.is_dir():
             raise missing_file(path)
@@ -65,31 +72,37 @@ class FolderSource(Source):
                 f"do name one of its sub-folders: {', '.join(inside) or 'there is none'}."
             )
         self.path = f"{path}:{key}" if key else str(path)
+        self._names = [part.name for part in parts]
         self._sources: list[Source] = []
         in_metadata = isinstance(ids, str) and parts[0].suffix == ".npy"
         for part in parts:
             if part.suffix == ".npy":
                 self._sources.append(NpySource(part))
             else:
-                self._sources.append(ParquetSource(part, column, ids if isinstance(ids, str) else None))
-        self._check(parts)
+                self._sources.append(ParquetSource(part, column, ids if isinstance(ids, (str, bool)) else None))
+        self._check(parts, ids is None)
         first = self._sources[0]
         self.n = sum(source.n for source in self._sources)
         self.dim = first.dim
         self.dtype = np.result_type(*[source.dtype for source in self._sources])
-        self._ids = None if isinstance(ids, str) else ids
+        self._ids = ids if isinstance(ids, pa.Array) else None
         if in_metadata:
             self._ids = self._metadata_ids(folder, str(ids))
         self.has_ids = self._ids is not None or first.has_ids
         own = read_sidecar(folder / key if key and (folder / key).is_dir() else folder)
         self.space = own if own != Space() else first.space
 
-    def _check(self, parts: list[Path]) -> None:
+    def _check(self, parts: list[Path], own_ids: bool) -> None:
         first = self._sources[0]
         for part, source in zip(parts, self._sources, strict=True):
             if source.dim != first.dim:
                 raise ShapeError(
                     f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width; do remove the odd part."
+                )
+            if own_ids and source.has_ids != first.has_ids:
+                with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
+                raise IdError(
+                    f"Got ids in {with_ids} and none in {without}; expected them in every part or in none; do complete them."
                 )
             if source.space.model and first.space.model and source.space.model != first.space.model:
                 raise SpaceMismatchError(
@@ -108,6 +121,11 @@ class FolderSource(Source):
             )
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
+            if _number(table) != _number(Path(source.path)):
+                raise ParameterError(
+                    f"Got {table.name} in the place of the metadata of {Path(source.path).name}; expected the same number "
+                    "in both names; do check whether a part is missing."
+                )
             names = read_parquet_column(table, column)
             if len(names) != source.n:
                 raise ShapeError(
@@ -120,15 +138,7 @@ class FolderSource(Source):
     @property
     def parts(self) -> list[tuple[str, int]]:
         """Names and row counts of the parts."""
-        return [
-            (
-                Path(source.path.rpartition(":")[0] or source.path).name
-                if isinstance(source, ParquetSource)
-                else Path(source.path).name,
-                source.n,
-            )
-            for source in self._sources
-        ]
+        return [(name, source.n) for name, source in zip(self._names, self._sources, strict=True)]
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks, never across two parts; see :meth:`Source.scan`."""
@@ -151,10 +161,15 @@ class FolderSink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         suffix = ".parquet" if self.has_ids else ".npy"
+        self._check_replaceable()
         parts = self.source_parts or []
-        if len(parts) < 2:
+        if not parts:
             count = -(-self.n // PART_ROWS)
             parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
+        if sum(rows for _, rows in parts) != self.n:
+            raise ParameterError(
+                f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}; do correct them."
+            )
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
         self._kind = ParquetSink if self.has_ids else NpySink
         self._temporary = temporary
@@ -162,11 +177,23 @@ class FolderSink(Sink):
         self._stack_parts = stack.enter_context(ExitStack())
         self._next = 0
 
+    def _check_replaceable(self) -> None:
+        """Refuse to replace a folder that holds more than parts: ``--force`` must not empty someone's home."""
+        if self.path.is_dir():
+            other = [
+                p.name for p in self.path.iterdir() if p.suffix not in (".npy", ".parquet") and p.name != "space.json"
+            ]
+            if other:
+                raise OutputExistsError(
+                    f"Got {self.path} to replace, which holds other things than parts ({', '.join(sorted(other)[:3])}); "
+                    "expected a folder of parts; do choose another name."
+                )
+
     def _begin(self) -> Sink:
         path, rows = self._plan[self._next]
         self._next += 1
         sink = self._kind(
-            path, n=rows, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, space=Space(), force=False
+            path, n=rows, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, space=Space(), force=False, atomic=False
         )
         return self._stack_parts.enter_context(sink)
 
@@ -184,4 +211,5 @@ class FolderSink(Sink):
 
     def _finish(self) -> None:
         self._stack_parts.close()
-        write_sidecar(self._temporary, self.space)
+        if self.space != Space():
+            (self._temporary / "space.json").write_text(space_json(self.space) + "\n", encoding="utf-8")

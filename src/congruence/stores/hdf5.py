@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +14,34 @@ import pyarrow as pa
 
 from congruence._extras import require
 from congruence.embeddings import Space
-from congruence.errors import CorruptFileError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
     Sink,
     Source,
+    as_text,
     check_matrix_shape,
     choose,
     missing_file,
     missing_key,
     read_space,
+    reading,
     slice_ids,
+    space_json,
     stored_dtype,
 )
-from congruence.stores.npy import space_json
+
+#: What h5py raises about damaged files.
+_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 
 
-def _open(path: str | Path) -> Any:
+@contextmanager
+def _open(path: str | Path) -> Iterator[Any]:
     h5py = require("h5py", extra="hdf5")
     if not Path(path).exists():
         raise missing_file(path)
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise CorruptFileError(
-            f"Got an unreadable HDF5 file, {path} ({error}); expected an intact file; do copy or write it again."
-        ) from error
+    with reading(path, *_DAMAGE), h5py.File(path, "r") as file:
+        yield file
 
 
 def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
@@ -60,13 +63,14 @@ class Hdf5Source(Source):
     path : path-like
     key : str, optional
         Name of the dataset; may be left out when there is only one matrix.
-    ids : pyarrow.Array, optional
+    ids : pyarrow.Array or False, optional
+        By default the dataset ``ids``, if there is one of the right length; ``False`` for none.
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         with _open(path) as file:
             shapes = _shapes(file)
-            self._key = choose(key, shapes, path)
+            self._key = choose(key.strip("/") if key else None, shapes, path)
             data = file[self._key]
             self._file, self.path = str(path), f"{path}:{self._key}"
             self.dtype = stored_dtype(data.dtype, self.path)
@@ -74,20 +78,15 @@ class Hdf5Source(Source):
             self.space = read_space(data.attrs.get(SPACE_KEY), path)
         if ids is None and shapes.get("ids") == (self.n,):
             ids = pa.array(read_hdf5_column(path, "ids").tolist(), pa.string())
-        self._ids = ids
-        self.has_ids = ids is not None
+        self._ids = ids if isinstance(ids, pa.Array) else None
+        self.has_ids = self._ids is not None
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
         with _open(self._file) as file:
             data = file[self._key]
             for start in range(after, self.n, batch):
-                try:
-                    block = np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)
-                except OSError as error:
-                    raise CorruptFileError(
-                        f"Got damaged data in {self.path} ({error}); expected an intact file; do write it again."
-                    ) from error
+                block = np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)
                 yield slice_ids(self._ids, start, start + len(block)), block
 
 
@@ -100,11 +99,12 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
     """
     with _open(path) as file:
         found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
+        key = key.strip("/") if key else None
         if key not in found:
             raise missing_key(key, path, found)
         data = file[key]
-        values = data.asstr()[:] if data.dtype.kind in "OS" else data[:]
-        return np.asarray(values).astype(str)
+        values = data.asstr()[:].astype(str) if data.dtype.kind in "OS" else data[:]
+        return as_text(np.asarray(values), f"{path}:{key}")
 
 
 class Hdf5Sink(Sink):
@@ -112,6 +112,7 @@ class Hdf5Sink(Sink):
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         h5py = require("h5py", extra="hdf5")
+        stack.enter_context(_refusals())  # around closing the file, which writes as well
         self._file = stack.enter_context(h5py.File(temporary, "w"))
         self._data = self._file.create_dataset("vectors", (self.n, self.dim), self.dtype)
         if self.space != Space():
@@ -128,3 +129,15 @@ class Hdf5Sink(Sink):
             h5py = require("h5py", extra="hdf5")
             names = pa.chunked_array(self._names).to_pylist()
             self._file.create_dataset("ids", data=names, dtype=h5py.string_dtype())
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Give the system's refusals, which HDF5 reports in the text of errors of its own, their number back."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        found = re.search(r"errno = (\d+)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error

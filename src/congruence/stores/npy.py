@@ -5,45 +5,68 @@ A mapped file counts towards the resident memory of a process page by page; plai
 
 from __future__ import annotations
 
-import json
+import os
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
-from congruence.embeddings import Space
-from congruence.errors import CorruptFileError, ParameterError
+from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
     Sink,
     Source,
+    as_text,
     check_matrix_shape,
     choose,
     missing_file,
     missing_key,
     read_exactly,
     read_sidecar,
+    reading,
     scan_rows,
     slice_ids,
     stored_dtype,
-    write_sidecar,
+    write_all,
+)
+
+#: What zipfile and zlib raise about damaged archives; NotImplementedError and RuntimeError are an unknown compression
+#: and a password, of which a flipped bit can make either.
+_ZIP_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    KeyError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
 )
 
 
 def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            return np.lib.format.read_array_header_1_0(stream)
-        return np.lib.format.read_array_header_2_0(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+    with reading(path, ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError, RecursionError):
+        first = np.lib.format.read_magic(stream) == (1, 0)
+        header = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(stream)
+    return header
+
+
+def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
+    """Notice a truncated array before any work, and before memory for it is asked for."""
+    expected = dtype.itemsize
+    for size in shape:
+        expected *= size
+    if available < expected and not dtype.hasobject:
         raise CorruptFileError(
-            f"Got something in {path} that does not begin like an .npy array ({error}); expected one; do save it again."
-        ) from error
+            f"Got a truncated array in {path}: {expected - available} of {expected} bytes are missing; "
+            "expected the whole array; do copy or save it again."
+        )
 
 
 class NpySource(Source):
@@ -57,28 +80,27 @@ class NpySource(Source):
     ids : pyarrow.Array, optional
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         self.path = str(path)
         if key is not None:
             raise ParameterError(
                 f"Got key {key!r} for {path}; expected none, since an .npy holds one array; do drop it."
             )
-        self._ids = ids
-        self.has_ids = ids is not None
-        try:
-            with open(path, "rb") as stream:
-                shape, self._fortran, self._stored = _read_header(stream, self.path)
-                self._offset = stream.tell()
-        except FileNotFoundError:
-            raise missing_file(path) from None
+        self._ids = ids if isinstance(ids, pa.Array) else None
+        self.has_ids = self._ids is not None
+        with reading(path), open(path, "rb") as stream:
+            shape, self._fortran, self._stored = _read_header(stream, self.path)
+            self._offset = stream.tell()
+            size = os.fstat(stream.fileno()).st_size
         self.dtype = stored_dtype(self._stored, self.path)
         self.n, self.dim = check_matrix_shape(shape, self.path)
+        _check_size(shape, self._stored, size - self._offset, self.path)
         self.space = read_sidecar(Path(path))
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
         row = after
-        with open(self.path, "rb", buffering=0) as stream:
+        with reading(self.path), open(self.path, "rb", buffering=0) as stream:
             if self._fortran:
                 blocks = self._scan_columns(stream, after, batch)
             else:
@@ -105,6 +127,8 @@ class NpySource(Source):
 class NpySink(Sink):
     """Writes a ``.npy`` file; the space goes to ``<name>.space.json``, ids are not kept."""
 
+    sidecar = True
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         _write_header(self._file, (self.n, self.dim), self.dtype)
@@ -112,8 +136,35 @@ class NpySink(Sink):
     def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
         write_all(self._file, vectors)
 
-    def _finish(self) -> None:
-        write_sidecar(self.path, self.space)
+
+def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
+    """Read a one-dimensional ``.npy`` of text or numbers as strings.
+
+    Raises
+    ------
+    ParameterError, ShapeError, DtypeError, CorruptFileError
+    """
+    if key is not None:
+        raise ParameterError(f"Got key {key!r} for {path}; expected none, since an .npy holds one array; do drop it.")
+    with reading(path), open(path, "rb") as stream:
+        return _read_column(stream, os.fstat(stream.fileno()).st_size, str(path))
+
+
+def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
+    start = stream.tell()
+    shape, _, dtype = _read_header(stream, path)
+    if dtype.hasobject:
+        raise DtypeError(
+            f"Got objects in {path}; expected text or numbers; do save it as strings, .astype(str), "
+            "since objects need pickle, which is never loaded."
+        )
+    if len(shape) != 1:
+        raise ShapeError(f"Got an array of shape {shape} in {path}; expected one entry a row; do name a flat column.")
+    _check_size(shape, dtype, size - (stream.tell() - start), path)
+    column = np.empty(shape, dtype)
+    if column.nbytes:
+        read_exactly(stream, column, path)
+    return as_text(column, path)
 
 
 def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -121,11 +172,13 @@ def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-def write_all(stream: Any, array: np.ndarray) -> None:
-    """Write an array's bytes; raw files may take them in several pieces."""
-    view = array.reshape(-1).view(np.uint8).data
-    while len(view):
-        view = view[stream.write(view) :]
+@contextmanager
+def _open_npz(path: str | Path) -> Iterator[zipfile.ZipFile]:
+    with reading(path, *_ZIP_DAMAGE):
+        if not Path(path).is_file():
+            raise missing_file(path)
+        with zipfile.ZipFile(path) as archive:
+            yield archive
 
 
 def _npz_shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...]]:
@@ -137,17 +190,6 @@ def _npz_shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...
     return shapes
 
 
-def _open_npz(path: str | Path) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except (zipfile.BadZipFile, OSError) as error:
-        raise CorruptFileError(
-            f"Got an unreadable .npz, {path} ({error}); expected the archive numpy.savez writes; do save it again."
-        ) from error
-
-
 class NpzSource(Source):
     """Rows of one array in a ``.npz`` archive, stored or deflated.
 
@@ -156,36 +198,30 @@ class NpzSource(Source):
     path : path-like
     key : str, optional
         Name of the array; may be left out when there is only one matrix.
-    ids : pyarrow.Array, optional
+    ids : pyarrow.Array or False, optional
+        By default the array ``ids``, if there is one of the right length; ``False`` for none.
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         with _open_npz(path) as archive:
             shapes = _npz_shapes(archive, str(path))
             self._key = choose(key, shapes, path)
+            self._file, self.path = str(path), f"{path}:{self._key}"
             with archive.open(self._key + ".npy") as member:
-                shape, self._fortran, self._stored = _read_header(member, f"{path}:{self._key}")
-            own = "ids" if ids is None and shapes.get("ids") == shape[:1] and self._key != "ids" else None
-        self._file = str(path)
-        self.path = f"{path}:{self._key}"
-        self.dtype = stored_dtype(self._stored, self.path)
-        self.n, self.dim = check_matrix_shape(shape, self.path)
-        self._ids = pa.array(read_npz_column(path, own).tolist(), pa.string()) if own else ids
+                shape, self._fortran, self._stored = _read_header(member, self.path)
+                header = member.tell()
+            self.dtype = stored_dtype(self._stored, self.path)
+            self.n, self.dim = check_matrix_shape(shape, self.path)
+            size = archive.getinfo(self._key + ".npy").file_size
+            _check_size(shape, self._stored, size - header, self.path)
+        if ids is None and shapes.get("ids") == (self.n,):
+            ids = pa.array(read_npz_column(path, "ids").tolist(), pa.string())
+        self._ids = ids if isinstance(ids, pa.Array) else None
         self.has_ids = self._ids is not None
         self.space = read_sidecar(Path(path))
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
-        try:
-            yield from self._scan(after, batch)
-        except (zipfile.BadZipFile, EOFError, OSError) as error:
-            if isinstance(error, CorruptFileError):
-                raise
-            raise CorruptFileError(
-                f"Got a damaged array in {self.path} ({error}); expected intact data; do copy or save it again."
-            ) from error
-
-    def _scan(self, after: int, batch: int) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         row = after
         with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:
             _read_header(member, self.path)
@@ -209,24 +245,20 @@ def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError, CorruptFileError
+    ParameterError, DtypeError, CorruptFileError
     """
     with _open_npz(path) as archive:
-        shapes = _npz_shapes(archive, str(path))
-    found = {name: shape for name, shape in shapes.items() if len(shape) == 1}
-    if key not in found:
-        raise missing_key(key, path, found)
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            return data[key].astype(str)
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
-        raise CorruptFileError(
-            f"Got an unreadable column {key!r} in {path} ({error}); expected text or numbers; do save it again."
-        ) from error
+        found = {name: shape for name, shape in _npz_shapes(archive, str(path)).items() if len(shape) == 1}
+        if key not in found:
+            raise missing_key(key, path, found)
+        with archive.open(f"{key}.npy") as member:
+            return _read_column(member, archive.getinfo(f"{key}.npy").file_size, f"{path}:{key}")
 
 
 class NpzSink(Sink):
     """Writes a ``.npz`` with ``vectors`` and, when there are ids, ``ids``; nothing is compressed."""
+
+    sidecar = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._archive = stack.enter_context(zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED))
@@ -245,12 +277,6 @@ class NpzSink(Sink):
         self._member.close()
         if self._names:
             names = np.array(pa.chunked_array(self._names).to_pylist(), dtype=str)
-            with self._archive.open("ids.npy", "w") as member:
+            with self._archive.open("ids.npy", "w", force_zip64=True) as member:
                 _write_header(member, names.shape, names.dtype)
                 write_all(member, names.view(np.uint8))
-        write_sidecar(self.path, self.space)
-
-
-def space_json(space: Space) -> str:
-    """Write a space as JSON for a format's metadata."""
-    return json.dumps(space.to_dict())

@@ -7,6 +7,7 @@ the bytes. The library's own reader maps the whole file, which would count towar
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,23 +17,25 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
-from congruence.errors import CorruptFileError, DtypeError
+from congruence.errors import DtypeError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
     Sink,
     Source,
+    as_text,
     check_matrix_shape,
     choose,
-    missing_file,
     missing_key,
     read_exactly,
     read_space,
+    reading,
     scan_rows,
     slice_ids,
+    space_json,
     stored_dtype,
+    write_all,
 )
-from congruence.stores.npy import space_json, write_all
 
 _DTYPES = {
     "F64": "<f8",
@@ -43,6 +46,9 @@ _DTYPES = {
     "I32": "<i4",
     "I16": "<i2",
     "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
     "U8": "u1",
     "BOOL": "?",
 }
@@ -53,31 +59,19 @@ _MAX_HEADER = 100_000_000
 
 def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
     """Return the header and the offset of the first data byte, having checked that all data are there."""
-    try:
-        with open(path, "rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(0)
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, _MAX_HEADER):
-                raise ValueError(f"a header of {length} bytes in a file of {size}")
-            header = json.loads(stream.read(length))
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFileError(
-            f"Got a damaged .safetensors header in {path} ({error}); expected an intact file; do copy it again."
-        ) from error
-    start = 8 + length
-    try:
+    with reading(path, KeyError, TypeError, ValueError, RecursionError), open(path, "rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(0)
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(size - 8, _MAX_HEADER):
+            raise ValueError(f"a header of {length} bytes in a file of {size}")
+        header = json.loads(stream.read(length))
+        start = 8 + length
         if not isinstance(header, dict):
             raise ValueError("the header is no object")
         for name, entry in header.items():
             if name != "__metadata__":
                 _check_entry(name, entry, size - start)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFileError(
-            f"Got a truncated or damaged .safetensors, {path} ({error}); expected an intact file; do copy it again."
-        ) from error
     return header, start
 
 
@@ -91,6 +85,8 @@ def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
         raise ValueError(f"tensor {name!r} ends at byte {last} of {available}")
     if not isinstance(entry["dtype"], str):
         raise ValueError(f"tensor {name!r} has no dtype")
+    if (stored := _DTYPES.get(entry["dtype"])) and last - first != math.prod(shape) * np.dtype(stored).itemsize:
+        raise ValueError(f"tensor {name!r} has {last - first} bytes for {entry['dtype']} {shape}")
 
 
 class SafetensorsSource(Source):
@@ -104,7 +100,7 @@ class SafetensorsSource(Source):
     ids : pyarrow.Array, optional
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         header, start = _read_header(path)
         metadata = header.pop("__metadata__", None)
         metadata = metadata if isinstance(metadata, dict) else {}
@@ -119,21 +115,15 @@ class SafetensorsSource(Source):
         self._stored = np.dtype(_DTYPES[entry["dtype"]])
         self.dtype = np.dtype(np.float32) if self._bfloat else stored_dtype(self._stored, self.path)
         self.n, self.dim = check_matrix_shape(tuple(entry["shape"]), self.path)
-        first, last = entry["data_offsets"]
-        if last - first != self.n * self.dim * self._stored.itemsize:
-            raise CorruptFileError(
-                f"Got {last - first} bytes for a {self.n} × {self.dim} {entry['dtype']} tensor in {self.path}; "
-                "expected its size; do copy the file again."
-            )
-        self._offset = start + first
-        self._ids = ids
-        self.has_ids = ids is not None
+        self._offset = start + entry["data_offsets"][0]
+        self._ids = ids if isinstance(ids, pa.Array) else None
+        self.has_ids = self._ids is not None
         self.space = read_space(metadata.get(SPACE_KEY), path)
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
         row = after
-        with open(self._file, "rb", buffering=0) as stream:
+        with reading(self._file), open(self._file, "rb", buffering=0) as stream:
             stream.seek(self._offset + after * self.dim * self._stored.itemsize)
             dtype = self._stored if self._bfloat else self.dtype
             for block in scan_rows(stream, self.n - after, self.dim, self._stored, dtype, batch, self.path):
@@ -148,18 +138,21 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError, CorruptFileError
+    ParameterError, DtypeError, CorruptFileError
     """
     header, start = _read_header(path)
     header.pop("__metadata__", None)
     found = {name: tuple(entry["shape"]) for name, entry in header.items() if len(entry["shape"]) == 1}
-    if key not in found or header[key]["dtype"] not in _DTYPES:
+    if key not in found:
         raise missing_key(key, path, found)
-    column = np.empty(found[key], dtype=_DTYPES[header[key]["dtype"]])
-    with open(path, "rb") as stream:
+    stored = header[key]["dtype"]
+    if stored not in _DTYPES or stored == "BF16":
+        raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers; do convert the tensor.")
+    column = np.empty(found[key], dtype=_DTYPES[stored])
+    with reading(path), open(path, "rb") as stream:
         stream.seek(start + header[key]["data_offsets"][0])
         read_exactly(stream, column, str(path))
-    return column.astype(str)
+    return as_text(column, str(path))
 
 
 class SafetensorsSink(Sink):
@@ -179,7 +172,7 @@ class SafetensorsSink(Sink):
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)  # data must begin at a multiple of eight
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
-        self._file.write(len(text).to_bytes(8, "little") + text)
+        write_all(self._file, np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
         write_all(self._file, vectors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,16 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
+from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
     Sink,
     Source,
-    missing_file,
     missing_key,
     read_sidecar,
+    reading,
     slice_ids,
-    write_sidecar,
 )
 
 _ID_NAMES = ("id", "ids")
@@ -39,7 +39,7 @@ class _TextSource(Source):
         self._matrix = np.array(rows, dtype=np.float64)
         self.n, self.dim = self._matrix.shape
         self.dtype = self._matrix.dtype
-        self._ids = ids if ids is not None else (pa.array(names, pa.string()) if names is not None else None)
+        self._ids = pa.array(names, pa.string()) if names is not None else ids
         self.has_ids = self._ids is not None
         self.space = read_sidecar(Path(path))
 
@@ -52,15 +52,10 @@ class _TextSource(Source):
 
 def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """Return the header and an iterator over (line number, cells)."""
-    try:
-        with open(path, newline="", encoding="utf-8") as stream:
-            lines = [(number, cells) for number, cells in enumerate(csv.reader(stream), 1) if cells]
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise CorruptFileError(
-            f"Got an unreadable .csv, {path} ({error}); expected UTF-8 text; do convert it."
-        ) from error
+    # A spreadsheet may put a byte order mark first, which would become part of the first name.
+    with reading(path, UnicodeDecodeError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
+        reader = csv.reader(stream)
+        lines = [(reader.line_num, cells) for cells in reader if cells]
     if not lines:
         raise ShapeError(f"Got an empty file, {path}; expected a header and rows; do check it.")
     return lines[0][1], iter(lines[1:])
@@ -74,18 +69,24 @@ class CsvSource(_TextSource):
     path : path-like
     key : str, optional
         Use the columns whose names begin so; by default all but the id column.
-    ids : pyarrow.Array or str, optional
-        Ids, or the column that holds them.
+    ids : pyarrow.Array, str or False, optional
+        Ids, or the column that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         self.path = f"{path}:{key}" if key else str(path)
         header, lines = _read_csv(path)
-        id_name = ids if isinstance(ids, str) else next((name for name in _ID_NAMES if name in header), None)
+        id_name = ids if isinstance(ids, str) else None
+        if id_name is None:  # an id column is no dimension, whether it is used or not
+            id_name = next((name for name in _ID_NAMES if name in header), None)
+        elif id_name not in header:
+            raise missing_key(id_name, path, {name: "" for name in header}, "id column")
         wanted = [j for j, name in enumerate(header) if name != id_name and (key is None or name.startswith(key))]
         if not wanted:
             raise missing_key(key, path, {name: "" for name in header}, "column")
-        id_column = header.index(id_name) if id_name in header else None
+        self._check_header([header[j] for j in wanted])
+        named = id_name is not None and (ids is None or isinstance(ids, str))
+        id_column = header.index(str(id_name)) if named else None
         rows: list[list[float]] = []
         names: list[str] = []
         for number, cells in lines:
@@ -94,35 +95,43 @@ class CsvSource(_TextSource):
                     f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header; "
                     "do correct the line."
                 )
-            try:
-                rows.append([float(cells[j]) for j in wanted])
-            except ValueError:
-                bad = next(j for j in wanted if not _is_number(cells[j]))
+            bad = next((j for j in wanted if not _is_number(cells[j])), None)
+            if bad is not None:
                 raise DtypeError(
                     f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number; "
                     "do correct it, or name the vector columns' common prefix as path:prefix."
-                ) from None
+                )
+            rows.append([float(cells[j]) for j in wanted])
             if id_column is not None:
                 names.append(cells[id_column])
-        self._keep(path, rows, names if id_column is not None else None, None if isinstance(ids, str) else ids)
+        self._keep(path, rows, names if named else None, ids if isinstance(ids, pa.Array) else None)
+
+    def _check_header(self, wanted: list[str]) -> None:
+        """Notice a first line that is data, and the unnamed column of row numbers that pandas writes."""
+        if "" in wanted:
+            raise ParameterError(
+                f"Got a column without a name in {self.path}; expected names (pandas writes its index so); do save it with "
+                "index=False, or name the vector columns' common prefix as path:prefix."
+            )
+        # Names 0, 1, 2, … are what pandas gives unnamed columns.
+        if all(_is_number(name) for name in wanted) and wanted != [str(j) for j in range(len(wanted))]:
+            raise ParameterError(
+                f"Got numbers in the first line of {self.path}; expected a header with names; do add one, or the first "
+                "vector would be lost."
+            )
+
+
+#: Python reads more as a number, underscores for one.
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return _NUMBER.fullmatch(text) is not None
 
 
 def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            lines = stream.readlines()
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got an unreadable .jsonl, {path} ({error}); expected UTF-8; do convert it.") from error
+    with reading(path, UnicodeDecodeError), open(path, encoding="utf-8-sig") as stream:
+        lines = stream.readlines()
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
@@ -144,11 +153,11 @@ class JsonlSource(_TextSource):
     path : path-like
     key : str, optional
         Field of the vector; ``vector`` or ``embedding`` by default.
-    ids : pyarrow.Array or str, optional
-        Ids, or the field that holds them.
+    ids : pyarrow.Array, str or False, optional
+        Ids, or the field that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | None = None) -> None:
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         self.path = f"{path}:{key}" if key else str(path)
         id_name = ids if isinstance(ids, str) else None
         rows: list[list[float]] = []
@@ -156,12 +165,14 @@ class JsonlSource(_TextSource):
         for number, record in _read_jsonl(path):
             if key is None:
                 key = next((name for name in _VECTOR_NAMES if name in record), None)
-            if id_name is None and not rows:
+            if ids is None and not rows:
                 id_name = next((name for name in _ID_NAMES if name in record), None)
+            if key is None:
+                raise missing_key(None, path, {name: "" for name in record}, "field")
             if key not in record:
                 raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
             vector = record[key]
-            if not isinstance(vector, list) or not all(isinstance(x, (int, float)) for x in vector):
+            if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):  # true is no number
                 raise DtypeError(
                     f"Got no list of numbers as {key!r} in line {number} of {path}; expected one; do correct it."
                 )
@@ -169,14 +180,24 @@ class JsonlSource(_TextSource):
                 raise ShapeError(
                     f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before; do correct it."
                 )
-            rows.append([float(x) for x in vector])
+            try:
+                rows.append([float(x) for x in vector])
+            except OverflowError:
+                raise DtypeError(
+                    f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones; do correct it."
+                ) from None
             if id_name is not None:
                 if id_name not in record:
                     raise ParameterError(
                         f"Got no {id_name!r} in line {number} of {path}; expected one a line; do add it."
                     )
+                if type(record[id_name]) not in (str, int):
+                    raise IdError(
+                        f"Got {json.dumps(record[id_name])[:50]} as {id_name!r} in line {number} of {path}; "
+                        "expected text or a whole number; do correct it."
+                    )
                 names.append(str(record[id_name]))
-        self._keep(path, rows, names if id_name is not None else None, None if isinstance(ids, str) else ids)
+        self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
@@ -184,13 +205,21 @@ def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
 
     Raises
     ------
-    ParameterError
+    ParameterError, ShapeError
     """
     header, lines = _read_csv(path)
     if key not in header:
         raise missing_key(key, path, {name: "" for name in header}, "column")
     place = header.index(key)
-    return np.array([cells[place] if place < len(cells) else "" for _, cells in lines], dtype=str)
+    column = []
+    for number, cells in lines:
+        if len(cells) != len(header):
+            raise ShapeError(
+                f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header; "
+                "do correct the line."
+            )
+        column.append(cells[place])
+    return np.array(column, dtype=str)
 
 
 def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
@@ -215,16 +244,20 @@ def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
     ------
     FileError, CorruptFileError
     """
-    try:
-        return np.array(Path(path).read_text(encoding="utf-8").splitlines(), dtype=str)
-    except FileNotFoundError:
-        raise missing_file(path) from None
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got an unreadable text, {path} ({error}); expected UTF-8; do convert it.") from error
+    if key is not None:
+        raise ParameterError(
+            f"Got key {key!r} for {path}; expected none, since a .txt has one entry a line; do drop it."
+        )
+    with reading(path, UnicodeDecodeError):
+        text = Path(path).read_text(encoding="utf-8-sig")
+    # Not splitlines(), which would also break at form feeds and Unicode's separators.
+    return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=str)
 
 
 class CsvSink(Sink):
     """Writes a ``.csv`` with a header: ``id`` when there are ids, then ``v0``, ``v1`` and so on."""
+
+    sidecar = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
@@ -236,12 +269,11 @@ class CsvSink(Sink):
             numbers = [str(x) for x in row]  # the shortest text that reads back to the same number
             self._writer.writerow([name, *numbers] if self.has_ids else numbers)
 
-    def _finish(self) -> None:
-        write_sidecar(self.path, self.space)
-
 
 class JsonlSink(Sink):
     """Writes a ``.jsonl`` with ``id`` (when there are ids) and ``vector`` on each line."""
+
+    sidecar = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(open(temporary, "w", encoding="utf-8"))
@@ -252,6 +284,3 @@ class JsonlSink(Sink):
             record: dict[str, Any] = {"id": name} if self.has_ids else {}
             record["vector"] = [float(str(x)) for x in row]
             self._file.write(json.dumps(record) + "\n")
-
-    def _finish(self) -> None:
-        write_sidecar(self.path, self.space)

@@ -1,0 +1,347 @@
+"""Whatever a file holds, the reader answers with rows or with an error of the library's tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zipfile
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from congruence import Space
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DtypeError,
+    FileError,
+    IdError,
+    OutputExistsError,
+    ParameterError,
+    ShapeError,
+)
+from congruence.stores import FORMATS, open_sink, open_source, parse_spec, read_column, read_embeddings
+
+RNG = np.random.default_rng(0)
+IDS = [f"i{k}" for k in range(40)]
+X = RNG.standard_normal((40, 4)).astype(np.float32)
+
+
+def write(path, X=X, ids=None, **options):
+    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, **options) as sink:
+        sink.write(None if ids is None else pa.array(ids), X)
+    return path
+
+
+# ------------------------------------------------------------------ damage
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    home = tmp_path_factory.mktemp("intact")
+    files = {suffix: write(home / f"v{suffix}", ids=IDS).read_bytes() for suffix in FORMATS if suffix}
+    np.savez_compressed(home / "d.npz", vectors=X, ids=np.array(IDS))
+    files["deflated.npz"] = (home / "d.npz").read_bytes()
+    pq.write_table(pa.table({"id": IDS, "v": list(X)}), home / "z.parquet", compression="zstd")
+    files["zstd.parquet"] = (home / "z.parquet").read_bytes()
+    return files
+
+
+@pytest.mark.parametrize("suffix", [*(s for s in FORMATS if s), "deflated.npz", "zstd.parquet"])
+@settings(max_examples=150)
+@given(data=st.data())
+def test_damage_never_shows_another_librarys_traceback(suffix, intact, data, tmp_path_factory):
+    raw = bytearray(intact[suffix])
+    for _ in range(data.draw(st.integers(0, 3))):
+        # Half of the changes hit the first or last bytes, where the structure is.
+        place = data.draw(
+            st.integers(0, len(raw) - 1) | st.integers(0, 200) | st.integers(len(raw) - 300, len(raw) - 1)
+        )
+        raw[place % len(raw)] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw)))]
+    path = tmp_path_factory.mktemp("b") / f"v{suffix}"
+    path.write_bytes(raw)
+    with contextlib.suppress(CongruenceError):
+        assert read_embeddings(path).vectors.ndim == 2
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5"])
+def test_every_truncation_is_noticed(suffix, intact, tmp_path):
+    raw, path = intact[suffix], tmp_path / f"v{suffix}"
+    for keep in np.linspace(0, len(raw) - 1, 60).astype(int):
+        path.write_bytes(raw[:keep])
+        with pytest.raises(CorruptFileError, match="Got"):
+            read_embeddings(path)
+
+
+def test_a_truncated_array_is_refused_before_memory_is_asked_for(tmp_path):
+    with open(tmp_path / "a.npy", "wb") as stream:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 768)}
+        np.lib.format.write_array_header_1_0(stream, header)
+    for read in (open_source, read_embeddings):
+        with pytest.raises(CorruptFileError, match="truncated"):
+            read(tmp_path / "a.npy")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.write(tmp_path / "a.npy", "v.npy")
+    with pytest.raises(CorruptFileError, match="truncated"):
+        open_source(tmp_path / "a.npz")
+    header = json.dumps({"v": {"dtype": "F32", "shape": [10**12, 768], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(CorruptFileError, match="8 bytes for F32"):
+        open_source(tmp_path / "a.safetensors")
+
+
+def test_a_header_that_python_cannot_even_split_into_words(tmp_path):
+    write(tmp_path / "a.npy")
+    raw = (tmp_path / "a.npy").read_bytes()
+    (tmp_path / "a.npy").write_bytes(raw.replace(b"}", b" "))
+    with pytest.raises(CorruptFileError):
+        open_source(tmp_path / "a.npy")
+
+
+def test_folders_and_files_in_each_others_place(tmp_path):
+    (tmp_path / "d.txt").mkdir()
+    with pytest.raises(FileError, match="folder"):
+        read_column(tmp_path / "d.txt")
+    with pytest.raises(ParameterError, match="no .npy or .parquet parts"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", '{"dim": "x"}', '{"modality": "smell"}', '{"dim": 9}'])
+def test_a_bad_description_of_the_space(text, tmp_path):
+    write(tmp_path / "a.npy")
+    (tmp_path / "a.npy.space.json").write_text(text)
+    with pytest.raises(CongruenceError, match=r"a\.npy\.space\.json|said to be 9-d"):
+        read_embeddings(tmp_path / "a.npy")
+    (tmp_path / "a.npy.space.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(CorruptFileError):
+        read_embeddings(tmp_path / "a.npy")
+
+
+# ------------------------------------------------------------------ sinks hold callers to their word
+
+
+@pytest.mark.parametrize("suffix", list(FORMATS))
+def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
+    path = tmp_path / f"v{suffix}"
+    for block in (X[:, :3], X[:, [0, 1, 2, 3, 0]], X[:, 0], np.vstack([X, X[:1]])):
+        with pytest.raises(ShapeError, match="announced"), open_sink(path, n=40, dim=4) as sink:
+            sink.write(None, block)
+    for ids in (None, pa.array(IDS[:3]), pa.array([*IDS[:-1], None])):
+        with pytest.raises(IdError, match="one a row"), open_sink(path, n=40, dim=4, has_ids=True) as sink:
+            sink.write(ids, X)
+    with pytest.raises(DtypeError, match="range of float16"), open_sink(path, n=1, dim=1, dtype="f2") as sink:
+        sink.write(None, np.array([[1e6]]))
+    for n, dim in ((0, 4), (4, 0), (-1, 4), (2.5, 4)):
+        with pytest.raises(ParameterError):
+            open_sink(path, n=n, dim=dim)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [s for s in FORMATS if s not in (".npy", ".safetensors")])
+def test_ids_may_be_numbers_and_are_left_out_when_not_announced(suffix, tmp_path):
+    write(tmp_path / f"n{suffix}", ids=list(range(40)))
+    assert read_embeddings(tmp_path / f"n{suffix}").ids.tolist() == [str(k) for k in range(40)]
+    assert not read_embeddings(tmp_path / f"n{suffix}", ids=False).has_ids
+    with open_sink(tmp_path / f"o{suffix}", n=40, dim=4) as sink:
+        sink.write(pa.array(IDS), X)
+    assert not open_source(tmp_path / f"o{suffix}").has_ids
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".jsonl"])
+def test_the_description_beside_a_file_shares_its_fate(suffix, tmp_path):
+    path, beside = tmp_path / f"v{suffix}", tmp_path / f"v{suffix}.space.json"
+    write(path, space=Space("one"))
+    before = beside.read_text()
+    with pytest.raises(KeyboardInterrupt), open_sink(path, n=9, dim=4, space=Space("two"), force=True) as sink:
+        sink.write(None, X[:5])
+        raise KeyboardInterrupt
+    assert beside.read_text() == before
+    write(path, space=Space("two"), force=True)
+    assert open_source(path).space == Space("two")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, beside.name]
+    write(path, force=True)
+    assert not beside.exists()
+
+
+def test_force_does_not_empty_a_folder_of_other_things(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("years of work")
+    with pytest.raises(OutputExistsError, match=r"thesis\.txt"):
+        write(tmp_path / "home", force=True)
+    assert (tmp_path / "home" / "thesis.txt").read_text() == "years of work"
+    assert [p.name for p in tmp_path.iterdir()] == ["home"]
+
+
+def test_parts_must_add_up_and_may_be_taken_from_a_source(tmp_path):
+    with pytest.raises(ParameterError, match="39 rows in all"):
+        write(tmp_path / "o", parts=[("a", 30), ("b", 9)])
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "img_emb_0.npy", X)
+    write(tmp_path / "out", like=open_source(tmp_path / "in"))
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["img_emb_0.npy"]
+    write(tmp_path / "cut", like=open_source(tmp_path / "in" / "img_emb_0.npy"))
+    assert [p.name for p in (tmp_path / "cut").iterdir()] == ["part_0.npy"]
+
+
+# ------------------------------------------------------------------ keys and ids
+
+
+def test_keys_may_hold_slashes_and_colons(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/v"], file["g/names"], file["w"] = X, IDS, X
+    assert read_embeddings(f"{tmp_path}/a.h5:g/v", ids="g/names").ids.tolist() == IDS
+    assert open_source(f"{tmp_path}/a.h5:/g/v").n == 40
+    np.savez(tmp_path / "a.npz", **{"x/y": X, "c:d": X[:7]})
+    assert open_source(f"{tmp_path}/a.npz:x/y").n == 40
+    assert open_source(f"{tmp_path}/a.npz:c:d").n == 7
+    assert parse_spec("no/such.h5:g/v") == ("no/such.h5", "g/v")
+    assert parse_spec("C:\\x.npz:k") == ("C:\\x.npz", "k")
+    assert parse_spec("x.npy:") == ("x.npy:", None)
+
+
+def test_a_missing_key_lists_what_there_is(tmp_path):
+    write(tmp_path / "a.safetensors")
+    write(tmp_path / "a.h5", ids=IDS)
+    for suffix in (".safetensors", ".h5"):
+        with pytest.raises(ParameterError, match=r"vectors \(40, 4\)"):
+            open_source(f"{tmp_path}/a{suffix}:z")
+    with pytest.raises(ParameterError, match=r"vector fixed_size_list<.*float.*>\[4\]"):
+        open_source(f"{write(tmp_path / 'a.parquet')}:z")
+    for path in (write(tmp_path / "b.parquet", ids=IDS), write(tmp_path / "b.csv", ids=IDS)):
+        with pytest.raises(ParameterError, match="'z'"):
+            open_source(path, ids="z")
+        with pytest.raises(ParameterError, match="'z'"):
+            read_column(f"{path}:z")
+
+
+def test_ids_that_cannot_be(tmp_path):
+    write(tmp_path / "a.npy")
+    (tmp_path / "n.txt").write_text("\n".join(IDS))
+    assert read_embeddings(tmp_path / "a.npy", ids=tmp_path / "n.txt").ids.tolist() == IDS
+    with pytest.raises(ParameterError, match="holds one array"):
+        open_source(tmp_path / "a.npy", ids="names")
+    with pytest.raises(FileError, match=r"no file at nothing\.txt"):
+        open_source(tmp_path / "a.npy", ids="nothing.txt")
+    with pytest.raises(ParameterError, match="ids=True"):
+        open_source(tmp_path / "a.npy", ids=True)
+    np.savez(tmp_path / "a.npz", v=X, ids=np.array(IDS, dtype=object))
+    with pytest.raises(DtypeError, match="pickle"):
+        open_source(tmp_path / "a.npz")
+    assert not open_source(tmp_path / "a.npz", ids=False).has_ids
+    np.savez(tmp_path / "b.npz", v=X, ids=np.array([f"ü{k}".encode() for k in range(40)]))
+    assert read_embeddings(tmp_path / "b.npz").ids[0] == "ü0"
+    pq.write_table(pa.table({"id": [b"\xff"], "v": [[1.0]]}), tmp_path / "c.parquet")
+    with pytest.raises(CorruptFileError):
+        read_embeddings(tmp_path / "c.parquet")
+
+
+def test_columns_that_cannot_be(tmp_path):
+    np.save(tmp_path / "a.npy", np.array(IDS))
+    for spec, error in (
+        (f"{tmp_path}/a.npy:k", ParameterError),
+        (f"{write(tmp_path / 'b.npy')}", ShapeError),
+        (f"{write(tmp_path / 'c.npz')}:vectors", ParameterError),
+        (f"{tmp_path}/none.csv:k", FileError),
+    ):
+        with pytest.raises(error, match="Got"):
+            read_column(spec)
+    (tmp_path / "a.txt").write_text("a\x0cb\nc\u2028d\n\n", encoding="utf-8")
+    assert read_column(tmp_path / "a.txt").tolist() == ["a\x0cb", "c\u2028d", ""]
+    with pytest.raises(ParameterError, match="one entry a line"):
+        read_column(f"{tmp_path}/a.txt:k")
+
+
+def test_a_parquet_row_is_named_by_number_and_id(tmp_path):
+    for rows, kind, words in (
+        ([[1.0, 2.0], [3.0]], pa.list_(pa.float64()), r"1 numbers in row 1 \(id 'b'\)"),
+        ([[1.0, 2.0], None], pa.list_(pa.float32(), 2), r"missing vector in row 1 \(id 'b'\)"),
+        ([[1.0, 2.0], [1.0, None]], pa.list_(pa.float32(), 2), r"missing numbers in row 1 \(id 'b'\)"),
+        ([None, [1.0]], pa.list_(pa.float64()), "missing vector in row 0"),
+        ([[], [1.0]], pa.list_(pa.float64()), "empty vector in row 0"),
+    ):
+        pq.write_table(pa.table({"id": ["a", "b"], "v": pa.array(rows, kind)}), tmp_path / "a.parquet")
+        with pytest.raises(ShapeError, match=words):
+            read_embeddings(tmp_path / "a.parquet")
+
+
+# ------------------------------------------------------------------ text by hand
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ("1.5,2\n3,4\n", ParameterError, "numbers in the first line"),
+        ("1,2\n3,4\n", ParameterError, "numbers in the first line"),
+        (",a,b\n0,1,2\n", ParameterError, "without a name"),
+        ("id,a\nx,1_0\n", DtypeError, "'1_0' in line 2, column 'a'"),
+        ('id,a\n"x\ny",1\nz,?\n', DtypeError, "'[?]' in line 4"),
+        ("id,a\n", ShapeError, "no vectors"),
+        ("", ShapeError, "empty file"),
+    ],
+)
+def test_a_csv_that_cannot_be(text, error, words, tmp_path):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(error, match=words):
+        read_embeddings(tmp_path / "a.csv")
+
+
+def test_a_csv_of_a_spreadsheet_and_of_pandas(tmp_path):
+    (tmp_path / "a.csv").write_text("\ufeffid,a\nx,1\n", encoding="utf-8")
+    assert read_embeddings(tmp_path / "a.csv").ids.tolist() == ["x"]
+    (tmp_path / "a.csv").write_text("0,1\n1,2\n")
+    assert read_embeddings(tmp_path / "a.csv").vectors.tolist() == [[1, 2]]
+    (tmp_path / "a.csv").write_text("id,a,b\nx,1,2\n")
+    assert read_embeddings(tmp_path / "a.csv", ids=False).vectors.tolist() == [[1, 2]]
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3\n")
+    with pytest.raises(ShapeError, match="line 3"):
+        read_column(f"{tmp_path}/a.csv:b")
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ('{"vector": [true, 1]}', DtypeError),
+        ('{"vector": [1' + "0" * 400 + "]}", DtypeError),
+        ('{"id": null, "vector": [1]}', IdError),
+        ('{"x": [1]}', ParameterError),
+        ('{"vector": ' + "[" * 100_000, CorruptFileError),
+        ('{"vector": []}', ShapeError),
+    ],
+)
+def test_a_jsonl_that_cannot_be(line, error, tmp_path):
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    with pytest.raises(error, match="Got"):
+        read_embeddings(tmp_path / "a.jsonl")
+
+
+# ------------------------------------------------------------------ folders
+
+
+def test_metadata_belongs_to_the_part_of_its_number(tmp_path):
+    for name in ("img_emb", "metadata"):
+        (tmp_path / name).mkdir()
+    for k in (0, 2):
+        np.save(tmp_path / f"img_emb/img_emb_{k:02}.npy", X)
+    tables = [pa.table({"path": [f"{part}-{name}" for name in IDS]}) for part in range(3)]
+    for k in (0, 2):
+        pq.write_table(tables[k], tmp_path / f"metadata/metadata_{k}.parquet")
+    assert open_source(f"{tmp_path}:img_emb", ids="path").read().ids[40] == "2-i0"
+    (tmp_path / "metadata/metadata_2.parquet").unlink()
+    pq.write_table(tables[1], tmp_path / "metadata/metadata_1.parquet")
+    with pytest.raises(ParameterError, match="is missing"):
+        open_source(f"{tmp_path}:img_emb", ids="path")
+
+
+def test_ids_in_some_parts_only(tmp_path):
+    pq.write_table(pa.table({"v": list(X), "id": IDS}), tmp_path / "a_0.parquet")
+    pq.write_table(pa.table({"v": list(X)}), tmp_path / "a_1.parquet")
+    with pytest.raises(IdError, match="in every part or in none"):
+        open_source(tmp_path)
+    assert open_source(tmp_path, ids=False).n == 80
