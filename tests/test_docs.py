@@ -39,6 +39,8 @@ def test_the_readmes_commands_run_as_printed(lvis_path, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
+    assert "there and back" in run.stdout
+    assert (tmp_path / "emoji.html").exists()
     assert "zero_shot_centred" in run.stdout
     assert (tmp_path / "carried.parquet").exists()
 
@@ -71,16 +73,16 @@ def test_python_on_the_pages_is_python(page):
 def test_names_on_the_pages_exist(page):
     text = page.read_text(encoding="utf-8")
     commands = set(re.findall(r"(?:`|^)congruence ([a-z]+)\b", text, flags=re.M))
-    assert commands <= {"fit", "transform", "evaluate", "inspect", "export", "demo"}
+    assert commands <= {"fit", "transform", "evaluate", "inspect", "export", "report", "demo"}
     options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text)) - {"--no-center", "--no-check", "--no-check-space"}
     known = set()
-    for command in ("fit", "transform", "evaluate", "inspect", "export", "demo"):
+    for command in ("fit", "transform", "evaluate", "inspect", "export", "report", "demo"):
         source = (ROOT / f"src/congruence/cli/{command}.py").read_text()
         known |= {
             "--" + name.replace("_", "-").removeprefix("as-")
             for name in re.findall(r"^    (\w+): Annotated", source, flags=re.M)
         }
-    known |= {"--suffix", "--splits", "--repeat"}
+    known |= {"--suffix", "--splits", "--repeat", "--all"}
     assert options <= known, options - known
 
 

@@ -38,6 +38,7 @@ _HOME = {
 }
 _MODULES = (
     "carry",
+    "datasets",
     "embeddings",
     "errors",
     "evaluate",
@@ -48,6 +49,7 @@ _MODULES = (
     "metrics",
     "moments",
     "pairing",
+    "report",
     "stores",
     "synthetic",
 )

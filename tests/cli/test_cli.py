@@ -318,14 +318,95 @@ def test_usage_errors_version_and_help(here):
     assert "transform" in here("--help").out
 
 
-def test_demo_on_real_embeddings(here, lvis_path):
-    result = here("demo", lvis_path, "--splits", 2, "--json")
+def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
+    result = here("demo", "-o", tmp_path / "r.html", "--save-map", tmp_path / "map")
     assert result.code == 0, result.err
-    for measures in json.loads(result.out)["targets"].values():
-        images = measures["images classified by the target's text"]["mean"]
-        assert images > 0.73
-        assert measures["  … without the map"]["mean"] < 0.02
-        assert measures["  … in the source model itself"]["mean"] - images < 0.07
-        assert measures["text–text cosine"]["mean"] > 0.9
-    assert "±" in here("demo", lvis_path, "--splits", 2).out
-    assert here("demo", "nowhere.npz").code == 2
+    for words in ("unseen: before", "text–text cosine", "number of anchor images", "there and back", "emoji-a"):
+        assert words in result.out
+    assert "<title>emoji-a → emoji-b" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert len(load(tmp_path / "map").scores_["holdout"]) == 2
+
+
+def test_demo_claims(here, tmp_path):
+    result = here("demo", "-o", tmp_path / "r.html", "--no-report", "--json", "--classes", 600, "--seed", 3)
+    data = json.loads(result.out)
+    assert not (tmp_path / "r.html").exists()
+    assert data["fitted_on_images_of"] == 600
+    lines = {line["measure"]: line for line in data["table"]}
+    text = lines["text–text cosine"]
+    assert text["unseen"]["classes"] == 995
+    assert abs(text["unseen"]["before"]) < 0.1
+    assert text["unseen"]["after"] > 0.5
+    assert abs(text["seen"]["after"] - text["unseen"]["after"]) < 0.1  # the map was not fitted on any text
+    ways = {line["path"]: line for line in data["there_and_back"]}
+    assert ways["its inverse"]["image"] > ways["two maps that share no anchor"]["image"] > 0.6
+    means = data["few_anchors"]["curves"][0]["mean"]
+    assert means[0] < means[-1]
+
+
+@pytest.mark.parametrize("classes", [1, 1595, 5000, -3])
+def test_demo_needs_classes_on_both_sides(here, classes):
+    result = here("demo", "--no-report", "--classes", classes)
+    assert result.code == 2
+    assert "2 to 1594" in result.err
+
+
+# ------------------------------------------------------------------ report
+
+
+@pytest.fixture(scope="module")
+def sample_map(tmp_path_factory):
+    from congruence.cli.demo import fit_on_images
+    from congruence.datasets import load_sample
+
+    path = tmp_path_factory.mktemp("sample") / "map"
+    fit_on_images(load_sample(), 800, 0).save(path)
+    return path
+
+
+def test_report_on_the_sample(here, sample_map, tmp_path):
+    out = tmp_path / "r.html"
+    result = here("report", sample_map, "sample", "-o", out)
+    assert result.code == 0, result.err
+    assert "held-out" in result.out
+    assert out.exists()
+    again = here("report", sample_map, "sample", "-o", out)
+    assert again.code == 2
+    assert "--force" in again.err
+    data = json.loads(here("report", sample_map, "sample", "-o", out, "--force", "--all", "--json").out)
+    assert data["scores"][0]["n"] == 1595
+
+
+def test_report_refuses_what_it_cannot_use(here, sample_map, tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
+    for arguments, words in (
+        ((sample_map, "nothing.parquet"), "no file"),
+        ((sample_map, tmp_path / "bad.parquet"), "damaged bundle"),
+        ((tmp_path / "nowhere", "sample"), "nowhere"),
+    ):
+        result = here("report", *arguments, "-o", tmp_path / "r.html")
+        assert result.code == 2
+        assert words in result.err
+        assert result.err.count("\n") == 1
+        assert not (tmp_path / "r.html").exists()
+
+
+def test_report_refuses_a_bundle_of_other_models(here, sample_map, tmp_path):
+    from congruence.datasets import Bundle, load_sample, write_bundle
+
+    sample = load_sample()
+    write_bundle(tmp_path / "swapped.parquet", Bundle(sample.target, sample.source))
+    result = here("report", sample_map, tmp_path / "swapped.parquet", "-o", tmp_path / "r.html")
+    assert result.code == 2
+    assert "inverse" in result.err
+
+
+def test_evaluate_writes_the_same_report(here, fitted, data, tmp_path):
+    out = tmp_path / "r.html"
+    vectors = ["--source-image", "a.npz:v", "--target-image", "b.npz:v"]
+    command = ["evaluate", "map", *vectors, "--ids", "names", "--held-out", "--report", out]
+    result = here(*command)
+    assert result.code == 0, result.err
+    assert "How many anchors are needed?" in out.read_text(encoding="utf-8")
+    assert "--force" in here(*command).err
+    assert here(*command, "--force").code == 0

@@ -1,74 +1,178 @@
-"""``congruence demo``: the paper's claim on real CLIP embeddings, in a few seconds."""
+"""``congruence demo``: the paper's claim on the bundled sample, offline, in a few seconds."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from congruence.datasets import Bundle
+    from congruence.embeddings import Embeddings
+    from congruence.maps import OrthogonalMap
+
 
 def command(
-    data: Annotated[
-        str, typer.Argument(help="lvis1203_clip.npz: embeddings of 1,203 LVIS classes by three CLIP models.")
-    ],
-    splits: Annotated[int, typer.Option(help="Random class splits.")] = 5,
-    holdout: Annotated[int, typer.Option(help="Unseen classes in each.")] = 303,
+    out: Annotated[str, typer.Option("--out", "-o", help="Where to write the report.")] = "report.html",
+    classes: Annotated[int, typer.Option(help="Classes whose images the map is fitted on.")] = 800,
+    seed: Annotated[int, typer.Option(help="Chooses these classes.")] = 0,
+    save: Annotated[str | None, typer.Option("--save-map", help="Folder to save the map in.")] = None,
+    report: Annotated[bool, typer.Option(help="Write the report.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Fit on text alone, carry images, classify unseen classes; repeat over random splits."""
-    import numpy as np
+    """Fit on images of some classes, carry texts, and measure on classes the map has never seen."""
+    from congruence.cli._base import number, print_json, print_table, progress
+    from congruence.datasets import load_sample
+    from congruence.report import summarize, write_report
+    from congruence.splits import Split
 
-    from congruence.cli._base import print_json, print_table, progress
-
-    records: dict[str, list[dict[str, float | None]]] = {"EVA-02 CLIP B/16": [], "OpenAI CLIP ViT-B/16": []}
-    keys = {"EVA-02 CLIP B/16": "text_eva02_b16", "OpenAI CLIP ViT-B/16": "text_openai_vitb16"}
-    with progress("fitting", splits * len(records), as_json) as advance:
-        for name, key in keys.items():
-            for seed in range(splits):
-                records[name].append(_one(data, key, holdout, seed))
-                if advance:
-                    advance(1)
-    rows: list[list[str]] = []
-    summary: dict[str, dict[str, dict[str, float]]] = {}
-    for name, results in records.items():
-        summary[name] = {}
-        for measure in results[0]:
-            values = np.array([result[measure] for result in results], dtype=float)
-            mean, sd = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-            summary[name][measure] = {"mean": mean, "sd": sd}
-            rows.append([name, measure, f"{mean:.3f} ± {sd:.3f}"])
+    sample = load_sample()
+    with progress("fitting and measuring", 3, as_json) as advance:
+        mapping = fit_on_images(sample, classes, seed)
+        table = seen_and_unseen(sample, mapping)
+        if advance:
+            advance(1)
+        closing = there_and_back(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
+        if advance:
+            advance(1)
+        summary = summarize(mapping, sample, seed=seed)
+        if save is not None:
+            mapping.save(save)
+        if report:
+            write_report(out, summary, force=True)
+        if advance:
+            advance(1)
     if as_json:
-        print_json({"splits": splits, "held_out_classes": holdout, "targets": summary})
+        print_json(
+            {
+                "fitted_on_images_of": mapping.scores_["n_pairs"],
+                "models_alone": sample.info["each_model_alone"],
+                "table": table,
+                "few_anchors": summary["few_anchors"],
+                "there_and_back": closing,
+                "commuting_overlap": summary["commuting"]["overlap"],
+                "report": out if report else None,
+            }
+        )
         return
-    title = f"OpenAI CLIP ViT-B/32, fitted on text alone: {holdout} unseen classes, {splits} splits"
-    print_table(title, ["target", "measure", "mean ± sd"], rows)
+    for name, towers in sample.info["models"].items():
+        alone = sample.info["each_model_alone"][name]
+        print(
+            f"{name}: {towers}; its own retrieval of {len(sample.source['image'])} captions from pictures: "
+            + ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
+        )
+    print(f"Pictures: {sample.info['images_of']}.\n")
+    rows = [
+        [
+            line["measure"],
+            *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after", "oracle")),
+        ]
+        for line in table
+    ]
+    print_table(
+        f"fitted on the images of {mapping.scores_['n_pairs']} classes; texts carried by the same map",
+        ["", "seen: before", "after", "oracle", "unseen: before", "after", "oracle"],
+        rows,
+    )
+    curve = summary["few_anchors"]
+    print_table(
+        "unseen classes by number of anchor images",
+        ["", *map(str, curve["n"])],
+        [[line["name"], *map(number, line["mean"])] for line in curve["curves"]],
+    )
+    print_table(
+        "there and back on unseen classes: cosine with the start",
+        ["", "images", "texts"],
+        [[line["path"], number(line["image"]), number(line["text"])] for line in closing],
+    )
+    print(summary["verdict"]["sentence"])
+    if report:
+        print(f"Report: {out}")
 
 
-def _one(data: str, key: str, holdout: int, seed: int) -> dict[str, float | None]:
+def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
+    """Fit on the images of some classes; of texts only means are used, those of the same classes."""
     import congruence
-    from congruence.embeddings import Embeddings, Space
+    from congruence.errors import ParameterError
+
+    source, target = sample.source, sample.target
+    n = len(source["image"])
+    if not 2 <= classes < n:
+        raise ParameterError(f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}; do choose fewer.")
+    mapping: OrthogonalMap = congruence.fit(
+        source["image"],
+        target["image"],
+        holdout=n - classes,
+        seed=seed,
+        means={"text": (source["text"], target["text"])},
+        check=False,  # right by construction, and the check takes longer than the fit
+    )
+    return mapping
+
+
+def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
+    """Measure before, after and oracle on classes the map was fitted on and on the others."""
     from congruence.evaluate import evaluate
     from congruence.splits import Split
 
-    def read(column: str, modality: str) -> Embeddings:
-        return congruence.read_embeddings(f"{data}:{column}", ids="names", space=Space(modality=modality))
-
-    text, image, other = (
-        read("text_openai_vitb32", "text"),
-        read("image_openai_vitb32_avg5", "image"),
-        read(key, "text"),
-    )
-    mapping = congruence.fit(text, other, holdout=holdout, seed=seed, means={"image": (image, None)}, check=False)
-    unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
-    scores = evaluate(mapping, {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)})
-    images: Any = scores.get("zero_shot_centred", "aligned image", "target text")
-    texts = scores.get("cosine", "aligned text", "target text")
-    retrieval = scores.get("retrieval", "aligned text", "target text")
-    return {
-        "images classified by the target's text": images.after,
-        "  … without the map": images.before,
-        "  … in the source model itself": images.source,
-        "text–text cosine": texts.after,
-        "  … cosine without the map": texts.before,
-        "text → text retrieval at 1": retrieval.after,
+    split = Split.from_dict(mapping.scores_["holdout"])
+    measures = {
+        "image–image cosine": ("cosine", "aligned image", "target image"),
+        "text–text cosine": ("cosine", "aligned text", "target text"),
+        "text → its text, at 1": ("retrieval", "aligned text", "target text"),
+        "carried image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
+        "target's image → carried text, at 1": ("zero_shot", "target image", "aligned text"),
     }
+    parts = {}
+    for name in ("seen", "unseen"):
+
+        def cut(rows: Embeddings, unseen: bool = name == "unseen") -> Embeddings:
+            return rows.take(split.held_out(rows.ids) == unseen)
+
+        sides = [{kind: cut(rows) for kind, rows in sample.side(side).items()} for side in ("source", "target")]
+        parts[name] = evaluate(mapping, *sides)
+    table = []
+    for measure, key in measures.items():
+        line: dict[str, Any] = {"measure": measure}
+        for name, scores in parts.items():
+            row = scores.get(*key)
+            line[name] = {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
+        table.append(line)
+    return table
+
+
+def there_and_back(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[dict[str, Any]]:
+    """Compare ways back: the inverse, a map fitted the other way, and one fitted on other anchors.
+
+    The last is composition: two maps that share no anchor, one after the other, should be the identity.
+    """
+    import numpy as np
+
+    from congruence.maps import OrthogonalMap
+    from congruence.metrics import paired_cosine
+
+    source, target = sample.source, sample.target
+    seen = ~split.held_out(source["image"].ids)
+    halves = np.flatnonzero(seen)[::2], np.flatnonzero(seen)[1::2]
+
+    def fit(rows: np.ndarray, back: bool) -> OrthogonalMap:
+        ours, theirs = (target, source) if back else (source, target)
+        fitted = OrthogonalMap().fit(ours["image"].vectors[rows], theirs["image"].vectors[rows], modality="image")
+        return fitted.recenter(
+            ours["text"].vectors[rows].mean(0), theirs["text"].vectors[rows].mean(0), modality="text"
+        )
+
+    ways = {
+        "its inverse": (mapping, mapping.inverse()),
+        "a map fitted backwards on the same anchors": (mapping, fit(np.flatnonzero(seen), back=True)),
+        "two maps that share no anchor": (fit(halves[0], back=False), fit(halves[1], back=True)),
+    }
+    lines = []
+    for path, (there, back) in ways.items():
+        line: dict[str, Any] = {"path": path}
+        for modality in ("image", "text"):
+            X = source[modality].vectors[~seen]
+            moved = back.for_modality(modality).transform(there.for_modality(modality).transform(X))
+            line[modality] = paired_cosine(X, moved)
+        lines.append(line)
+    return lines

@@ -24,16 +24,24 @@ def command(
         str | None, typer.Option(help="file:column with the class of each text, when several prompts describe one.")
     ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Only items the map was not fitted on.")] = False,
+    report: Annotated[str | None, typer.Option(help="HTML file to write a report to.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Measure a map with the paper's metrics, beside what each model reaches by itself."""
+    from pathlib import Path
+
     import congruence
     from congruence.cli._base import print_json, read
     from congruence.embeddings import Space
-    from congruence.errors import InputError
+    from congruence.errors import InputError, OutputExistsError
     from congruence.evaluate import evaluate
     from congruence.splits import Split
 
+    if report is not None and Path(report).exists() and not force:  # said before the work, not after it
+        raise OutputExistsError(
+            f"Got a report that exists, {report}; expected a new path; do pass --force to replace it."
+        )
     mapping = congruence.load(map_path)
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -45,6 +53,7 @@ def command(
     }
     image_labels = _by_id(labels, [sides[side].get("image") for side in sides], "--labels", "images")
     text_labels = _by_id(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
+    whole = {side: dict(items) for side, items in sides.items()}
     if held_out:
         rule = mapping.scores_.get("holdout")
         if rule is None:
@@ -59,6 +68,13 @@ def command(
                 if m == fitted or fitted is None or labels is None:
                     items[m] = items[m].take(split.held_out(items[m].ids))
     scores = evaluate(mapping, sides["source"], sides["target"], labels=image_labels, prompt_labels=text_labels)
+    if report is not None:
+        from congruence.datasets import Bundle
+        from congruence.report import summarize, write_report
+
+        classes = {kind: known for kind, known in (("image", image_labels), ("text", text_labels)) if known}
+        bundle = Bundle(whole["source"], whole["target"], classes=classes)
+        write_report(report, summarize(mapping, bundle, held_out=held_out, scores=scores), force=force)
     if as_json:
         print_json({"map": map_path, "held_out": held_out, **scores.to_dict()})
     else:

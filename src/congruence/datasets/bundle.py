@@ -1,0 +1,264 @@
+"""Both models' embeddings of the same items, with classes, texts and thumbnails, in one Parquet file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from congruence._atomic import atomic_path
+from congruence.embeddings import Embeddings, Space
+from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
+
+#: Kinds of rows, and the modality of each.
+KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
+
+_INFO_KEY = b"congruence_bundle"
+#: What Arrow, JSON and NumPy raise about damaged files.
+_DAMAGE = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+
+_TEXT_COLUMNS = ("class", "label", "text", "before")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Embeddings of the same items by two models, and what a person needs to see what they are.
+
+    A row has a kind: ``"image"``, ``"text"`` (one caption a class), ``"prompt"`` (several texts a class) or ``"edit"``
+    (a caption in which only the class was changed). Ids are unique within a kind.
+
+    Attributes
+    ----------
+    source, target : dict of str to Embeddings
+        By kind.
+    classes : dict of str to dict of str to str
+        By kind: class of each id. An id that is not here is its own class.
+    labels : dict of str to str
+        A coarser label of each class.
+    texts : dict of str to dict of str to str
+        By kind: the words behind each id (for an image, its caption).
+    before : dict of str to str
+        For each edit, the class named before the edit.
+    thumbnails : dict of str to bytes
+        For each image id a small PNG, JPEG or WebP.
+    info : dict
+        Title, provenance and licences, as plain data.
+    """
+
+    source: dict[str, Embeddings]
+    target: dict[str, Embeddings]
+    classes: dict[str, dict[str, str]] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
+    thumbnails: dict[str, bytes] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def side(self, which: str) -> dict[str, Embeddings]:
+        """Return images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate` takes them."""
+        return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
+
+    def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:
+        """Return the class of each id.
+
+        Parameters
+        ----------
+        kind : str
+        ids : ndarray of str, shape (n,)
+
+        Returns
+        -------
+        ndarray of str, shape (n,)
+        """
+        known = self.classes.get(kind, {})
+        return np.array([known.get(i, i) for i in ids.tolist()], dtype=str)
+
+    def take(self, keep: Mapping[str, np.ndarray]) -> Bundle:
+        """Return the bundle with only these rows of some kinds; other kinds stay whole.
+
+        Parameters
+        ----------
+        keep : mapping of str to sequence of str
+            By kind, the ids to keep.
+
+        Returns
+        -------
+        Bundle
+        """
+
+        def cut(rows: dict[str, Embeddings]) -> dict[str, Embeddings]:
+            return {
+                kind: items.take(np.isin(items.ids, keep[kind])) if kind in keep else items
+                for kind, items in rows.items()
+            }
+
+        return Bundle(
+            cut(self.source),
+            cut(self.target),
+            self.classes,
+            self.labels,
+            self.texts,
+            self.before,
+            self.thumbnails,
+            self.info,
+        )
+
+
+def write_bundle(path: str | Path, bundle: Bundle, *, dtype: Any = np.float16, force: bool = False) -> None:
+    """Write a bundle as one Parquet file, atomically.
+
+    Parameters
+    ----------
+    path : path-like
+        Ends in ``.parquet``.
+    bundle : Bundle
+    dtype : numpy dtype, default=float16
+        Of the stored vectors.
+    force : bool, default=False
+        Replace an existing file.
+
+    Raises
+    ------
+    InputError
+        The name does not end in ``.parquet``, or a kind is unknown.
+    OutputExistsError, StorageError
+    """
+    if Path(path).suffix.lower() != ".parquet":
+        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet; do rename it.")
+    unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
+    if unknown:
+        raise InputError(f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}; do rename it.")
+    columns: dict[str, list[Any]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
+    vectors: dict[str, list[Any]] = {"source": [], "target": []}
+    for kind in KINDS:
+        sides = {"source": bundle.source.get(kind), "target": bundle.target.get(kind)}
+        ids = list(dict.fromkeys(i for rows in sides.values() if rows is not None for i in rows.ids.tolist()))
+        for i in ids:
+            columns["kind"].append(kind)
+            columns["id"].append(i)
+            columns["class"].append(bundle.classes.get(kind, {}).get(i))
+            columns["label"].append(bundle.labels.get(bundle.classes.get(kind, {}).get(i, i)))
+            columns["text"].append(bundle.texts.get(kind, {}).get(i))
+            columns["before"].append(bundle.before.get(i) if kind == "edit" else None)
+            columns["thumbnail"].append(bundle.thumbnails.get(i) if kind == "image" else None)
+        for side, rows in sides.items():
+            at = {} if rows is None else {i: row for i, row in zip(rows.ids.tolist(), rows.vectors, strict=True)}
+            vectors[side] += [None if i not in at else at[i].astype(dtype) for i in ids]
+    spaces: dict[str, dict[str, Any]] = {
+        side: next((items.space.to_dict() for items in getattr(bundle, side).values()), {})
+        for side in ("source", "target")
+    }
+    for space in spaces.values():
+        space.pop("modality", None)
+    fields: list[tuple[str, pa.DataType]] = [
+        (name, pa.binary() if name == "thumbnail" else pa.string()) for name in columns
+    ]
+    arrays = [pa.array(columns[name], kind) for name, kind in fields]
+    for side in vectors:
+        width = next((len(row) for row in vectors[side] if row is not None), 1)
+        arrays.append(pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), width)))
+        fields.append((side, arrays[-1].type))
+    metadata = {_INFO_KEY: json.dumps({**spaces, "info": bundle.info}, ensure_ascii=False)}
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
+    with atomic_path(path, force=force) as temporary:
+        pq.write_table(table, temporary, compression="zstd", compression_level=9, use_dictionary=False)
+
+
+def read_bundle(path: str | Path) -> Bundle:
+    """Read a Parquet file as :func:`write_bundle` writes it.
+
+    Only ``kind``, ``id``, ``source`` and ``target`` are required; ``class``, ``label``, ``text``, ``before`` and
+    ``thumbnail`` may be missing, and so may the vector of a row on one side.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    Bundle
+
+    Raises
+    ------
+    FileError, CorruptFileError
+        Missing or damaged.
+    InputError
+        Columns are missing, or the vectors cannot be used (the error says which).
+    """
+    if not Path(path).is_file():
+        raise FileError(f"Got no file at {path}; expected a bundle (.parquet); do check the path.")
+    try:
+        table = pq.read_table(path)
+        facts = json.loads((table.schema.metadata or {}).get(_INFO_KEY, b"{}"))
+        missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
+        if missing:
+            raise InputError(
+                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target; "
+                "do write it with write_bundle."
+            )
+        plain = {
+            name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
+        }
+        kinds = np.array(plain["kind"], dtype=object)
+        strange = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
+        if strange:
+            raise InputError(f"Got rows of kind {strange[0]!r} in {path}; expected {', '.join(KINDS)}; do rename them.")
+        sides = {side: _side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target")}
+    except CongruenceError:
+        raise
+    except _DAMAGE as error:
+        raise CorruptFileError(
+            f"Got a damaged bundle, {path} ({error}); expected an intact file; do copy or write it again."
+        ) from error
+    classes: dict[str, dict[str, str]] = {}
+    texts: dict[str, dict[str, str]] = {}
+    labels: dict[str, str] = {}
+    before: dict[str, str] = {}
+    thumbnails: dict[str, bytes] = {}
+    count = len(table)
+    rows = zip(*(plain.get(name, [None] * count) for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")), strict=True)
+    for kind, i, own_class, label, text, was, picture in rows:
+        if own_class is not None:
+            classes.setdefault(kind, {})[i] = own_class
+        if label is not None:
+            labels[own_class or i] = label
+        if text is not None:
+            texts.setdefault(kind, {})[i] = text
+        if was is not None:
+            before[i] = was
+        if picture is not None:
+            thumbnails[i] = picture
+    return Bundle(sides["source"], sides["target"], classes, labels, texts, before, thumbnails, facts.get("info", {}))
+
+
+def _side(table: pa.Table, side: str, kinds: np.ndarray, ids: list[str], facts: Any) -> dict[str, Embeddings]:
+    column = table.column(side).combine_chunks()
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    values = column.drop_null().flatten().to_numpy(zero_copy_only=False)
+    if not there.any():
+        return {}
+    vectors = values.reshape(int(there.sum()), -1)
+    place = np.cumsum(there) - 1
+    names = np.array(ids, dtype=object)
+    out = {}
+    for kind, modality in KINDS.items():
+        rows = np.flatnonzero(there & (kinds == kind))
+        if len(rows):
+            space = Space.from_dict({**(facts or {}), "modality": modality, "dim": None})
+            out[kind] = Embeddings(vectors[place[rows]], ids=names[rows].astype(str), space=space)
+    return out

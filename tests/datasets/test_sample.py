@@ -1,0 +1,170 @@
+"""The bundled sample is what it says, and what the paper claims can be seen on it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence.datasets import SAMPLE_PATH, SAMPLE_SHA256, load_sample, sample
+from congruence.errors import CorruptFileError, FileError
+from congruence.evaluate import evaluate
+from congruence.maps import OrthogonalMap
+from congruence.metrics import recall_at_k
+from congruence.report import summarize
+from congruence.splits import Split
+
+N, DIM, PROMPTS = 1595, 64, 4
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_sample()
+
+
+def test_the_file_is_the_one_that_was_made_and_small():
+    assert hashlib.sha256(SAMPLE_PATH.read_bytes()).hexdigest() == SAMPLE_SHA256
+    assert SAMPLE_PATH.stat().st_size < 10_000_000
+
+
+def test_shapes_ids_and_words(data):
+    for side in (data.source, data.target):
+        assert {kind: rows.vectors.shape for kind, rows in side.items()} == {
+            "image": (N, DIM),
+            "text": (N, DIM),
+            "prompt": (N * PROMPTS, DIM),
+            "edit": (16, DIM),
+        }
+        for kind, rows in side.items():
+            assert rows.space.normalized
+            assert rows.space.modality == ("image" if kind == "image" else "text")
+        assert side["image"].ids.tolist() == side["text"].ids.tolist()
+    ids = data.source["image"].ids.tolist()
+    assert set(data.classes["prompt"].values()) == set(data.thumbnails) == set(data.labels) == set(ids)
+    assert 80 <= len(set(data.labels.values())) <= 100
+    assert data.texts["text"]["1F40C"] == "snail"
+    assert data.labels["1F40C"] == "animal-bug"
+    assert {data.source["text"].space.model, data.target["text"].space.model} == {"emoji-a", "emoji-b"}
+
+
+def test_captions_are_the_mean_of_their_prompts(data):
+    for side in (data.source, data.target):
+        mean = side["prompt"].vectors.astype(np.float64).reshape(N, PROMPTS, DIM).mean(axis=1)
+        mean /= np.linalg.norm(mean, axis=1, keepdims=True)
+        np.testing.assert_allclose(side["text"].vectors, mean, atol=2e-3)
+
+
+def test_thumbnails_are_pictures(data):
+    image = pytest.importorskip("PIL.Image")
+    for i in ("1F40C", "1F600", data.source["image"].ids[-1]):
+        picture = image.open(io.BytesIO(data.thumbnails[i]))
+        assert picture.size == (64, 64)
+        assert np.asarray(picture.convert("RGB")).std() > 10
+
+
+def test_each_models_own_retrieval_is_the_one_reported(data):
+    rows = np.arange(N)
+    for side in (data.source, data.target):
+        reported = data.info["each_model_alone"][side["image"].space.model]
+        for k in (1, 5, 10):
+            got = recall_at_k(side["image"].vectors, side["text"].vectors, rows, k)
+            assert got == pytest.approx(reported[f"recall_at_{k}"], abs=0.01)  # stored in half precision
+
+
+def test_licences_are_written_down(data):
+    words = " ".join(data.info["licences"])
+    for name in ("Fluent Emoji", "MIT", "Noto", "Apache-2.0", "Twemoji", "CC BY 4.0", "OpenMoji", "CLDR"):
+        assert name in words
+
+
+def fitted(data, kind, seed, holdout=795):
+    """Fit on one kind; the other modality gives its means only."""
+    other = {"image": "text", "text": "image"}[kind]
+    return congruence.fit(
+        data.source[kind],
+        data.target[kind],
+        holdout=holdout,
+        seed=seed,
+        means={other: (data.source[other], data.target[other])},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("kind", ["image", "text"])
+def test_a_map_fitted_on_one_modality_carries_the_other(data, kind):
+    """The claim: direction and size of the effect on classes the map has not seen, over three splits."""
+    for seed in range(3):
+        mapping = fitted(data, kind, seed)
+        unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(data.source["image"].ids)
+        sides = [{m: rows.take(unseen) for m, rows in data.side(side).items()} for side in ("source", "target")]
+        scores = evaluate(mapping, *sides)
+        for modality in ("image", "text"):
+            row = scores.get("cosine", f"aligned {modality}", f"target {modality}")
+            assert abs(row.before) < 0.1
+            assert row.after > 0.55
+            assert scores.get("retrieval", f"aligned {modality}", f"target {modality}").after > 0.2
+        for query, against in (("aligned image", "target text"), ("target image", "aligned text")):
+            row = scores.get("zero_shot", query, against)
+            assert row.before < 0.02
+            assert row.after > 10 * row.before
+            assert row.after > 0.3 * row.target
+
+
+def test_the_textbook_rotation_carries_too(data):
+    rows = np.random.default_rng(0).permutation(N)
+    seen, unseen = rows[:800], rows[800:]
+    means = {m: (data.source[m].vectors[seen].mean(0), data.target[m].vectors[seen].mean(0)) for m in ("image", "text")}
+    mapping = OrthogonalMap(spectrum="full").fit(
+        data.source["image"].vectors[seen], data.target["image"].vectors[seen], modality="image"
+    )
+    np.testing.assert_allclose(mapping.rotation_ @ mapping.rotation_.T, np.eye(DIM), atol=1e-10)
+    text = mapping.recenter(*means["text"]).transform(data.source["text"].vectors[unseen])
+    target = data.target["text"].vectors[unseen]
+    cosine = (text * target).sum(1) / np.linalg.norm(text, axis=1) / np.linalg.norm(target, axis=1)
+    assert cosine.mean() > 0.45
+
+
+def test_shuffled_anchors_carry_nothing(data):
+    """What the claims above are worth: the same fit on wrongly paired pictures."""
+    rng = np.random.default_rng(0)
+    X, Y = data.source["image"].vectors, data.target["image"].vectors
+    mapping = OrthogonalMap().fit(X[:800], Y[rng.permutation(800)], modality="image")
+    moved = mapping.transform(X[800:])
+    cosine = (moved * Y[800:]).sum(1) / np.linalg.norm(moved, axis=1)
+    assert cosine.mean() < 0.3
+
+
+def test_more_prompts_give_the_same_map(data):
+    """Fitting on single prompts is what the prompt rows are for."""
+    rows = np.random.default_rng(0).permutation(N)
+    unseen = rows[800:]
+    names = [f"{i}#0" for i in data.source["image"].ids]
+    a, b = data.source["prompt"].take(names).vectors, data.target["prompt"].take(names).vectors
+    mapping = OrthogonalMap().fit(a[rows[:800]], b[rows[:800]], modality="text")
+    images = mapping.recenter(data.source["image"].mean, data.target["image"].mean).transform(
+        data.source["image"].vectors[unseen]
+    )
+    target = data.target["image"].vectors[unseen]
+    cosine = (images * target).sum(1) / np.linalg.norm(images, axis=1) / np.linalg.norm(target, axis=1)
+    assert cosine.mean() > 0.45
+
+
+def test_paths_meet_and_edits_arrive(data):
+    summary = summarize(fitted(data, "image", 0), data, repeats=1)
+    commuting = summary["commuting"]
+    assert commuting["overlap"] > 20 * commuting["chance"]
+    assert commuting["label_agreement"]["direct"] > 10 * commuting["label_agreement"]["chance"]
+    assert summary["edits"]["top5"] > 0.3
+    assert summary["kernel"]["centred_alignment"] > 0.4
+
+
+def test_a_damaged_installation_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample, "SAMPLE_PATH", tmp_path / "emoji.parquet")
+    with pytest.raises(FileError, match="install"):
+        load_sample()
+    (tmp_path / "emoji.parquet").write_bytes(SAMPLE_PATH.read_bytes()[:-1])
+    with pytest.raises(CorruptFileError, match="checksum"):
+        load_sample()

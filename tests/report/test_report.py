@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence.datasets import Bundle
+from congruence.embeddings import Embeddings, Space
+from congruence.errors import InputError, OutputExistsError
+from congruence.evaluate import evaluate
+from congruence.report import figures, render, summarize, write_report
+from congruence.splits import Split
+
+NASTY = '<script>alert("x")</script>&'
+
+
+def make(n=60, d=8, d_out=8, noise=0.1, seed=0, **facts):
+    """Two models that differ by a rotation and noise, the same for images and texts."""
+    rng = np.random.default_rng(seed)
+    Q = np.linalg.qr(rng.standard_normal((max(d, d_out), max(d, d_out))))[0][:d, :d_out]
+    sides = {"source": {}, "target": {}}
+    ids = [f"c{k}" for k in range(n)]
+    concept = rng.standard_normal((n, d))
+    for modality in ("image", "text"):
+        X = concept + 0.4 * rng.standard_normal((n, d)) + (0.5 if modality == "text" else 0)
+        Y = X @ Q + noise * rng.standard_normal((n, d_out))
+        for side, vectors, model in (("source", X, "old"), ("target", Y, "new")):
+            sides[side][modality] = Embeddings(vectors, ids=ids, space=Space(model, modality=modality)).normalize()
+    return Bundle(sides["source"], sides["target"], **facts)
+
+
+def fit(bundle, **options):
+    options = {
+        "holdout": 20,
+        "check": False,
+        "means": {"text": (bundle.source["text"], bundle.target["text"])},
+        **options,
+    }
+    return congruence.fit(bundle.source["image"], bundle.target["image"], **options)
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    png = b"\x89PNG\r\n\x1a\n"
+    return make(
+        labels={f"c{k}": f"g{k % 4}" for k in range(60)},
+        texts={"image": {f"c{k}": f"{NASTY} {k}" for k in range(60)}},
+        thumbnails={f"c{k}": png for k in range(30)} | {"c31": NASTY.encode()},
+    )
+
+
+@pytest.fixture(scope="module")
+def summary(bundle):
+    return summarize(fit(bundle), bundle)
+
+
+def test_numbers_are_those_of_evaluate_on_held_out_items(bundle, summary):
+    mapping = fit(bundle)
+    split = Split.from_dict(mapping.scores_["holdout"])
+    sides = [
+        {m: rows.take(split.held_out(rows.ids)) for m, rows in bundle.side(side).items()}
+        for side in ("source", "target")
+    ]
+    expected = evaluate(mapping, *sides)
+    assert summary["held_out"]
+    assert len(summary["scores"]) == len(expected.rows)
+    for got, row in zip(summary["scores"], expected.rows, strict=True):
+        assert got["after"] == pytest.approx(row.after)
+        assert got["n"] == 20
+    everything = summarize(mapping, bundle, held_out=False)
+    assert not everything["held_out"]
+    assert everything["scores"][0]["n"] == 60
+
+
+def test_the_summary_is_plain_data_and_repeats(bundle, summary):
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summarize(fit(bundle), bundle) == summary
+    assert summarize(fit(bundle), bundle, seed=1)["commuting"]["examples"] != summary["commuting"]["examples"]
+
+
+def test_the_verdict_follows_the_numbers(bundle, summary):
+    row = next(r for r in summary["scores"] if r["metric"] == "zero_shot" and r["query"] == "aligned image")
+    assert summary["verdict"]["reached"] == pytest.approx(row["after"] / row["target"])
+    assert summary["verdict"]["level"] == "carries"
+    assert f"{row['after']:.1%}" in summary["verdict"]["sentence"]
+    rng = np.random.default_rng(0)
+    noise = {
+        m: Embeddings(rng.standard_normal((60, 8)), ids=rows.ids, space=rows.space) for m, rows in bundle.target.items()
+    }
+    bad = Bundle(bundle.source, {m: rows.normalize() for m, rows in noise.items()})
+    assert summarize(fit(bad), bad)["verdict"]["level"] != "carries"
+
+
+def test_histograms_and_kernel_against_numpy(bundle, summary):
+    everything = summarize(fit(bundle), bundle, held_out=False)
+    before = (bundle.source["image"].vectors * bundle.target["image"].vectors).sum(axis=1)
+    image = everything["histograms"][0]
+    assert image["mean_before"] == pytest.approx(before.mean(), abs=1e-6)
+    np.testing.assert_allclose(np.array(image["before"]) * 60, np.histogram(before, image["edges"])[0], atol=1e-9)
+    assert sum(image["after"]) == pytest.approx(1)
+    ours = bundle.source["image"].vectors @ bundle.source["text"].vectors.T
+    theirs = bundle.target["image"].vectors @ bundle.target["text"].vectors.T
+    assert everything["kernel"]["correlation"] == pytest.approx(
+        np.corrcoef(ours.ravel(), theirs.ravel())[0, 1], abs=1e-5
+    )
+    assert len(everything["kernel"]["matched"]) == 60
+
+
+def test_clouds_keep_distances_of_the_leading_plane(bundle):
+    data = summarize(fit(bundle), bundle, held_out=False)["clouds"]
+    points = data["before"]["points"]
+    assert set(points) == {"source image", "source text", "target image", "target text"}
+    stacked = np.vstack(
+        [rows.vectors for rows in (*bundle.side("source").values(), *bundle.side("target").values())]
+    ).astype(float)
+    values = np.linalg.svd(stacked - stacked.mean(0), compute_uv=False)
+    assert data["before"]["energy"] == pytest.approx((values[:2] ** 2).sum() / (values**2).sum(), abs=1e-6)
+    flat = np.vstack([points[f"{s} {m}"] for s in ("source", "target") for m in ("image", "text")])
+    np.testing.assert_allclose(np.linalg.svd(flat, compute_uv=False), values[:2], rtol=1e-3)
+    gap = np.linalg.norm(bundle.source["image"].mean - bundle.source["text"].mean)
+    assert data["before"]["gaps"]["source"] == pytest.approx(gap)
+    # Pairs lie nearer to each other after the map than before it.
+    apart = {
+        when: np.linalg.norm(
+            np.array(data[when]["points"]["source image"]) - data[when]["points"]["target image"], axis=1
+        ).mean()
+        for when in ("before", "after")
+    }
+    assert apart["after"] < 0.5 * apart["before"]
+
+
+def test_the_commuting_diagram_by_hand(bundle):
+    mapping = fit(bundle)
+    data = summarize(mapping, bundle, held_out=False, examples=60)["commuting"]
+    unit = {(side, m): rows.vectors for side in ("source", "target") for m, rows in bundle.side(side).items()}
+    shares = []
+    for k in range(60):
+        moved = mapping.for_modality("image").transform(unit["source", "image"][k : k + 1])[0]
+        direct = np.argsort(-(unit["target", "image"] @ moved))[:5]
+        read = np.argmax(unit["source", "text"] @ unit["source", "image"][k])
+        text = mapping.for_modality("text").transform(unit["source", "text"][read][None])[0]
+        found = np.argmax(unit["target", "text"] @ text)
+        mediated = np.argsort(-(unit["target", "image"] @ unit["target", "text"][found]))[:5]
+        shares.append(len({*direct} & {*mediated}) / 5)
+    assert data["overlap"] == pytest.approx(np.mean(shares))
+    assert data["chance"] == pytest.approx(5 / 60)
+    assert len(data["examples"]) == 60
+
+
+def test_few_anchors_rise_and_end_at_the_full_fit(bundle, summary):
+    curve = summary["few_anchors"]
+    assert curve["n"] == [5, 10, 20, 40]
+    image = next(c for c in curve["curves"] if c["name"].startswith("image"))
+    assert image["mean"][0] < image["mean"][-1]
+    row = next(r for r in summary["scores"] if r["metric"] == "cosine" and "image" in r["query"])
+    assert image["mean"][-1] == pytest.approx(row["after"], abs=1e-6)
+
+
+def test_what_is_missing_is_left_out(bundle):
+    only = Bundle({"image": bundle.source["image"]}, {"image": bundle.target["image"]})
+    mapping = congruence.fit(only.source["image"], only.target["image"], check=False)
+    summary = summarize(mapping, only)
+    assert (summary["kernel"], summary["commuting"], summary["edits"]) == (None, None, None)
+    assert "counterpart" in summary["verdict"]["sentence"]
+    assert summary["few_anchors"]["n"][-1] == 30
+    page = render(summary)
+    assert "Two paths" not in page
+    with pytest.raises(InputError, match="held_out=True"):
+        summarize(mapping, only, held_out=True)
+    with pytest.raises(InputError, match="nothing can be measured|no source"):
+        summarize(mapping, Bundle({}, {}))
+
+
+@pytest.mark.parametrize("method", ["orthogonal", "linear"])
+def test_models_of_other_widths_and_other_maps(method):
+    bundle = make(d=6, d_out=9)
+    options = {} if method == "orthogonal" else {"means": None}
+    summary = summarize(fit(bundle, method=method, **options), bundle)
+    assert summary["histograms"][0]["before"] is None
+    assert (summary["spectrum"] is None) == (method == "linear")
+    assert "<svg" in render(summary)
+
+
+def test_edits_by_hand(bundle):
+    wanted = {"e0": "c3", "e1": "c7"}
+    at = [int(c[1:]) for c in wanted.values()]
+    edits = Embeddings(bundle.source["text"].vectors[at], ids=list(wanted), space=bundle.source["text"].space)
+    full = Bundle(
+        {**bundle.source, "edit": edits},
+        bundle.target,
+        classes={"edit": wanted},
+        texts={"edit": {"e0": "a blue circle"}},
+        before={"e0": "c1"},
+        thumbnails=bundle.thumbnails,
+    )
+    data = summarize(fit(full), full)["edits"]
+    assert data["rows"][0]["text"] == "a blue circle"
+    assert data["rows"][0]["before"] == "c1"
+    assert (data["n"], data["gallery"], data["oracle_top5"]) == (2, 60, None)
+    hits = [any(item["wanted"] for item in row["found"]) for row in data["rows"]]
+    assert data["top5"] == np.mean(hits)
+    assert any(hits)
+
+
+# ------------------------------------------------------------------ the page
+
+
+class Page(HTMLParser):
+    VOID = ("meta", "link", "img", "br", "path", "polyline", "polygon")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.headings = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag, tag
+
+
+def test_the_page_is_well_formed_escaped_and_alone(summary):
+    text = render(summary)
+    page = Page(text)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert NASTY not in text
+    assert "&lt;script&gt;" in text
+    for tag, name, value in page.attributes:
+        if name in ("src", "href"):
+            assert value.startswith(("data:", "#")), (tag, value)
+    assert not re.search(r"https?://(?!www\.w3\.org)|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_page_is_sane_for_keyboards_and_screen_readers(summary):
+    text = render(summary)
+    page = Page(text)
+    assert page.headings[0] == 1
+    assert all(b - a <= 1 for a, b in zip(page.headings, page.headings[1:], strict=False))
+    assert ("html", "lang", "en") in page.attributes
+    pictures, described = page.tags.count("img"), [a for a in page.attributes if a[:2] == ("img", "alt")]
+    assert pictures == len(described) > 0
+    assert page.tags.count("svg") == len([a for a in page.attributes if a == ("svg", "role", "img")])
+    assert len([a for a in page.attributes if a[:2] == ("svg", "aria-label")]) == page.tags.count("svg")
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_a_file_that_is_no_picture_is_not_shown(bundle):
+    data = summarize(fit(bundle), bundle, held_out=False, examples=60)["commuting"]
+    shown = {e["query"]["id"]: e["query"]["picture"] for e in data["examples"]}
+    assert shown["c31"] is None  # a script where a picture should be
+    assert shown["c40"] is None
+    assert all(shown[f"c{k}"].startswith("data:image/png;base64,") for k in range(30))
+
+
+def test_reports_are_written_atomically(summary, tmp_path):
+    write_report(tmp_path / "r.html", summary)
+    with pytest.raises(OutputExistsError):
+        write_report(tmp_path / "r.html", summary)
+    write_report(tmp_path / "r.html", summary, force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-0.3, 0.3, [-0.2, 0, 0.2]), (0, 64, [0, 20, 40, 60]), (5, 5, [5])],
+)
+def test_ticks_are_round(low, high, expected):
+    assert figures.ticks(low, high) == pytest.approx(expected)
+
+
+def test_marks_stand_where_the_numbers_say():
+    plot = figures.Plot("t", (0, 10), (0, 1))
+    assert plot.px(10) - plot.px(5) == pytest.approx(plot.px(5) - plot.px(0))
+    assert plot.py(1) < plot.py(0)
+    log = figures.Plot("t", (1, 100), (0, 1), log_x=True)
+    assert log.px(10) == pytest.approx((log.px(1) + log.px(100)) / 2)
+    assert "&lt;b&gt;" in figures.Plot("<b>", (0, 1), (0, 1)).svg()
