@@ -123,7 +123,7 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
         "carried image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
         "target's image → carried text, at 1": ("zero_shot", "target image", "aligned text"),
     }
-    parts = {}
+    parts, groups = {}, {}
     for name in ("seen", "unseen"):
 
         def cut(rows: Embeddings, unseen: bool = name == "unseen") -> Embeddings:
@@ -131,6 +131,7 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
 
         sides = [{kind: cut(rows) for kind, rows in sample.side(side).items()} for side in ("source", "target")]
         parts[name] = evaluate(mapping, *sides)
+        groups[name] = {modality: _own_group(sample, mapping, modality, *sides) for modality in ("image", "text")}
     table = []
     for measure, key in measures.items():
         line: dict[str, Any] = {"measure": measure}
@@ -138,7 +139,32 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
             row = scores.get(*key)
             line[name] = {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
         table.append(line)
+    for modality in ("image", "text"):
+        measure = f"{modality} → another {modality} of its subgroup, at 1"
+        table.append({"measure": measure, **{name: found[modality] for name, found in groups.items()}})
     return table
+
+
+def _own_group(
+    sample: Bundle,
+    mapping: OrthogonalMap,
+    modality: str,
+    source: dict[str, Embeddings],
+    target: dict[str, Embeddings],
+) -> dict[str, Any]:
+    """Share of items whose nearest other item in the target model belongs to their subgroup."""
+    import numpy as np
+
+    from congruence.metrics import class_retrieval
+
+    X, Y = source[modality].vectors, target[modality].vectors
+    labels = np.array([sample.labels[i] for i in source[modality].ids.tolist()])
+
+    def found(queries: np.ndarray) -> float:
+        return class_retrieval(queries, Y, labels, exclude_self=True)
+
+    moved = mapping.for_modality(modality).transform(X)
+    return {"before": found(X), "after": found(moved), "oracle": found(Y), "classes": len(X)}
 
 
 def there_and_back(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[dict[str, Any]]:

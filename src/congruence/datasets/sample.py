@@ -13,7 +13,7 @@ from congruence.errors import CorruptFileError, FileError
 SAMPLE_PATH = Path(__file__).parent / "data" / "emoji.parquet"
 
 #: SHA-256 of the file.
-SAMPLE_SHA256 = "9f3607adaed0add167966f218011591d18ddede56ce629205ed2cda7062fdd93"
+SAMPLE_SHA256 = "2b83475b5245c06bccf08d59760cf134644efe0261ed60753c425fbe91982401"
 
 
 def load_sample() -> Bundle:

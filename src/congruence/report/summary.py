@@ -147,14 +147,14 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, Any]:
     where = "held-out items" if held_out else "items, some of which the map may have been fitted on"
     parts = []
     reached, rule = None, ""
-    if main is not None and main.target:
-        reached = main.after / main.target
-        rule = "accuracy of carried vectors relative to the target model's own"
+    own = None if main is None else (main.target or main.source)
+    if main is not None and own:
+        reached = main.after / own
+        model = "target" if main.target else "source"
+        rule = f"accuracy of carried vectors relative to the {model} model's own"
         kind = "a carried image finds its text" if main.query == "aligned image" else "an image finds its carried text"
         unmapped = "" if main.before is None else f" and {main.before:.1%} without the map"
-        parts.append(
-            f"{kind} {main.after:.1%} of the time, against {main.target:.1%} in the target model itself{unmapped}"
-        )
+        parts.append(f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{unmapped}")
     else:
         retrieval = [row for row in scores.rows if row.metric == "retrieval"]
         if retrieval:
