@@ -16,7 +16,7 @@ def command(
     out: Annotated[str, typer.Option("--out", "-o", help="Where to write the report.")] = "report.html",
     classes: Annotated[int, typer.Option(help="Classes whose images the map is fitted on.")] = 800,
     seed: Annotated[int, typer.Option(help="Chooses these classes.")] = 0,
-    save: Annotated[str | None, typer.Option("--save-map", help="Folder to save the map in.")] = None,
+    save_map: Annotated[str | None, typer.Option(help="Folder to save the map in.")] = None,
     report: Annotated[bool, typer.Option(help="Write the report.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -36,8 +36,8 @@ def command(
         if advance:
             advance(1)
         summary = summarize(mapping, sample, seed=seed)
-        if save is not None:
-            mapping.save(save)
+        if save_map is not None:
+            mapping.save(save_map)
         if report:
             write_report(out, summary, force=True)
         if advance:

@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence._arrays import to_numpy
 from congruence._check import as_matrix, check_same_rows
-from congruence.errors import ShapeError, ZeroRowError
+from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,38 @@ def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
     check_same_rows(len(A), len(B), "X", "Y")
     check_same_width(A, B)
     return A, B
+
+
+def take_pair(X: Any, Y: Any, *, least: int = 2, names: tuple[str, str] = ("X", "Y")) -> tuple[Any, Any]:
+    """Validate two matrices with the same number of rows and any widths, in the array library they came in.
+
+    A torch tensor stays one, on its device and with its graph; everything else becomes NumPy.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    A, B = (_native(side, name) for side, name in zip((X, Y), names, strict=True))
+    if (type(A) is np.ndarray) != (type(B) is np.ndarray):
+        raise DtypeError(
+            f"Got {type(A).__name__} and {type(B).__name__}; expected arrays of one library; do convert one of them."
+        )
+    check_same_rows(len(A), len(B), *names)
+    if len(A) < least:
+        raise ShapeError(f"Got {len(A)} rows; expected {least} at least; do give more items.")
+    return A, B
+
+
+def _native(array: Any, name: str) -> Any:
+    if not hasattr(array, "detach"):
+        return as_matrix(array, name, allow_zero_rows=True, copy_half=False)
+    as_matrix(array, name, allow_zero_rows=True, copy_half=False)  # for the checks and their messages
+    return array
+
+
+def give(value: Any, xp: Any) -> Any:
+    """Return a Python float for NumPy and a 0-d tensor, with its graph, for torch."""
+    return value if "torch" in xp.__name__ else float(value)
 
 
 def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
