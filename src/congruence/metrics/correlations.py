@@ -75,6 +75,10 @@ def _contrasts(xp: Any, A: Any, name: str) -> Any:
     return C / xp.max(size)  # keeps squares from overflowing or vanishing
 
 
+def _number(value: Any) -> float:
+    return float(value.detach() if hasattr(value, "detach") else value)  # torch warns of leaving the graph
+
+
 # ------------------------------------------------------------------ bases
 
 
@@ -91,7 +95,7 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
     C = A - A[:1, :]
     C = C - xp.mean(C, axis=0, keepdims=True)
     top = xp.max(xp.abs(C))
-    if float(top) <= 4 * _EPS * float(xp.max(xp.abs(A))):
+    if _number(top) <= 4 * _EPS * _number(xp.max(xp.abs(A))):
         raise _constant(name, n)
     C = C / top
     norms = xp.sum(C * C, axis=1)
@@ -99,7 +103,7 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
     rows = xp.arange(n)
     pairs = xp.sort(squared[rows[:, None] < rows[None, :]])
     median = (pairs[(len(pairs) - 1) // 2] + pairs[len(pairs) // 2]) / 2
-    if float(median) <= 64 * _EPS * float(xp.max(norms)):
+    if _number(median) <= 64 * _EPS * _number(xp.max(norms)):
         raise InputError(
             f"Got a median distance of 0 between rows of {name}; expected rows that differ mostly, since the "
             "kernel's bandwidth is that median; do drop duplicates or reduce by 'pca'."
@@ -219,7 +223,7 @@ def cca(
 def _kept(xp: Any, s: Any, keep: float | int) -> int:
     if isinstance(keep, (int, np.integer)):
         return int(keep)
-    variances = [float(v) ** 2 for v in s]
+    variances = [_number(v) ** 2 for v in s]
     share = np.cumsum(variances) / np.sum(variances)
     # A share reached but for rounding counts as reached.
     return int(np.count_nonzero(share < keep - 8 * _EPS)) + 1

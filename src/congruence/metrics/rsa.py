@@ -56,7 +56,7 @@ class _Dissimilarities:
     def blocks(self, *, root: bool) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield places in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
         n, start = len(self.A), 0
-        for part in blocks(n, 24 * n):
+        for part in blocks(n, 96 * n):  # ranks take a dozen temporaries of a block's size
             rows = self.A[part]
             D = rows @ self.A[part.start :].T
             later = np.arange(n - part.start) > np.arange(len(rows))[:, None]

@@ -33,7 +33,7 @@ def _centred(xp: Any, A: Any, name: str, scale: bool) -> Any:
     C = A[1:, :] - A[:1, :]
     C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     top = xp.max(xp.abs(C))
-    if float(top) <= 1e-15 * float(xp.max(xp.abs(A))):
+    if float(_detached(top)) <= 1e-15 * float(xp.max(xp.abs(_detached(A)))):
         raise InputError(
             f"Got {n} equal rows in {name}; expected rows that differ, since a shape needs an extent; "
             "do check the encoder."
@@ -128,7 +128,7 @@ def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = 
     xp, A, B = _pair(X, Y)
     squared = _residual(xp, _centred(xp, A, "X", scale), _centred(xp, B, "Y", scale))
     # The root has no slope at 0; there the square passes on a gradient of zeros instead of NaN.
-    distance = squared if float(squared) == 0 else xp.sqrt(squared)
+    distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
     if scale:
         distance = xp.clip(distance, 0.0, 2**0.5)
     if kind == "angular":
