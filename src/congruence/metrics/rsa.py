@@ -17,6 +17,8 @@ from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowErr
 from congruence.metrics._base import unit
 
 _EPS = float(np.finfo(np.float64).eps)
+#: Squared distances below this share of the squared lengths are computed from differences.
+_CLOSE = 1e-5
 _RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 #: Rows up to which all pairs are compared without being asked: 100 MB a side.
@@ -24,11 +26,13 @@ MOST_ROWS = 5000
 
 
 class _Dissimilarities:
-    """The upper triangle of a representational dissimilarity matrix, row after row, a block at a time."""
+    """The upper triangle of a representational dissimilarity matrix, row after row, a block at a time.
+
+    All of them are squared distances: 1 − cos is half that of unit vectors, and no comparison notices the factor.
+    """
 
     def __init__(self, A: np.ndarray, rdm: str, name: str) -> None:
         A = A.astype(np.float64)
-        self.angular = rdm in ("correlation", "cosine")
         self.root = rdm == "euclidean"
         if rdm == "correlation":
             A = A - A[:, :1]  # exact zeros in a row of equal entries
@@ -39,7 +43,7 @@ class _Dissimilarities:
                     "correlation needs variance; do drop such rows or take rdm='euclidean'."
                 )
             A -= A.mean(axis=1, keepdims=True)
-        if self.angular:
+        if rdm in ("correlation", "cosine"):
             A = unit(A, name)
         else:
             # Distances do not notice the shift, and their digits gain; scale is no matter to any comparison.
@@ -50,8 +54,16 @@ class _Dissimilarities:
         self.A = A
         self.squares = np.einsum("ij,ij->i", A, A)
         self.size = len(A) * (len(A) - 1) // 2
-        # Rounding of a product of rows: pairs closer than this in dissimilarity are ties.
-        self.tie = 8 * _EPS * np.sqrt(A.shape[1]) * float(self.squares.max())
+        self.top = float(self.squares.max())
+        self.eps = 8 * _EPS * np.sqrt(A.shape[1])
+        self.tie = self.eps * self.top
+
+    def rounding(self, values: np.ndarray) -> np.ndarray:
+        """Return by how much equal dissimilarities of about this size may differ: the smaller, the more exact."""
+        # A product is as exact as the rows are long, but stands only where that is at most 1 / _CLOSE times the value;
+        # of smaller values, differences of the rows, there remains the rounding of the entries.
+        values = np.maximum(values, 0.0)
+        return self.eps * np.minimum(self.top, values / _CLOSE + np.sqrt(values * self.top))
 
     def blocks(self, *, root: bool) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield places in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
@@ -60,23 +72,19 @@ class _Dissimilarities:
             rows = self.A[part]
             D = rows @ self.A[part.start :].T
             later = np.arange(n - part.start) > np.arange(len(rows))[:, None]
-            if self.angular:
-                values = 1.0 - D[later]
-                np.clip(values, 0.0, 2.0, out=values)
-            else:
-                D *= -2
-                D += self.squares[part, None]
-                D += self.squares[part.start :]
-                self._mend(D, part, later)
-                values = D[later]
-                if root and self.root:
-                    np.sqrt(values, out=values)
+            D *= -2
+            D += self.squares[part, None]
+            D += self.squares[part.start :]
+            self._mend(D, part, later)
+            values = D[later]
+            if root and self.root:
+                np.sqrt(values, out=values)
             yield slice(start, start + len(values)), values
             start += len(values)
 
     def _mend(self, D: np.ndarray, part: slice, wanted: np.ndarray) -> None:
         """Compute the distances of close pairs from differences: the product has lost their digits."""
-        near = D < 1e-5 * (self.squares[part, None] + self.squares[part.start :])
+        near = D < _CLOSE * (self.squares[part, None] + self.squares[part.start :])
         near &= wanted
         i, j = np.nonzero(near)
         for few in blocks(len(i), 8 * self.A.shape[1], budget=8 * 2**20):
@@ -99,9 +107,10 @@ class _Dissimilarities:
         """Return how many more dissimilarities lie below than above: twice the average rank, centred."""
         order = np.argsort(values)  # neighbouring look-ups touch neighbouring memory
         asked = values[order]
+        rounding = self.rounding(asked)
         out = np.empty(len(values))
-        below = np.searchsorted(ordered, asked - self.tie, side="left")
-        above = len(ordered) - np.searchsorted(ordered, asked + self.tie, side="right")
+        below = np.searchsorted(ordered, asked - rounding, side="left")
+        above = len(ordered) - np.searchsorted(ordered, asked + rounding, side="right")
         out[order] = below - above
         return out
 
