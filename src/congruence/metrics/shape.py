@@ -1,0 +1,136 @@
+"""Shape distances: how far apart two clouds of paired rows are after the best rotation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congruence._arrays import namespace
+from congruence._check import as_matrix, check_choice, check_same_rows
+from congruence.errors import DtypeError, InputError, ParameterError
+
+
+def _pair(X: Any, Y: Any) -> tuple[Any, Any, Any]:
+    """Return the namespace and both matrices in float64, with torch's graph intact."""
+    A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
+    check_same_rows(len(A), len(B), "X", "Y")
+    try:
+        xp = namespace(X, Y)
+    except TypeError as error:
+        raise DtypeError(
+            f"Got X of {type(X)} and Y of {type(Y)}; expected arrays of one library; do convert one of them."
+        ) from error
+    # What as_matrix returns is detached from the graph, so a tensor is taken from the caller after the checks.
+    sides = (old if hasattr(old, "detach") else xp.asarray(new) for old, new in ((X, A), (Y, B)))
+    a, b = (xp.astype(side, xp.float64) for side in sides)
+    return xp, a, b
+
+
+def _centred(xp: Any, A: Any, name: str, scale: bool) -> Any:
+    """Return A as n − 1 orthonormal contrasts of its rows, of unit Frobenius norm if asked."""
+    n = A.shape[0]
+    # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
+    # turns the mean into the first axis, without that axis: inner products are those of the centred columns.
+    C = A[1:, :] - A[:1, :]
+    C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
+    top = xp.max(xp.abs(C))
+    if float(_detached(top)) <= 1e-15 * float(xp.max(xp.abs(_detached(A)))):
+        raise InputError(
+            f"Got {n} equal rows in {name}; expected rows that differ, since a shape needs an extent; "
+            "do check the encoder."
+        )
+    if not scale:
+        return C
+    C = C / top  # keeps the squares from overflowing or vanishing
+    return C / xp.sqrt(xp.sum(C * C))
+
+
+def _detached(A: Any) -> Any:
+    return A.detach() if hasattr(A, "detach") else A
+
+
+def _turns(xp: Any, A: Any, B: Any) -> tuple[Any, Any]:
+    """Return semi-orthogonal L, R with ⟨AL, BR⟩ the nuclear norm of AᵀB, apart from the gradient's graph."""
+    a, b = _detached(A), _detached(B)
+    n, da, db = a.shape[0], a.shape[1], b.shape[1]
+    # Multiplications, up to constants; a singular value decomposition is worth about ten products of its size.
+    features = n * da * db + 10 * min(da, db) ** 2 * max(da, db)
+    gram = 2 * n * n * (da + db) + 10 * n**3
+    if n <= min(da, db) and gram < features:
+        # With Aᵀ = QS and Bᵀ = PT, AᵀB = Q (STᵀ) Pᵀ has an n × n core, and no small singular value is squared.
+        Q, S = xp.linalg.qr(xp.matrix_transpose(a))
+        P, T = xp.linalg.qr(xp.matrix_transpose(b))
+        U, _, Vt = xp.linalg.svd(S @ xp.matrix_transpose(T), full_matrices=False)
+        return Q @ U, P @ xp.matrix_transpose(Vt)
+    U, _, Vt = xp.linalg.svd(xp.matrix_transpose(a) @ b, full_matrices=False)
+    return U, xp.matrix_transpose(Vt)
+
+
+def _residual(xp: Any, A: Any, B: Any) -> Any:
+    """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB, as a sum of squares.
+
+    Written as a difference it loses half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of
+    the product with the best L and R held still (envelope theorem): it stays finite where singular values repeat or
+    vanish, where that of a decomposition does not.
+    """
+    L, R = _turns(xp, A, B)
+    AL, BR = A @ L, B @ R
+    total = xp.sum((AL - BR) ** 2)
+    for side, turned, turn in ((A, AL, L), (B, BR, R)):
+        if turn.shape[0] > turn.shape[1]:  # what the other side has no dimensions for
+            total = total + xp.sum((side - turned @ xp.matrix_transpose(turn)) ** 2)
+    return total
+
+
+def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = True) -> Any:
+    """Distance between two shapes: what no translation, rotation or reflection (nor scaling) removes.
+
+    Columns are centred, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
+    distance is arccos ν, the Euclidean one √(2 − 2ν). Both are metrics: symmetric, and the triangle inequality holds.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d_x)
+    Y : array_like, shape (n, d_y)
+        Row i belongs to row i of X. Widths may differ: the narrower side counts as padded with zeros.
+    kind : {"angular", "euclidean"}, default="angular"
+    scale : bool, default=True
+        Scale both sides to unit Frobenius norm. ``False`` keeps the sizes and is for ``kind="euclidean"`` only:
+        √(‖X‖² + ‖Y‖² − 2ν), in the units of the vectors.
+
+    Returns
+    -------
+    float or 0-d tensor
+        Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 when not scaled); 0 for shapes that a rotation lays upon each
+        other. Torch in, torch out: differentiable once, wherever the distance is not 0.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ParameterError
+    TooFewAnchorsError
+        Fewer than two rows.
+    InputError
+        All rows of a side are equal.
+
+    Notes
+    -----
+    Computed from the d_x × d_y product, or from an n × n one where rows are fewer than columns and that is cheaper.
+
+    References
+    ----------
+    Williams, Kunz, Kornblith and Linderman (2021), "Generalized shape metrics on neural representations", NeurIPS.
+    """
+    check_choice(kind, ("angular", "euclidean"), "kind")
+    if kind == "angular" and not scale:
+        raise ParameterError(
+            "Got kind='angular' with scale=False; expected unit norms, since an angle knows no size; "
+            "do scale, or take kind='euclidean'."
+        )
+    xp, A, B = _pair(X, Y)
+    squared = _residual(xp, _centred(xp, A, "X", scale), _centred(xp, B, "Y", scale))
+    # The root has no slope at 0; there the square passes on a gradient of zeros instead of NaN.
+    distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
+    if scale:
+        distance = xp.clip(distance, 0.0, 2**0.5)
+    if kind == "angular":
+        distance = 2 * xp.asin(distance / 2)  # arccos ν without arccos's loss of digits near ν = 1
+    return distance if hasattr(distance, "detach") else float(distance)

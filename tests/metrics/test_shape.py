@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import orthogonal_procrustes
+from scipy.spatial import procrustes as scipy_procrustes
+from scipy.stats import ortho_group
+
+import congruence.metrics.shape as shape
+from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.metrics.shape import procrustes_distance
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((30, 7)) + 3, RNG.standard_normal((30, 4)) @ np.diag([1, 2, 3, 4])
+WIDE = RNG.standard_normal((2, 10, 200))
+
+
+def definition(A, B, kind):
+    A, B = (M.astype(np.float64) - M.astype(np.float64).mean(0) for M in (A, B))
+    nu = min(np.linalg.norm(A.T @ B, "nuc") / np.linalg.norm(A) / np.linalg.norm(B), 1)
+    return np.arccos(nu) if kind == "angular" else np.sqrt(2 - 2 * nu)
+
+
+@pytest.mark.parametrize("kind", ["angular", "euclidean"])
+@pytest.mark.parametrize("pair", [(X, Y), (Y, X), tuple(WIDE), (WIDE[0], WIDE[1][:, :3]), (X[:4], Y[:4])])
+def test_it_is_its_definition(pair, kind):
+    assert procrustes_distance(*pair, kind=kind) == pytest.approx(definition(*pair, kind), abs=1e-10)
+
+
+def test_scipys_disparity_is_the_squared_sine():
+    """SciPy also scales one side to fit best, which leaves 1 − ν²."""
+    disparity = scipy_procrustes(X[:, :4], Y)[2]
+    assert np.sin(procrustes_distance(X[:, :4], Y)) ** 2 == pytest.approx(disparity, abs=1e-12)
+
+
+def test_unscaled_distance_is_scipys_best_residual():
+    A, B = X[:, :4] - X[:, :4].mean(0), Y - Y.mean(0)
+    R, _ = orthogonal_procrustes(A, B)
+    got = procrustes_distance(X[:, :4], Y, kind="euclidean", scale=False)
+    assert got == pytest.approx(np.linalg.norm(A @ R - B), abs=1e-10)
+
+
+def test_both_forms_agree(monkeypatch):
+    """Rows few: the n × n form is taken; told that they are many, the other must say the same."""
+    cores = []
+    real = np.linalg.qr
+    monkeypatch.setattr(shape, "namespace", lambda *a: _spy(real, cores))
+    few = procrustes_distance(*WIDE)
+    assert cores == [(200, 9), (200, 9)]
+    cores.clear()
+    many = procrustes_distance(WIDE[0].T, WIDE[1].T)
+    assert cores == []
+    assert few == pytest.approx(definition(*WIDE, "angular"), abs=1e-10)
+    assert many == pytest.approx(definition(WIDE[0].T, WIDE[1].T, "angular"), abs=1e-10)
+
+
+def _spy(real, seen):
+    import types
+
+    import array_api_compat.numpy as xp
+
+    linalg = types.SimpleNamespace(qr=lambda A: seen.append(A.shape) or real(A), svd=xp.linalg.svd)
+    return types.SimpleNamespace(**{**{k: getattr(xp, k) for k in dir(xp) if k[0] != "_"}, "linalg": linalg})
+
+
+@given(st.integers(0, 10**6), st.sampled_from([(12, 5, 3), (6, 9, 9), (4, 40, 30)]))
+def test_what_does_not_change_a_shape(seed, sizes):
+    n, d, e = sizes
+    rng = np.random.default_rng(seed)
+    A, B = rng.standard_normal((n, d)), rng.standard_normal((n, e))
+    order = rng.permutation(n)
+    R = ortho_group.rvs(d, random_state=seed)
+    value = procrustes_distance(A, B)
+    assert 0 <= value <= np.pi / 2
+    moved = procrustes_distance((A @ R * rng.uniform(0.1, 10) + rng.standard_normal(d))[order], B[order])
+    assert moved == pytest.approx(value, abs=1e-10)
+    assert procrustes_distance(B, A) == pytest.approx(value, abs=1e-10)
+    assert procrustes_distance(A, A @ R * 3 - 5) == pytest.approx(0, abs=1e-12)
+    assert procrustes_distance(A, np.pad(A @ R, ((0, 0), (0, 2)))) == pytest.approx(0, abs=1e-12)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["angular", "euclidean"]))
+def test_the_triangle_inequality(seed, kind):
+    rng = np.random.default_rng(seed)
+    A, B, C = (rng.standard_normal((8, d)) for d in (3, 5, 20))
+    ab, bc, ac = (procrustes_distance(*pair, kind=kind) for pair in ((A, B), (B, C), (A, C)))
+    assert ac <= ab + bc + 1e-12
+
+
+def test_two_tight_shapes_keep_their_digits():
+    """arccos of the nuclear norm would say 0, or 1e-8, for anything nearer than 1e-8."""
+    move = RNG.standard_normal(X.shape)
+    distances = [procrustes_distance(X, X + step * move) for step in (1e-9, 1e-10, 1e-11)]
+    np.testing.assert_allclose(np.divide(distances[:-1], distances[1:]), 10, rtol=1e-3)
+
+
+def test_orthogonal_shapes_are_a_quarter_turn_apart():
+    F = np.linalg.qr(np.column_stack([np.ones(6), RNG.standard_normal((6, 4))]))[0][:, 1:]
+    assert procrustes_distance(F[:, :2], F[:, 2:]) == pytest.approx(np.pi / 2)
+    assert procrustes_distance(F[:, :2], F[:, 2:], kind="euclidean") == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_any_layout_and_precision(dtype):
+    A, B = X.astype(dtype), Y.astype(dtype)
+    value = procrustes_distance(A, B)
+    assert type(value) is float
+    assert value == pytest.approx(definition(A, B, "angular"), abs=1e-10)
+    strided = np.asfortranarray(np.repeat(A, 2, axis=1))[:, ::2]
+    assert procrustes_distance(strided, B[::1]) == pytest.approx(value, abs=1e-12)
+    tensor = procrustes_distance(torch.tensor(A), torch.tensor(B))
+    assert tensor.shape == ()
+    assert tensor.dtype == torch.float64
+    assert float(tensor) == pytest.approx(value, abs=1e-12)
+
+
+def test_constant_columns_and_copies_are_no_matter():
+    padded = np.column_stack([X, np.full(30, 0.1)])
+    assert procrustes_distance(padded, Y) == pytest.approx(procrustes_distance(X, Y), abs=1e-12)
+    A, B = np.repeat(X, 2, axis=0), np.repeat(Y, 2, axis=0)
+    assert procrustes_distance(A, B) == pytest.approx(procrustes_distance(X, Y), abs=1e-12)
+    for scale in (1e-170, 1e160):
+        assert procrustes_distance(X * scale, Y) == pytest.approx(procrustes_distance(X, Y), abs=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [(8, 3, 2), (4, 6, 6), (3, 40, 30)])
+@pytest.mark.parametrize("options", [{}, {"kind": "euclidean"}, {"kind": "euclidean", "scale": False}])
+def test_gradients(sizes, options):
+    n, d, e = sizes
+    rng = np.random.default_rng(1)
+    A, B = (torch.tensor(rng.standard_normal((n, k)), requires_grad=True) for k in (d, e))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.autograd.gradcheck(lambda a, b: procrustes_distance(a, b, **options), (A, B))
+
+
+def test_gradients_stay_finite_where_decompositions_have_none():
+    rng = np.random.default_rng(1)
+    whitened = torch.tensor(ortho_group.rvs(8, random_state=0)[:, :3], requires_grad=True)
+    copies = torch.tensor(np.repeat(rng.standard_normal((4, 40)), 2, axis=0), requires_grad=True)
+    procrustes_distance(whitened, copies).backward()
+    procrustes_distance(copies, copies * 1).backward()
+    assert torch.isfinite(whitened.grad).all()
+    assert torch.isfinite(copies.grad).all()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_bad_input_is_refused(side):
+    def call(bad):
+        pair = [X, Y]
+        pair[side] = bad
+        return procrustes_distance(*pair)
+
+    odd = X.copy()
+    odd[2, 1] = np.nan
+    for bad, error in (
+        (odd, NotFiniteError),
+        (X[:-1], ShapeError),
+        (X[:0], ShapeError),
+        (X[0], ShapeError),
+        (np.full((30, 3), 0.1), InputError),
+        (np.full((30, 3), "a"), DtypeError),
+        (torch.tensor(X), DtypeError),
+    ):
+        with pytest.raises(error):
+            call(bad)
+    with pytest.raises(TooFewAnchorsError):
+        procrustes_distance(X[:1], Y[:1])
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ParameterError, match="'angular', 'euclidean'"):
+        procrustes_distance(X, Y, kind="riemann")
+    with pytest.raises(ParameterError, match="scale=False"):
+        procrustes_distance(X, Y, scale=False)
