@@ -1,0 +1,180 @@
+"""Centred kernel nearest-neighbour alignment (CKNNA): CKA of what two spaces' neighbourhoods share.
+
+The Gram matrices are masked to k entries a row or fewer, so every sum runs over the tables of neighbours: O(n k) memory
+besides a block, never an n × n array.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from congruence._arrays import blocks
+from congruence._check import as_matrix, check_choice, check_same_rows
+from congruence.errors import InputError
+from congruence.metrics.neighbours import check_k, moderate, neighbour_table, pair_values
+
+
+def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
+    r"""Alignment of two spaces over pairs of rows that are near each other in both.
+
+    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the k rows j ≠ i with the largest K_ij (lowest row number first among
+    equals, see :func:`~congruence.metrics.neighbours.nearest`), likewise N_L(i). The value is
+    ``align(K, L) / sqrt(align(K, K) · align(L, L))``.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        n ≥ 4. Nothing is centred or normalised beforehand; the original paper normalises rows first.
+    Y : array_like, shape (n, e)
+        Row i belongs to row i of X; the widths may differ.
+    k : int, default=10
+        From 1 to n − 1.
+    definition : {"huh", "jam"}, default="huh"
+        ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
+        JAM paper. Both are described below; their values differ.
+
+    Returns
+    -------
+    float
+        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 where no neighbour is shared. ``"jam"``: in [−1, 1].
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ParameterError
+    TooFewAnchorsError
+        n < 4: the unbiased estimate divides by n − 3.
+    InputError
+        align(K, K) or align(L, L) is not positive, so that there is no value. All rows equal is one reason; with
+        ``"huh"`` and small k another is that hardly any neighbours are reciprocal. Returning 0 would read as "measured,
+        and unaligned".
+
+    Notes
+    -----
+    **huh.** With the mask α(i, j) = 1 where j ∈ N_K(i) and j ∈ N_L(i), A = α ∘ K and B = α ∘ L,
+
+    .. math::
+
+        n (n - 3) \, \mathrm{align}(K, L) = \mathrm{tr}(A B)
+        + \frac{(1^\top A 1)(1^\top B 1)}{(n - 1)(n - 2)} - \frac{2}{n - 2} 1^\top A B 1,
+
+    Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and B
+    are not symmetric, since being a neighbour is not mutual. Two things follow. tr(A B) = Σ A_ij B_ji: a pair counts
+    there only if both i and j list each other, in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value changes a little when X
+    and Y change places. At k = n − 1 everything is symmetric and the value is debiased CKA. The published code also
+    adds 10⁻⁶ to the denominator and refuses k = 1; neither is done here.
+
+    **jam.** The text leaves four things open; taken here is the first of each.
+
+    - K̄ in eq. (8) is HKH, centred on both sides, as defined before eq. (3). Eq. (7), said to equal it, subtracts row
+      means only, and differs.
+    - The neighbours of eq. (6) are those of the kernel as first defined, uncentred inner products; centred ones, or
+      distances, would be others.
+    - In the denominator eq. (6) is read with the same space in both places, so each Gram has its own mask, as in
+      ``"huh"``; it could be the mask of the numerator.
+    - Row means run over all n rows, i included. Because eq. (6) leaves the diagonal out, k = n − 1 then does not quite
+      give the CKA of eq. (4), contrary to the remark after eq. (9).
+
+    O(n² (d + e)) time.
+
+    References
+    ----------
+    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et al.
+    (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). JAM paper, appendix B.2.2.
+    """
+    check_choice(definition, ("huh", "jam"), "definition")
+    A = as_matrix(X, "X", min_rows=4, allow_zero_rows=True)
+    B = as_matrix(Y, "Y", min_rows=4, allow_zero_rows=True)
+    check_same_rows(len(A), len(B), "X", "Y")
+    n = len(A)
+    check_k(k, n)
+    keys_k, K = _masked_gram(A, k, centred=definition == "jam")
+    keys_l, L = _masked_gram(B, k, centred=definition == "jam")
+    common, in_k, in_l = np.intersect1d(keys_k, keys_l, assume_unique=True, return_indices=True)
+    if definition == "huh":
+        kk, ll = _unbiased_hsic(keys_k, K, K, n), _unbiased_hsic(keys_l, L, L, n)
+        kl = _unbiased_hsic(common, K[in_k], L[in_l], n)
+    else:
+        kk, ll, kl = _product(K, K), _product(L, L), _product(K[in_k], L[in_l])
+    for (value, rounding), name in ((kk, "X"), (ll, "Y")):
+        if value <= rounding:
+            raise InputError(
+                f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighbourhoods "
+                f"that vary and are partly mutual; do raise k, or check that the rows of {name} differ."
+            )
+    return kl[0] / (math.sqrt(kk[0]) * math.sqrt(ll[0]))
+
+
+def _masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of a Gram matrix at each row's k nearest neighbours.
+
+    Parameters
+    ----------
+    A : ndarray, shape (n, d)
+    k : int
+    centred : bool
+        Entries of HKH instead of K. The neighbours are K's in both cases.
+
+    Returns
+    -------
+    ndarray of int, shape (n k,)
+        Places i n + j, ascending.
+    ndarray of float64, shape (n k,)
+        Entries there, up to a common factor.
+    """
+    n = len(A)
+    A = moderate(A)
+    index, value = neighbour_table(A, k, "inner")
+    order = np.argsort(index, axis=1)
+    index = np.take_along_axis(index, order, axis=1)
+    value = np.take_along_axis(value, order, axis=1).ravel()
+    keys = (index + n * np.arange(n)[:, None]).ravel()
+    if centred:
+        # Measured from the first row, so that the mean of equal rows is that row and not its neighbour in the last bit.
+        origin, total = A[0].astype(np.float64), np.zeros(A.shape[1])
+        for part in blocks(n, 16 * A.shape[1], budget=8 * 2**20):
+            total += (A[part] - origin).sum(axis=0)
+        mean = origin + total / n
+        value = pair_values(A, keys // n, keys % n, lambda rows: rows - mean)
+    largest = float(np.abs(value).max())
+    return keys, value / largest if largest > 0 else value
+
+
+def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
+    """Song et al.'s eq. (5) for two matrices that are zero but at the same places.
+
+    Parameters
+    ----------
+    keys : ndarray of int, shape (m,)
+        Places i n + j, ascending, none on the diagonal.
+    a, b : ndarray of float64, shape (m,)
+        Entries of the two matrices.
+    n : int
+        Number of rows.
+
+    Returns
+    -------
+    float
+        n (n − 3) times the estimate.
+    float
+        Size of what rounding may leave of a zero.
+    """
+    if not len(keys):
+        return 0.0, 0.0
+    i, j = np.divmod(keys, n)
+    # tr(AB) pairs each entry with the mirrored one, which is often no neighbour at all.
+    mirrored = j * n + i
+    place = np.minimum(np.searchsorted(keys, mirrored), len(keys) - 1)
+    mutual = keys[place] == mirrored
+    trace = float(a[mutual] @ b[place[mutual]])
+    columns = np.bincount(j, weights=a, minlength=n)
+    rows = np.bincount(i, weights=b, minlength=n)
+    terms = (trace, float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2)), -2 * float(columns @ rows) / (n - 2))
+    return math.fsum(terms), 64 * float(np.finfo(float).eps) * sum(map(abs, terms))
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+    """Sum of products, and what it must exceed to be positive."""
+    return float(a @ b), 0.0

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.metrics.cknna import cknna
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((50, 8)), RNG.standard_normal((50, 5))
+
+
+# ------------------------------------------------------------------ the definitions, written out on full matrices
+
+
+def gram(A):
+    A = np.ascontiguousarray(A, dtype=np.float64)
+    return (A[:, None] * A[None]).sum(axis=2)  # each pair is summed in the same order, so copies tie
+
+
+def mask(K, k):
+    S = K.copy()
+    np.fill_diagonal(S, -np.inf)
+    out = np.zeros_like(K)
+    np.put_along_axis(out, np.argsort(-S, axis=1, kind="stable")[:, :k], 1.0, axis=1)
+    return out
+
+
+def song(K, L):
+    """Unbiased HSIC, Song et al. (2012), eq. (5)."""
+    n = len(K)
+    K, L = K * (1 - np.eye(n)), L * (1 - np.eye(n))
+    one = np.ones(n)
+    middle = (one @ K @ one) * (one @ L @ one) / ((n - 1) * (n - 2))
+    terms = np.trace(K @ L), middle, -2 / (n - 2) * (one @ K @ L @ one)
+    return sum(terms) / (n * (n - 3)), sum(map(abs, terms)) / (n * (n - 3))
+
+
+def kept(value, size):
+    """Share of a sum that its cancelling terms leave."""
+    return value / size if size else 0.0
+
+
+def full_huh(A, B, k):
+    K, L = gram(A), gram(B)
+    M, N = mask(K, k), mask(L, k)
+    kl, kk, ll = song(M * N * K, M * N * L), song(M * K, M * K), song(N * L, N * L)
+    left = min(kept(*kk), kept(*ll))
+    return kl[0] / np.sqrt(kk[0] * ll[0]) if left > 0 else None, left
+
+
+def full_jam(A, B, k):
+    K, L = gram(A), gram(B)
+    n = len(K)
+    H = np.eye(n) - 1 / n
+    M, N = mask(K, k), mask(L, k)
+    K, L = H @ K @ H, H @ L @ H
+    kk, ll = (M * K * K).sum(), (N * L * L).sum()
+    left = min(kk, ll)
+    return (M * N * K * L).sum() / np.sqrt(kk * ll) if left > 0 else None, left
+
+
+def debiased_cka(A, B):
+    """U-centred Gram matrices (Székely and Rizzo 2014): another road to the same number."""
+
+    def centred(A):
+        K = gram(A)
+        n = len(K)
+        np.fill_diagonal(K, 0)
+        rows = K.sum(axis=0)
+        K = K - (rows[:, None] + rows) / (n - 2) + rows.sum() / ((n - 1) * (n - 2))
+        np.fill_diagonal(K, 0)
+        return K
+
+    K, L = centred(A), centred(B)
+    return (K * L).sum() / np.sqrt((K * K).sum() * (L * L).sum())
+
+
+FULL = {"huh": full_huh, "jam": full_jam}
+
+
+def sample(seed, n, d, kind):
+    rng = np.random.default_rng(seed)
+    if kind == "integers":
+        return rng.integers(-2, 3, (n, d)).astype(np.float32)
+    A = rng.standard_normal((n, d))
+    if kind == "copies":
+        A = A[rng.integers(0, max(2, n // 3), n)]
+    if kind == "constant columns":
+        A[:, : d // 2] = 3.0
+    if kind == "offset":
+        A += 2.0
+    if kind == "strided":
+        A = np.asfortranarray(np.repeat(A, 2, axis=0))[::2]
+    return A.astype({"half": np.float16, "single": np.float32}.get(kind, np.float64))
+
+
+KINDS = ["smooth", "single", "half", "integers", "copies", "constant columns", "offset", "strided"]
+
+
+@pytest.mark.parametrize("definition", FULL)
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.sampled_from([4, 5, 6, 9, 17, 30, 45]),
+    widths=st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    k=st.sampled_from(["one", "all", "some", "few"]),
+)
+def test_the_definition_written_out(definition, kind, seed, n, widths, k):
+    A, B = sample(seed, n, widths[0], kind), sample(seed + 1, n, widths[1], kind)
+    if seed % 2:  # spaces that have something in common
+        B = (A @ np.random.default_rng(seed).integers(-1, 2, (widths[0], widths[1])).astype(A.dtype)).astype(A.dtype)
+    k = {"one": 1, "all": n - 1, "some": 1 + seed % (n - 1), "few": min(3, n - 1)}[k]
+    expected, left = FULL[definition](A, B, k)
+    assume(abs(left) > 1e-8)  # else rounding decides, in the reference too
+    if expected is None:
+        with pytest.raises(InputError, match="not positive"):
+            cknna(A, B, k, definition=definition)
+        return
+    got = cknna(A, B, k, definition=definition)
+    assert type(got) is float
+    assert got == pytest.approx(expected, rel=max(1e-10, 1e-14 / left), abs=1e-10)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(5, 60), kind=st.sampled_from(KINDS))
+def test_all_neighbours_give_debiased_cka(seed, n, kind):
+    A, B = sample(seed, n, 6, kind), sample(seed + 1, n, 9, kind)
+    assume(min(len(np.unique(A, axis=0)), len(np.unique(B, axis=0))) > 3)
+    assert cknna(A, B, n - 1) == pytest.approx(debiased_cka(A, B), rel=1e-10, abs=1e-10)
+
+
+def test_a_pair_counts_in_the_trace_only_if_mutual():
+    """The unbiased form's first term is a trace: dropping what is not reciprocal leaves it as it is."""
+    K, L = gram(X), gram(Y)
+    both = mask(K, 20) * mask(L, 20)
+    mutual = both * both.T
+    assert np.trace((both * K) @ (both * L)) == pytest.approx((mutual * K * L).sum())
+    assert (both != mutual).any()
+
+
+@pytest.mark.parametrize("definition", FULL)
+def test_a_space_agrees_with_itself(definition):
+    for k in (5, 20, 49):
+        assert cknna(X, X, k, definition=definition) == pytest.approx(1)
+        assert cknna(X, 3 * X, k, definition=definition) == pytest.approx(1)
+
+
+def test_changing_places_changes_huh_and_not_jam():
+    assert cknna(X, Y, 12) != pytest.approx(cknna(Y, X, 12), rel=1e-6)
+    assert cknna(X, Y, 12, definition="jam") == pytest.approx(cknna(Y, X, 12, definition="jam"), rel=1e-12)
+
+
+def test_jam_without_its_masks_is_nearly_biased_cka():
+    """Eq. (6) leaves the diagonal out, so all neighbours do not quite give eq. (4)."""
+    H = np.eye(50) - 1 / 50
+    K, L = H @ gram(X) @ H, H @ gram(Y) @ H
+    whole = (K * L).sum() / np.sqrt((K * K).sum() * (L * L).sum())
+    np.fill_diagonal(K, 0)
+    np.fill_diagonal(L, 0)
+    without = (K * L).sum() / np.sqrt((K * K).sum() * (L * L).sum())
+    got = cknna(X, Y, 49, definition="jam")
+    assert got == pytest.approx(without, rel=1e-10)
+    assert got != pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("definition", FULL)
+def test_nothing_shared_is_zero(definition):
+    # Rows pair up on equal axes; the two spaces pair them differently.
+    A = np.repeat(np.eye(6), 2, axis=0)
+    assert cknna(A, A[np.roll(np.arange(12), 1)], 1, definition=definition) == 0.0
+
+
+@pytest.mark.parametrize("definition", FULL)
+def test_no_variation_has_no_value(definition):
+    same = np.tile(RNG.standard_normal(7), (12, 1))
+    with pytest.raises(InputError, match="alignment of X with itself"):
+        cknna(same, Y[:12], 11, definition=definition)
+    with pytest.raises(InputError, match="alignment of Y with itself"):
+        cknna(Y[:12], same.astype(np.float32), 11, definition=definition)
+    with pytest.raises(InputError, match="alignment of X with itself"):
+        cknna(np.zeros((12, 3)), Y[:12], 4, definition=definition)
+
+
+@pytest.mark.parametrize("definition", FULL)
+@pytest.mark.parametrize("scale", [np.float32(1e30), np.float32(1e-30), 1e200, 1e-200])
+def test_extreme_scales_change_nothing(definition, scale):
+    A = X.astype(np.asarray(scale).dtype)
+    assert cknna(A * scale, Y, 9, definition=definition) == pytest.approx(
+        cknna(A, Y, 9, definition=definition), rel=1e-5 if A.dtype == np.float32 else 1e-10
+    )
+
+
+@pytest.mark.parametrize("definition", FULL)
+def test_tensors_give_the_same_number(definition):
+    torch = pytest.importorskip("torch")
+    A, B = X.astype(np.float32), Y.astype(np.float16)
+    A[::5] = A[0]
+    expected = cknna(A, B, 9, definition=definition)
+    assert cknna(torch.tensor(A), torch.tensor(B), 9, definition=definition) == expected
+    assert cknna(torch.tensor(A, requires_grad=True).T.clone().T, B.tolist(), 9, definition=definition) == expected
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(TooFewAnchorsError, match="at least 4"):
+        cknna(X[:3], Y[:3], 1)
+    with pytest.raises(ParameterError, match="k ≤ 49"):
+        cknna(X, Y, 50)
+    with pytest.raises(ParameterError, match="k=0"):
+        cknna(X, Y, 0)
+    with pytest.raises(ParameterError, match="'huh', 'jam'"):
+        cknna(X, Y, definition="other")
+    with pytest.raises(ShapeError, match="50 rows of X and 49"):
+        cknna(X, Y[:49])
+    with pytest.raises(ShapeError):
+        cknna(X[:0], Y[:0])
+    bad = X.copy()
+    bad[7, 0] = np.inf
+    with pytest.raises(NotFiniteError, match="row"):
+        cknna(bad, Y)
+
+
+def test_no_square_array_is_built():
+    n = 6000
+    big = RNG.standard_normal((n, 4)).astype(np.float32)
+    for definition in FULL:
+        tracemalloc.start()
+        cknna(big, big, definition=definition)
+        peak = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        assert peak < 55 < n * n * 4 / 2**20  # the square array has 137 MB

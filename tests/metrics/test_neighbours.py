@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import tracemalloc
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.neighbors import NearestNeighbors
+
+import congruence.metrics.neighbours as module
+from congruence.errors import (
+    DtypeError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
+)
+from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((60, 8)), RNG.standard_normal((60, 5))
+METRICS = ["inner", "cosine", "euclidean"]
+MEASURES = [mutual_knn, cycle_knn, lcs_knn, edit_knn]
+
+
+def full_similarity(A, metric):
+    """All pairs at once in float64; each pair is summed in the same order, so copies tie."""
+    A = np.ascontiguousarray(A, dtype=np.float64)
+    if metric == "cosine":
+        A = A / np.linalg.norm(A, axis=1, keepdims=True)
+    if metric == "euclidean":
+        return -((A[:, None] - A[None]) ** 2).sum(axis=2)
+    return (A[:, None] * A[None]).sum(axis=2)
+
+
+def full_nearest(A, k, metric="inner"):
+    S = full_similarity(A, metric)
+    np.fill_diagonal(S, -np.inf)
+    return np.argsort(-S, axis=1, kind="stable")[:, :k]
+
+
+def sample(seed, n, d, kind):
+    """Data of one kind: smooth, or full of ties."""
+    rng = np.random.default_rng(seed)
+    if kind == "integers":
+        return rng.integers(-2, 3, (n, d)).astype(np.float32)
+    A = rng.standard_normal((n, d))
+    if kind == "copies":
+        A = A[rng.integers(0, max(1, n // 3), n)]
+    if kind == "near copies":  # differences that a float32 product does not see
+        A = (1 + 1e-5 * A).astype(np.float32)
+    if kind == "constant columns":
+        A[:, : d // 2] = 3.0
+    if kind == "strided":
+        A = np.asfortranarray(np.repeat(A, 2, axis=0))[::2]
+    return A.astype(np.float16) if kind == "half" else A
+
+
+KINDS = ["smooth", "half", "integers", "copies", "near copies", "constant columns", "strided"]
+
+
+# ------------------------------------------------------------------ tables
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(1, 30), share=st.floats(0, 1))
+def test_inner_tables_are_a_stable_sort_of_all_similarities(kind, seed, n, d, share):
+    A = sample(seed, n, d, kind)
+    k = 1 + round(share * (n - 2))
+    np.testing.assert_array_equal(nearest(A, k), full_nearest(A, k))
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(2, 30), blocked=st.integers(1, 50))
+def test_other_metrics_are_a_stable_sort_too(seed, n, d, blocked):
+    for kind in ("smooth", "half", "copies", "near copies", "strided"):
+        A = sample(seed, n, d, kind)
+        k = 1 + seed % (n - 1)
+        expected = full_nearest(A, k, "euclidean")
+        np.testing.assert_array_equal(nearest(A, k, metric="euclidean", blocked=blocked), expected)
+        if kind != "near copies":  # there cosines in float64 differ by their own rounding only
+            expected = full_nearest(A, k, "cosine")
+            np.testing.assert_array_equal(nearest(A, k, metric="cosine", blocked=blocked), expected)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_scikit_learn_finds_the_same_neighbours(metric):
+    big = RNG.standard_normal((2000, 16))
+    found = (
+        NearestNeighbors(n_neighbors=10, metric=metric, algorithm="brute").fit(big).kneighbors(return_distance=False)
+    )
+    np.testing.assert_array_equal(nearest(big, 10, metric=metric), found)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_block_size_and_precision_of_the_product_do_not_matter(metric):
+    big = (RNG.standard_normal((900, 96)) + 2).astype(np.float32)
+    big[::7] = big[3]
+    table = nearest(big, 12, metric=metric)
+    for blocked in (1, 7, 64, 5000):
+        np.testing.assert_array_equal(nearest(big, 12, metric=metric, blocked=blocked), table)
+    np.testing.assert_array_equal(nearest(big.astype(np.float64), 12, metric=metric), table)
+    np.testing.assert_array_equal(nearest(np.asfortranarray(big), 12, metric=metric), table)
+
+
+def test_equal_rows_come_lowest_number_first():
+    for metric in METRICS:
+        table = nearest(np.ones((6, 3)), 3, metric=metric)
+        assert table.tolist() == [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_many_copies_are_compared_once(metric, monkeypatch):
+    """Three thousand copies propose nine million pairs, of one value."""
+    computed = []
+    real = np.einsum
+    monkeypatch.setattr(module.np, "einsum", lambda how, *a: computed.append(len(a[0])) or real(how, *a))
+    nearest(np.repeat(RNG.standard_normal((1, 4)), 3000, axis=0), 2, metric=metric)
+    assert sum(computed) < 50_000
+
+
+@pytest.mark.parametrize("scale", [np.float32(1e30), np.float32(1e-30), 1e200, 1e-200])
+@pytest.mark.parametrize("metric", METRICS)
+def test_extreme_scales_change_nothing(scale, metric):
+    A = RNG.standard_normal((50, 6)).astype(np.asarray(scale).dtype)
+    np.testing.assert_array_equal(nearest(A * scale, 5, metric=metric), nearest(A, 5, metric=metric))
+
+
+def test_a_chance_equal_shadow_is_no_copy(monkeypatch):
+    class Flat:
+        @staticmethod
+        def standard_normal(d):
+            return np.zeros(d)
+
+    expected = nearest(X, 5)
+    monkeypatch.setattr(module.np.random, "default_rng", lambda seed: Flat)
+    np.testing.assert_array_equal(nearest(X, 5), expected)
+
+
+def test_no_square_array_is_built():
+    n = 6000
+    big = RNG.standard_normal((n, 4)).astype(np.float32)
+    for call, limit in ((lambda: nearest(big, 5, blocked=64), 10), (lambda: mutual_knn(big, big), 55)):
+        tracemalloc.start()
+        call()
+        peak = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        assert peak < limit < n * n * 4 / 2**20  # the square array has 137 MB
+
+
+# ------------------------------------------------------------------ measures
+
+
+def longest_common(a, b):
+    @cache
+    def solve(i, j):
+        if not (i and j):
+            return 0
+        return solve(i - 1, j - 1) + 1 if a[i - 1] == b[j - 1] else max(solve(i - 1, j), solve(i, j - 1))
+
+    return solve(len(a), len(b))
+
+
+def edits(a, b):
+    @cache
+    def solve(i, j):
+        if not (i and j):
+            return i + j
+        return min(solve(i - 1, j) + 1, solve(i, j - 1) + 1, solve(i - 1, j - 1) + (a[i - 1] != b[j - 1]))
+
+    return solve(len(a), len(b))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 30),
+    d=st.integers(1, 8),
+    kind=st.sampled_from(KINDS),
+    neighbours=st.sampled_from(METRICS),
+)
+def test_measures_are_their_definitions(seed, n, d, kind, neighbours):
+    k = 1 + seed % (n - 1)
+    if kind == "near copies" or neighbours != "inner":
+        kind, d = "smooth", d + 1
+    A, B = sample(seed, n, d, kind), sample(seed + 1, n, d + 2, "smooth")
+    P, Q = full_nearest(A, k, neighbours), full_nearest(B, k, neighbours)
+    pairs = list(zip(P.tolist(), Q.tolist(), strict=True))
+    expected = {
+        mutual_knn: np.mean([len(set(p) & set(q)) / k for p, q in pairs]),
+        cycle_knn: np.mean([any(i in P[j] for j in Q[i]) for i in range(n)]),
+        lcs_knn: np.mean([longest_common(tuple(p), tuple(q)) for p, q in pairs]),
+        edit_knn: 1 - np.mean([edits(tuple(p), tuple(q)) for p, q in pairs]) / k,
+    }
+    for measure, value in expected.items():
+        got = measure(A, B, k, neighbours=neighbours)
+        assert type(got) is float
+        assert got == pytest.approx(value, abs=1e-12)
+
+
+def test_values_of_identical_spaces():
+    assert mutual_knn(X, X, 7) == edit_knn(X, X, 7) == 1
+    assert lcs_knn(X, X, 7) == 7
+    assert cycle_knn(X, X, 59) == 1
+
+
+def test_a_small_case_by_hand():
+    # On a line, by distance: neighbours of 0, 1, 3, 7 and of the same points with the last brought near the first.
+    A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
+    assert nearest(A, 2, metric="euclidean").tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
+    assert nearest(B, 2, metric="euclidean").tolist() == [[3, 1], [3, 0], [1, 3], [0, 1]]
+    assert mutual_knn(A, B, 2, neighbours="euclidean") == 0.5
+    assert lcs_knn(A, B, 2, neighbours="euclidean") == 1.0
+    assert edit_knn(A, B, 2, neighbours="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
+    assert cycle_knn(A, B, 2, neighbours="euclidean") == 0.75
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_tensors_give_the_same_numbers(measure):
+    torch = pytest.importorskip("torch")
+    A = RNG.standard_normal((80, 6)).astype(np.float32)
+    A[::4] = A[0]
+    expected = measure(A, Y[:60].repeat(2, axis=0)[:80], 9)
+    assert measure(torch.tensor(A, requires_grad=True), torch.tensor(Y[:60].repeat(2, axis=0)[:80]), 9) == expected
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_what_cannot_be_is_refused(measure):
+    for k in (60, 61):
+        with pytest.raises(ParameterError, match="k ≤ 59"):
+            measure(X, Y, k)
+    for k in (0, -1, 2.5, True):
+        with pytest.raises(ParameterError, match="k="):
+            measure(X, Y, k)
+    with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
+        measure(X, Y, neighbours="manhattan")
+    with pytest.raises(ShapeError, match="60 rows of X and 59"):
+        measure(X, Y[:59])
+    with pytest.raises(ShapeError):
+        measure(X[:0], Y[:0])
+    with pytest.raises(TooFewAnchorsError):
+        measure(X[:1], Y[:1], 1)
+    with pytest.raises(DtypeError):
+        measure(X + 0j, Y)
+    bad = Y.copy()
+    bad[3, 1] = np.nan
+    with pytest.raises(NotFiniteError, match="of Y"):
+        measure(X, bad)
+    bad[3] = 0
+    with pytest.raises(ZeroRowError, match="in Y"):
+        measure(X, bad, neighbours="cosine")
+    assert measure(X, bad) >= 0
+
+
+def test_tables_refuse_too():
+    with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
+        nearest(X, 3, metric="angle")
+    with pytest.raises(ParameterError, match="blocked"):
+        nearest(X, 3, blocked=0)
+    with pytest.raises(ParameterError, match="k ≤ 59"):
+        nearest(X, 60)
+
+
+def test_the_callers_arrays_stay_as_they_are():
+    before = X.copy()
+    for metric in METRICS:
+        nearest(X, 3, metric=metric)
+    np.testing.assert_array_equal(X, before)
