@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import to_numpy
+from congruence._arrays import namespace, to_numpy
 from congruence._check import as_matrix, check_same_rows
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
@@ -55,31 +55,48 @@ def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
     return A, B
 
 
-def take_pair(X: Any, Y: Any, *, least: int = 2, names: tuple[str, str] = ("X", "Y")) -> tuple[Any, Any]:
-    """Validate two matrices with the same number of rows and any widths, in the array library they came in.
+def native_pair(
+    X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
+) -> tuple[Any, Any, Any]:
+    """Validate two matrices with paired rows and any widths, in the array library they came in.
 
     A torch tensor stays one, on its device and with its graph; everything else becomes NumPy.
 
+    Returns
+    -------
+    module
+        The array-API namespace of both.
+    array, array
+
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError
+    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
-    A, B = (_native(side, name) for side, name in zip((X, Y), names, strict=True))
-    if (type(A) is np.ndarray) != (type(B) is np.ndarray):
-        raise DtypeError(
-            f"Got {type(A).__name__} and {type(B).__name__}; expected arrays of one library; do convert one of them."
-        )
+    A, B = (
+        as_matrix(side, name, min_rows=min_rows, allow_zero_rows=True, copy_half=False)
+        for side, name in zip((X, Y), names, strict=True)
+    )
     check_same_rows(len(A), len(B), *names)
-    if len(A) < least:
-        raise ShapeError(f"Got {len(A)} rows; expected {least} at least; do give more items.")
-    return A, B
+    try:
+        xp = namespace(X, Y)
+    except TypeError as error:
+        raise DtypeError(
+            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library; do convert one of them."
+        ) from error
+    # What as_matrix returns is detached from the graph, so a tensor is taken from the caller after the checks.
+    first, second = (old if hasattr(old, "detach") else xp.asarray(new) for old, new in ((X, A), (Y, B)))
+    return xp, first, second
 
 
-def _native(array: Any, name: str) -> Any:
-    if not hasattr(array, "detach"):
-        return as_matrix(array, name, allow_zero_rows=True, copy_half=False)
-    as_matrix(array, name, allow_zero_rows=True, copy_half=False)  # for the checks and their messages
-    return array
+def float_pair(X: Any, Y: Any, *, min_rows: int = 2) -> tuple[Any, Any, Any]:
+    """Do as :func:`native_pair`, with both matrices in float64.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
+    """
+    xp, A, B = native_pair(X, Y, min_rows=min_rows)
+    return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
 
 
 def give(value: Any, xp: Any) -> Any:

@@ -12,31 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import namespace
 from congruence._check import as_matrix, check_choice, check_positive, check_same_rows, check_width
-from congruence.errors import DtypeError, InputError, ParameterError
+from congruence.errors import InputError, ParameterError
+from congruence.metrics._base import float_pair
 
 _EPS = float(np.finfo(np.float64).eps)
 _COMPONENTS = ("mean", "first", "all")
 
 
 # ------------------------------------------------------------------ input
-
-
-def _pair(X: Any, Y: Any) -> tuple[Any, Any, Any]:
-    """Return the namespace and both matrices in float64, with torch's graph intact."""
-    A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
-    check_same_rows(len(A), len(B), "X", "Y")
-    try:
-        xp = namespace(X, Y)
-    except TypeError as error:
-        raise DtypeError(
-            f"Got X of {type(X)} and Y of {type(Y)}; expected arrays of one library; do convert one of them."
-        ) from error
-    # What as_matrix returns is detached from the graph, so a tensor is taken from the caller after the checks.
-    sides = (old if hasattr(old, "detach") else xp.asarray(new) for old, new in ((X, A), (Y, B)))
-    a, b = (xp.astype(side, xp.float64) for side in sides)
-    return xp, a, b
 
 
 def _check_options(components: str, rank: Any, reduce: Any, ridge: Any, reductions: tuple[Any, ...]) -> None:
@@ -215,7 +199,7 @@ def cca(
     Björck and Golub (1973), "Numerical methods for computing angles between linear subspaces".
     """
     _check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
-    xp, A, B = _pair(X, Y)
+    xp, A, B = float_pair(X, Y)
     Qx, Qy = _basis(xp, A, "X", rank, reduce, ridge), _basis(xp, B, "Y", rank, reduce, ridge)
     return _summary(xp, _correlations(xp, Qx, Qy), components)
 
@@ -270,7 +254,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
         raise ParameterError(
             f"Got keep={keep!r}; expected a share of variance in (0, 1] or a whole number of components; do pass one."
         )
-    xp, A, B = _pair(X, Y)
+    xp, A, B = float_pair(X, Y)
     bases = []
     for side, name in ((A, "X"), (B, "Y")):
         U, s, _ = _spectrum(xp, _contrasts(xp, side, name))
@@ -320,7 +304,7 @@ def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any
     check_choice(weights, ("X", "Y"), "weights")
     if rank is not None:
         check_positive(rank, "rank", integer=True)
-    xp, A, B = _pair(X, Y)
+    xp, A, B = float_pair(X, Y)
     names = ("X", "Y")
     if weights == "Y":
         A, B, names = B, A, ("Y", "X")

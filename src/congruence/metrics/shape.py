@@ -4,25 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._arrays import namespace
-from congruence._check import as_matrix, check_choice, check_same_rows
-from congruence.errors import DtypeError, InputError, ParameterError
-
-
-def _pair(X: Any, Y: Any) -> tuple[Any, Any, Any]:
-    """Return the namespace and both matrices in float64, with torch's graph intact."""
-    A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
-    check_same_rows(len(A), len(B), "X", "Y")
-    try:
-        xp = namespace(X, Y)
-    except TypeError as error:
-        raise DtypeError(
-            f"Got X of {type(X)} and Y of {type(Y)}; expected arrays of one library; do convert one of them."
-        ) from error
-    # What as_matrix returns is detached from the graph, so a tensor is taken from the caller after the checks.
-    sides = (old if hasattr(old, "detach") else xp.asarray(new) for old, new in ((X, A), (Y, B)))
-    a, b = (xp.astype(side, xp.float64) for side in sides)
-    return xp, a, b
+from congruence._check import check_choice
+from congruence.errors import InputError, ParameterError
+from congruence.metrics._base import float_pair
 
 
 def _centred(xp: Any, A: Any, name: str, scale: bool) -> Any:
@@ -125,7 +109,7 @@ def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = 
             "Got kind='angular' with scale=False; expected unit norms, since an angle knows no size; "
             "do scale, or take kind='euclidean'."
         )
-    xp, A, B = _pair(X, Y)
+    xp, A, B = float_pair(X, Y)
     squared = _residual(xp, _centred(xp, A, "X", scale), _centred(xp, B, "Y", scale))
     # The root has no slope at 0; there the square passes on a gradient of zeros instead of NaN.
     distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)

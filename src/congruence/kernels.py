@@ -1,0 +1,189 @@
+"""Kernels without their n × n arrays: the sums that independence criteria need, from features, block by block."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from congruence._arrays import blocks, namespace
+
+
+class KernelSums(NamedTuple):
+    """Sums over two kernel matrices K and L, from which biased and unbiased HSIC follow.
+
+    Attributes
+    ----------
+    product, product_off : float
+        Σᵢⱼ KᵢⱼLᵢⱼ, with and without the diagonal.
+    rows, rows_off : float
+        Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), with and without the diagonal in the inner sums.
+    first, first_off, second, second_off : float
+        Σᵢⱼ of K and of L, with and without the diagonal.
+    n : int
+    """
+
+    product: Any
+    product_off: Any
+    rows: Any
+    rows_off: Any
+    first: Any
+    first_off: Any
+    second: Any
+    second_off: Any
+    n: int
+
+
+def hsic_biased(sums: KernelSums) -> Any:
+    """Return tr(K H L H), the biased Hilbert–Schmidt independence criterion up to a factor of (n − 1)².
+
+    Parameters
+    ----------
+    sums : KernelSums
+
+    Returns
+    -------
+    float or 0-d array
+
+    References
+    ----------
+    Gretton et al. (2005), "Measuring statistical dependence with Hilbert–Schmidt norms".
+    """
+    n = sums.n
+    return sums.product - 2 / n * sums.rows + sums.first * sums.second / n**2
+
+
+def hsic_unbiased(sums: KernelSums) -> Any:
+    """Return the unbiased estimate of the Hilbert–Schmidt independence criterion.
+
+    Parameters
+    ----------
+    sums : KernelSums
+        Of n ≥ 4 items.
+
+    Returns
+    -------
+    float or 0-d array
+
+    References
+    ----------
+    Song et al. (2012), "Feature selection via dependence maximization", eq. 5.
+    """
+    n = sums.n
+    total = sums.product_off + sums.first_off * sums.second_off / ((n - 1) * (n - 2))
+    return (total - 2 / (n - 2) * sums.rows_off) / (n * (n - 3))
+
+
+def linear_sums(X: Any, Y: Any, x_mean: Any, y_mean: Any) -> KernelSums:
+    """Return sums over the linear kernels of centred rows, K = XXᵀ and L = YYᵀ, in one pass and without either.
+
+    Centring changes neither HSIC, and makes sums over whole rows of K and L vanish.
+
+    Parameters
+    ----------
+    X : array, shape (n, d)
+    Y : array, shape (n, e)
+    x_mean, y_mean : array, shape (d,) and (e,)
+        Column means, in the precision to compute in.
+
+    Returns
+    -------
+    KernelSums
+
+    Notes
+    -----
+    ‖XᵀY‖² costs n·d·e operations, the Gram form n²·(d + e); the cheaper one is taken. With n < d the Gram matrices
+    are smaller than the data.
+    """
+    xp = namespace(X, Y)
+    n, d, e = X.shape[0], X.shape[1], Y.shape[1]
+    if d * e > n * (d + e):
+        A, B = xp.astype(X, x_mean.dtype) - x_mean, xp.astype(Y, y_mean.dtype) - y_mean
+        K, L = xp.matmul(A, A.T), xp.matmul(B, B.T)
+        k, m = xp.linalg.diagonal(K), xp.linalg.diagonal(L)
+        return _of_centred(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
+    cross: Any = 0.0
+    diagonal: Any = 0.0
+    first: Any = 0.0
+    second: Any = 0.0
+    for part in blocks(n, 8 * (d + e)):
+        A, B = xp.astype(X[part, :], x_mean.dtype) - x_mean, xp.astype(Y[part, :], y_mean.dtype) - y_mean
+        cross = cross + xp.matmul(A.T, B)
+        k, m = xp.sum(A * A, axis=1), xp.sum(B * B, axis=1)
+        diagonal, first, second = diagonal + xp.sum(k * m), first + xp.sum(k), second + xp.sum(m)
+    return _of_centred(xp.sum(cross * cross), diagonal, first, second, n)
+
+
+def _of_centred(product: Any, diagonal: Any, first: Any, second: Any, n: int) -> KernelSums:
+    """Complete the sums of centred linear kernels, whose rows sum to zero."""
+    zero = 0.0 * product
+    return KernelSums(product, product - diagonal, zero, diagonal, zero, -first, zero, -second, n)
+
+
+def rbf_sums(X: Any, Y: Any, x_scale: Any, y_scale: Any) -> KernelSums:
+    """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), a block of rows at a time.
+
+    Parameters
+    ----------
+    X : array, shape (n, d)
+    Y : array, shape (n, e)
+    x_scale, y_scale : float
+        2σ² of each.
+
+    Returns
+    -------
+    KernelSums
+    """
+    xp = namespace(X, Y)
+    n = X.shape[0]
+    totals: list[Any] = [0.0] * 4
+    for part in blocks(n, 8 * n * 6):
+        K = xp.exp(-squared_distances(X[part, :], X) / x_scale)
+        L = K if Y is X and x_scale == y_scale else xp.exp(-squared_distances(Y[part, :], Y) / y_scale)
+        r, s = xp.sum(K, axis=1), xp.sum(L, axis=1)
+        for k, value in enumerate((xp.sum(K * L), xp.sum(r * s), xp.sum(r), xp.sum(s))):
+            totals[k] = totals[k] + value
+    product, rows, first, second = totals
+    # The diagonal of a Gaussian kernel is one, whatever rounding makes of the distance of a row from itself.
+    return KernelSums(product, product - n, rows, rows - first - second + n, first, first - n, second, second - n, n)
+
+
+def squared_distances(A: Any, B: Any) -> Any:
+    """Squared Euclidean distances between rows.
+
+    Parameters
+    ----------
+    A : array, shape (m, d)
+    B : array, shape (n, d)
+
+    Returns
+    -------
+    array, shape (m, n)
+        Never negative.
+    """
+    xp = namespace(A, B)
+    square = xp.sum(A * A, axis=1)[:, None] + xp.sum(B * B, axis=1)[None] - 2 * xp.matmul(A, B.T)
+    return xp.clip(square, 0.0, None)
+
+
+def median_squared_distance(X: np.ndarray, most: int = 4_000, seed: int = 0) -> float:
+    """Median of the non-zero squared distances between rows.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d)
+    most : int, default=4000
+        Rows looked at; beyond that, a random subset of this size.
+    seed : int, default=0
+
+    Returns
+    -------
+    float
+        0 when all rows are equal.
+    """
+    if len(X) > most:
+        X = X[np.random.default_rng(seed).choice(len(X), most, replace=False)]
+    square = squared_distances(X, X)[np.triu_indices(len(X), 1)]
+    # Rounding leaves tiny distances between equal rows: below this they are zero.
+    square = square[square > 1e-14 * max(float(square.max(initial=0.0)), 1e-300)]
+    return float(np.median(square)) if len(square) else 0.0

@@ -1,0 +1,219 @@
+"""Centred kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and of cross-kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence import kernels
+from congruence._arrays import blocks, namespace, to_numpy
+from congruence._check import check_choice, check_positive
+from congruence.errors import InputError, ShapeError
+from congruence.metrics._base import give, native_pair
+
+ESTIMATORS = ("debiased", "biased", "minibatch")
+
+
+def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int = 512, seed: int = 0) -> Any:
+    """Linear centred kernel alignment.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        NumPy or torch.
+    Y : array_like, shape (n, e)
+        Row i belongs to row i of ``X``.
+    estimator : {"debiased", "biased", "minibatch"}, default="debiased"
+        ``"debiased"`` uses the unbiased HSIC: near 0 for independent data, whatever n and d, and possibly below.
+        ``"biased"`` is the usual formula; it rises towards 1 with d / n on pure noise.
+        ``"minibatch"`` sums the unbiased HSIC over batches before the ratio.
+    batch_size : int, default=512
+        Rows of a minibatch, at least 4; a last batch with fewer than 4 is left out.
+    seed : int, default=0
+        Shuffles rows into minibatches.
+
+    Returns
+    -------
+    float, or 0-d torch tensor for torch input
+        In [−1, 1], biased: [0, 1]. 1 for spaces equal up to rotation, translation and isotropic scaling.
+
+    Raises
+    ------
+    ShapeError
+        Mismatched rows.
+    TooFewAnchorsError
+        Fewer than 4 rows.
+    DtypeError, NotFiniteError, ParameterError
+    InputError
+        One side does not vary.
+
+    Notes
+    -----
+    O(n·d·e) operations and O(d·e) memory beside the data, or Gram matrices when n is the smaller.
+
+    References
+    ----------
+    Kornblith et al. (2019), "Similarity of neural network representations revisited"; Song et al. (2012); Nguyen et al.
+    (2021), "Do wide and deep networks learn the same things?".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((200, 8))
+    >>> round(linear_cka(X, 3 * X[:, ::-1] + 1), 6)
+    1.0
+    """
+    check_choice(estimator, ESTIMATORS, "estimator")
+    xp, A, B = native_pair(X, Y, min_rows=4)
+    if estimator != "minibatch":
+        return give(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased), xp)
+    check_positive(batch_size, "batch_size", integer=True)
+    if batch_size < 4:
+        raise ShapeError(f"Got batch_size={batch_size}; expected 4 rows at least; do raise it.")
+    order = np.random.default_rng(seed).permutation(A.shape[0])
+    totals: list[Any] = [0.0, 0.0, 0.0]
+    for start in range(0, len(order) - 3, batch_size):
+        rows = xp.asarray(np.sort(order[start : start + batch_size]))
+        a, b = xp.take(A, rows, axis=0), xp.take(B, rows, axis=0)
+        for k, value in enumerate(_three(a, b, kernels.hsic_unbiased)):
+            totals[k] = totals[k] + value
+    return give(_divide(totals[0], totals[1], totals[2], xp), xp)
+
+
+def _three(A: Any, B: Any, hsic: Any) -> tuple[Any, Any, Any]:
+    a, b = _means(A), _means(B)
+    return (
+        hsic(kernels.linear_sums(A, B, a, b)),
+        hsic(kernels.linear_sums(A, A, a, a)),
+        hsic(kernels.linear_sums(B, B, b, b)),
+    )
+
+
+def _ratio(A: Any, B: Any, hsic: Any) -> Any:
+    return _divide(*_three(A, B, hsic), namespace(A, B))
+
+
+def _divide(both: Any, first: Any, second: Any, xp: Any) -> Any:
+    for value in (first, second):
+        if not float(to_numpy(value)) > 0:
+            raise InputError(
+                "Got a kernel that does not vary between pairs; expected some rows more alike than others; "
+                "do check for constant vectors, or for a bandwidth far from the distances."
+            )
+    return both / (xp.sqrt(first) * xp.sqrt(second))
+
+
+def _means(A: Any) -> Any:
+    """Column means in float64, a block at a time so that half precision is never summed as such."""
+    xp = namespace(A)
+    total: Any = 0.0
+    for part in blocks(A.shape[0], 8 * A.shape[1]):
+        total = total + xp.sum(xp.astype(A[part, :], xp.float64), axis=0)
+    return total / A.shape[0]
+
+
+def rbf_cka(
+    X: Any,
+    Y: Any,
+    *,
+    estimator: str = "debiased",
+    bandwidth: float | str = "median",
+    fraction: float = 1.0,
+) -> Any:
+    """Centred kernel alignment with Gaussian kernels.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+    Y : array_like, shape (n, e)
+    estimator : {"debiased", "biased"}, default="debiased"
+    bandwidth : "median" or float, default="median"
+        σ in exp(−‖x − x'‖² / 2σ²). ``"median"``: σ² is ``fraction``² times the median of the non-zero squared
+        distances of each side (of at most 4,000 rows).
+    fraction : float, default=1.0
+        Of the median distance; Kornblith et al. use 0.2 to 0.8.
+
+    Returns
+    -------
+    float, or 0-d torch tensor for torch input
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ParameterError
+    InputError
+        One side does not vary.
+
+    Notes
+    -----
+    O(n²·(d + e)) operations, O(n·(d + e)) memory. Small fractions make every row its own cluster.
+    A fixed ``bandwidth`` is in the units of the vectors.
+
+    References
+    ----------
+    Kornblith et al. (2019), section 4.
+    """
+    check_choice(estimator, ("debiased", "biased"), "estimator")
+    check_positive(fraction, "fraction")
+    if bandwidth != "median":
+        check_positive(bandwidth, "bandwidth")
+    xp, A, B = native_pair(X, Y, min_rows=4)
+    A, B = (xp.astype(side, xp.float64) - _means(side) for side in (A, B))
+    scales = []
+    for side in (A, B):
+        square = float(bandwidth) ** 2 if bandwidth != "median" else _median(side) * fraction**2
+        if square == 0:
+            raise InputError("Got rows that are all equal; expected some variation; do check the vectors.")
+        scales.append(2 * square)
+    hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
+    both = hsic(kernels.rbf_sums(A, B, *scales))
+    first = hsic(kernels.rbf_sums(A, A, scales[0], scales[0]))
+    second = hsic(kernels.rbf_sums(B, B, scales[1], scales[1]))
+    return give(_divide(both, first, second, xp), xp)
+
+
+def _median(side: Any) -> float:
+    return kernels.median_squared_distance(to_numpy(side))
+
+
+def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
+    """Centred alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
+
+    Parameters
+    ----------
+    F, G : array_like, shape (n, d) and (m, d)
+        Images and texts in one model.
+    F_other, G_other : array_like, shape (n, e) and (m, e)
+        The same images and texts in the other.
+
+    Returns
+    -------
+    float, or 0-d torch tensor for torch input
+        In [−1, 1]. Rows and columns of both kernels are centred first.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, InputError
+
+    Notes
+    -----
+    With centred F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
+
+    References
+    ----------
+    Gupta et al. (2026), figure 3b.
+    """
+    xp, A, A_other = native_pair(F, F_other, names=("F", "F_other"))
+    _, B, B_other = native_pair(G, G_other, names=("G", "G_other"))
+    for one, two in ((A, B), (A_other, B_other)):
+        if one.shape[1] != two.shape[1]:
+            raise ShapeError(
+                f"Got images {one.shape[1]}-d and texts {two.shape[1]}-d of one model; expected one width; do check the order."
+            )
+    A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
+
+    def inner(a: Any, b: Any, c: Any, d: Any) -> Any:
+        return xp.sum(xp.matmul(a.T, c) * xp.matmul(b.T, d))
+
+    both = inner(A, B, A_other, B_other)
+    return give(_divide(both, inner(A, B, A, B), inner(A_other, B_other, A_other, B_other), xp), xp)

@@ -1,0 +1,205 @@
+"""CKA against full matrices written out from the definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from congruence.errors import CongruenceError, DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
+
+SHAPES = [(4, 3, 2), (30, 5, 9), (30, 50, 7), (12, 40, 60), (200, 16, 16)]
+
+
+def pair(n, d, e, seed=0, mix=0.5):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + 3
+    Y = mix * X @ rng.standard_normal((d, e)) + rng.standard_normal((n, e))
+    return X, Y
+
+
+def biased(K, L):
+    H = np.eye(len(K)) - 1 / len(K)
+    return np.trace(K @ H @ L @ H)
+
+
+def unbiased(K, L):
+    """Song et al. (2012), equation 5, word for word."""
+    n = len(K)
+    K, L = K - np.diag(np.diag(K)), L - np.diag(np.diag(L))
+    one = np.ones(n)
+    total = np.trace(K @ L) + one @ K @ one * (one @ L @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ K @ L @ one)
+    return total / (n * (n - 3))
+
+
+def ratio(hsic, K, L):
+    return hsic(K, L) / np.sqrt(hsic(K, K) * hsic(L, L))
+
+
+def gaussian(X, fraction):
+    square = ((X[:, None] - X[None]) ** 2).sum(-1)
+    median = np.median(square[np.triu_indices(len(X), 1)])
+    return np.exp(-square / (2 * median * fraction**2))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("estimator", "hsic"), [("biased", biased), ("debiased", unbiased)])
+def test_linear_cka_is_the_full_matrix_definition(shape, estimator, hsic):
+    X, Y = pair(*shape)
+    if shape[0] == 4 and estimator == "debiased":
+        X, Y = pair(*shape, seed=3)  # of four items an unbiased self-similarity may come out negative
+    assert linear_cka(X, Y, estimator=estimator) == pytest.approx(ratio(hsic, X @ X.T, Y @ Y.T), abs=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize(("estimator", "hsic"), [("biased", biased), ("debiased", unbiased)])
+def test_rbf_cka_is_the_full_matrix_definition(shape, fraction, estimator, hsic):
+    X, Y = pair(*shape)
+    expected = ratio(hsic, gaussian(X, fraction), gaussian(Y, fraction))
+    assert rbf_cka(X, Y, estimator=estimator, fraction=fraction) == pytest.approx(expected, abs=1e-10)
+    K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / (2 * 30.0**2))
+    L = np.exp(-((Y[:, None] - Y[None]) ** 2).sum(-1) / (2 * 30.0**2))
+    assert rbf_cka(X, Y, estimator=estimator, bandwidth=30.0) == pytest.approx(ratio(hsic, K, L), abs=1e-10)
+
+
+def test_blocks_change_nothing(monkeypatch):
+    from congruence import kernels
+
+    X, Y = pair(150, 7, 5)
+    whole = [linear_cka(X, Y), linear_cka(X, Y, estimator="biased"), rbf_cka(X, Y)]
+    real = kernels.blocks
+    monkeypatch.setattr(kernels, "blocks", lambda n, row_bytes, *a: real(n, 1, 16))
+    parts = [linear_cka(X, Y), linear_cka(X, Y, estimator="biased"), rbf_cka(X, Y)]
+    np.testing.assert_allclose(parts, whole, atol=1e-13)
+
+
+def test_minibatches_sum_before_the_ratio():
+    X, Y = pair(103, 6, 8)
+    order = np.random.default_rng(5).permutation(103)
+    totals = np.zeros(3)
+    for start in range(0, 103, 20):
+        rows = order[start : start + 20]
+        if len(rows) >= 4:
+            K, L = X[rows] @ X[rows].T, Y[rows] @ Y[rows].T
+            totals += unbiased(K, L), unbiased(K, K), unbiased(L, L)
+    expected = totals[0] / np.sqrt(totals[1] * totals[2])
+    assert linear_cka(X, Y, estimator="minibatch", batch_size=20, seed=5) == pytest.approx(expected, abs=1e-12)
+    whole = linear_cka(X, Y, estimator="minibatch", batch_size=103)
+    assert whole == pytest.approx(linear_cka(X, Y), abs=1e-12)
+
+
+def test_debiased_is_near_zero_on_noise_where_biased_is_not():
+    rng = np.random.default_rng(0)
+    values = [[linear_cka(rng.standard_normal((60, 200)), rng.standard_normal((60, 200)), estimator=e) for e in ("debiased", "biased")] for _ in range(20)]  # fmt: skip
+    debiased, biased_values = np.array(values).T
+    assert abs(debiased.mean()) < 0.02
+    assert biased_values.mean() > 0.6
+
+
+@pytest.mark.parametrize("n", [10, 60])
+def test_cross_kernels_by_hand(n):
+    rng = np.random.default_rng(n)
+    F, G, F2, G2 = (rng.standard_normal((rows, d)) + 1 for rows, d in ((n, 5), (25, 5), (n, 8), (25, 8)))
+    F2[:, :5] += F
+    G2[:, :5] += G
+
+    def centred(K):
+        return K - K.mean(0) - K.mean(1, keepdims=True) + K.mean()
+
+    K, L = centred(F @ G.T), centred(F2 @ G2.T)
+    expected = (K * L).sum() / np.linalg.norm(K) / np.linalg.norm(L)
+    assert cross_kernel_cka(F, G, F2, G2) == pytest.approx(expected, abs=1e-12)
+    Q = np.linalg.qr(rng.standard_normal((8, 8)))[0][:5]
+    assert cross_kernel_cka(F, G, F @ Q, G @ Q) == pytest.approx(1)
+    assert cross_kernel_cka(F, G, F @ Q, -(G @ Q)) == pytest.approx(-1)
+    with pytest.raises(ShapeError, match="of one model"):
+        cross_kernel_cka(F, G, F2, G2[:, :5])
+
+
+METRICS = [linear_cka, lambda X, Y: linear_cka(X, Y, estimator="biased"), rbf_cka]
+
+
+@given(seed=st.integers(0, 10**6), d=st.integers(2, 12), e=st.integers(2, 12), scale=st.floats(0.01, 100))
+def test_invariances(seed, d, e, scale):
+    rng = np.random.default_rng(seed)
+    X, Y = pair(25, d, e, seed)
+    Q = np.linalg.qr(rng.standard_normal((e, e)))[0]
+    order = rng.permutation(25)
+    for metric in METRICS:
+        value = metric(X, Y)
+        assert value <= 1 + 1e-9
+        assert metric(X, scale * Y @ Q + rng.standard_normal(e)) == pytest.approx(value, abs=1e-7)
+        assert metric(X[order], Y[order]) == pytest.approx(value, abs=1e-9)
+        assert metric(Y, X) == pytest.approx(value, abs=1e-10)
+        assert metric(X, X) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_torch_gives_the_same_and_differentiates(metric):
+    torch = pytest.importorskip("torch")
+    X, Y = pair(10, 4, 3)
+    A, B = torch.tensor(X, requires_grad=True), torch.tensor(Y, requires_grad=True)
+    value = metric(A, B)
+    assert value.ndim == 0
+    assert float(value.detach()) == pytest.approx(metric(X, Y), abs=1e-12)
+    if metric is not rbf_cka:
+        assert torch.autograd.gradcheck(metric, (A, B))
+    fixed = lambda a, b: rbf_cka(a, b, bandwidth=2.0)  # noqa: E731 - the median's own gradient is not followed
+    assert torch.autograd.gradcheck(fixed, (A, B))
+    wide = torch.tensor(pair(6, 9, 8)[0], requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a: linear_cka(a, B[:6]), (wide,))
+
+
+def test_half_precision_strides_and_constant_columns():
+    X, Y = pair(60, 6, 5)
+    X[:, 2] = 7
+    half = X.astype(np.float16)
+    assert linear_cka(half, Y) == pytest.approx(linear_cka(half.astype(np.float64), Y), abs=1e-12)
+    assert linear_cka(np.asfortranarray(X)[::2], Y[::2]) == pytest.approx(
+        linear_cka(X[::2].copy(), Y[::2].copy()), abs=1e-13
+    )
+    far = X + 1e6  # sums of uncentred products would lose every digit
+    assert linear_cka(far, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
+    doubled = np.vstack([X, X])
+    assert linear_cka(doubled, np.vstack([Y, Y]), estimator="biased") == pytest.approx(
+        linear_cka(X, Y, estimator="biased"), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("metric", [linear_cka, rbf_cka])
+def test_bad_input(metric):
+    X, Y = pair(20, 3, 4)
+    for bad, error in (
+        ((X[:10], Y), InputError),
+        ((X[:3], Y[:3]), TooFewAnchorsError),
+        ((X[:, 0], Y), ShapeError),
+        ((np.where(X > 3, np.nan, X), Y), NotFiniteError),
+        ((np.full_like(X, 2.0), Y), InputError),
+        ((X.astype(str), Y), DtypeError),
+        ((X[:0], Y[:0]), InputError),
+    ):
+        with pytest.raises(error, match=r"Got|Found|Input|dtype"):
+            metric(*bad)
+    with pytest.raises(ParameterError):
+        metric(X, Y, estimator="exact")
+
+
+def test_a_bandwidth_that_isolates_every_row_is_an_error():
+    X, Y = pair(20, 30, 30)
+    with pytest.raises(InputError, match="bandwidth"):
+        rbf_cka(X, Y, bandwidth=1e-3)
+
+
+def test_bad_parameters():
+    X, Y = pair(20, 3, 4)
+    with pytest.raises(CongruenceError, match="4 rows"):
+        linear_cka(X, Y, estimator="minibatch", batch_size=3)
+    for options in ({"bandwidth": -1}, {"fraction": 0}, {"bandwidth": "mean"}):
+        with pytest.raises(CongruenceError):
+            rbf_cka(X, Y, **options)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(DtypeError, match="one library"):
+        linear_cka(torch.tensor(X), Y)
