@@ -240,8 +240,8 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
 
     Notes
     -----
-    The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of either
-    side. Saturates as :func:`cca` does.
+    The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
+    either side. Saturates as :func:`cca` does.
 
     References
     ----------
@@ -263,7 +263,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
 
 
 def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any:
-    """Projection-weighted CCA: a mean of the canonical correlations in which variates count as much as one side uses them.
+    """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
     Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centred columns; weights are scaled to sum 1.
 
@@ -281,7 +281,8 @@ def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any
     Returns
     -------
     float or 0-d tensor
-        In [0, 1]; torch in, torch out, differentiable where the correlations and the sides' singular values are distinct.
+        In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
+        distinct.
 
     Raises
     ------
@@ -291,8 +292,8 @@ def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any
 
     Notes
     -----
-    Columns enter one by one, so the weights change with a rotation of the weighting side, and with the scale of a column;
-    the other side may undergo any invertible map. Equal canonical correlations share their subspace, and variates there
+    Columns enter one by one, so the weights change with a rotation of the weighting side, and with the scale of a
+    column; the other side may undergo any invertible map. Equal canonical correlations share their subspace, and variates there
     are arbitrary; this matters only for how the group's weight compares with the others'. With n ≤ d all correlations,
     and so the result, are 1.
 
@@ -435,8 +436,8 @@ def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge
     >>> rng = np.random.default_rng(0)
     >>> X, Y = rng.standard_normal((2, 100, 60))
     >>> fit = fit_cca(X[:50], Y[:50], rank=40)
-    >>> round(float(fit.correlations.mean()), 1), abs(fit.score(X[50:], Y[50:])) < 0.1
-    (1.0, True)
+    >>> bool(fit.correlations.mean() > 0.8), abs(fit.score(X[50:], Y[50:])) < 0.1
+    (True, True)
 
     References
     ----------
@@ -461,10 +462,10 @@ def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge
         else:
             unit = np.where(unit > 0, unit.max(), 0)
         inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
-        U, s, Vt = _spectrum(np, C * inverse)
+        U, s, Vt = _spectrum(namespace(C), C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
-        gains = _gains(np, s, ridge)
+        gains = _gains(namespace(s), s, ridge)
         means.append(origin + mean)
         bases.append(U * gains)
         maps.append((inverse[:, None] * Vt.T) * (gains / s * np.sqrt(len(side) - 1)))

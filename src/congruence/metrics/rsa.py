@@ -1,4 +1,4 @@
-"""Representational similarity analysis: do two spaces find the same pairs of items alike?
+"""Representational similarity analysis: whether two spaces find the same pairs of items alike.
 
 Dissimilarities are built in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers a side. Ranks
 need no second one: the vector is sorted in place, and the blocks, built once more, look their ranks up in it.
@@ -70,26 +70,26 @@ class _Dissimilarities:
         n, start = len(self.A), 0
         for part in blocks(n, 96 * n):  # ranks take a dozen temporaries of a block's size
             rows = self.A[part]
-            D = rows @ self.A[part.start :].T
+            gaps = rows @ self.A[part.start :].T
             later = np.arange(n - part.start) > np.arange(len(rows))[:, None]
-            D *= -2
-            D += self.squares[part, None]
-            D += self.squares[part.start :]
-            self._mend(D, part, later)
-            values = D[later]
+            gaps *= -2
+            gaps += self.squares[part, None]
+            gaps += self.squares[part.start :]
+            self._mend(gaps, part, later)
+            values = gaps[later]
             if root and self.root:
                 np.sqrt(values, out=values)
             yield slice(start, start + len(values)), values
             start += len(values)
 
-    def _mend(self, D: np.ndarray, part: slice, wanted: np.ndarray) -> None:
+    def _mend(self, gaps: np.ndarray, part: slice, wanted: np.ndarray) -> None:
         """Compute the distances of close pairs from differences: the product has lost their digits."""
-        near = D < _CLOSE * (self.squares[part, None] + self.squares[part.start :])
-        near &= wanted
+        lengths = self.squares[part, None] + self.squares[part.start :]
+        near = wanted & (gaps < _CLOSE * lengths)
         i, j = np.nonzero(near)
         for few in blocks(len(i), 8 * self.A.shape[1], budget=8 * 2**20):
             gap = self.A[part.start + i[few]] - self.A[part.start + j[few]]
-            D[i[few], j[few]] = np.einsum("ij,ij->i", gap, gap)
+            gaps[i[few], j[few]] = np.einsum("ij,ij->i", gap, gap)
 
     def condensed(self, *, root: bool) -> np.ndarray:
         """Return all of it as one vector."""
@@ -226,8 +226,8 @@ def rsa(
     if max_rows is None:
         if n > MOST_ROWS:
             raise ShapeError(
-                f"Got {n} rows; expected {MOST_ROWS} at most, since memory grows with the pairs; do pass max_rows={MOST_ROWS} "
-                f"to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
+                f"Got {n} rows; expected {MOST_ROWS} at most, since memory grows with the pairs; "
+                f"do pass max_rows={MOST_ROWS} to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
             )
     else:
         check_positive(max_rows, "max_rows", integer=True)
