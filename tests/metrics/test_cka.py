@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence.errors import CongruenceError, DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import (
+    CongruenceError,
+    DtypeError,
+    InputError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+)
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
 
 SHAPES = [(4, 3, 2), (30, 5, 9), (30, 50, 7), (12, 40, 60), (200, 16, 16)]

@@ -1,8 +1,12 @@
-"""How well vectors of one space agree with another's, and the table that names the measures."""
+"""How well two sets of vectors agree, within one space or between two, and the table that names the measures."""
 
 from __future__ import annotations
 
-from congruence.metrics._base import Metric
+from congruence.metrics._base import INVARIANCES, Metric
+from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
+from congruence.metrics.cknna import cknna
+from congruence.metrics.correlations import CCAFit, cca, fit_cca, pwcca, svcca
+from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
 from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
 from congruence.metrics.retrieval import (
     class_retrieval,
@@ -12,39 +16,140 @@ from congruence.metrics.retrieval import (
     zero_shot_accuracy,
     zero_shot_scores,
 )
+from congruence.metrics.rsa import rsa
+from congruence.metrics.shape import procrustes_distance
 
 __all__ = [
+    "INVARIANCES",
     "METRICS",
+    "CCAFit",
     "Metric",
+    "cca",
+    "cknna",
     "class_retrieval",
+    "cross_kernel_cka",
+    "cycle_knn",
+    "edit_knn",
     "ensemble_prompts",
+    "fit_cca",
+    "lcs_knn",
+    "linear_cka",
+    "mutual_knn",
+    "nearest",
     "paired_cosine",
     "paired_cosines",
     "paired_distance",
+    "procrustes_distance",
+    "pwcca",
+    "rbf_cka",
     "recall_at_k",
+    "rsa",
+    "svcca",
     "top1_scores",
     "zero_shot_accuracy",
     "zero_shot_scores",
 ]
 
 _PAPER = "Gupta et al. (2026), appendix D.4.2"
+_HUH = "Huh et al. (2024)"
+_SHAPE = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
 
-#: Measures of paired rows, by name; each fact in an entry is tested.
-METRICS: dict[str, Metric] = {
-    "paired_cosine": Metric(
+_ENTRIES = (
+    Metric(
         "paired_cosine",
         paired_cosine,
         (-1.0, 1.0),
         True,
-        frozenset({"joint rotation", "row scaling", "joint permutation"}),
+        frozenset({"joint rotation", "row scaling", "joint permutation", "symmetry"}),
         _PAPER,
+        one_space=True,
     ),
-    "paired_distance": Metric(
+    Metric(
         "paired_distance",
         paired_distance,
         (0.0, float("inf")),
         False,
-        frozenset({"joint rotation", "joint permutation"}),
+        frozenset({"joint rotation", "joint permutation", "symmetry"}),
         _PAPER,
+        one_space=True,
     ),
-}
+    Metric("linear_cka", linear_cka, (-1.0, 1.0), True, _SHAPE, "Kornblith et al. (2019), Song et al. (2012)", "n·d²"),
+    Metric("rbf_cka", rbf_cka, (-1.0, 1.0), True, _SHAPE, "Kornblith et al. (2019)", "n²·d"),
+    Metric(
+        "cknna",
+        cknna,
+        (float("-inf"), float("inf")),
+        True,
+        frozenset({"rotation", "isotropic scaling", "joint permutation"}),
+        f"{_HUH}, appendix A",
+        "n²·d",
+    ),
+    Metric(
+        "mutual_knn",
+        mutual_knn,
+        (0.0, 1.0),
+        True,
+        frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"}),
+        f"{_HUH}, eq. 11",
+        "n²·d",
+    ),
+    Metric(
+        "cycle_knn",
+        cycle_knn,
+        (0.0, 1.0),
+        True,
+        frozenset({"rotation", "isotropic scaling", "joint permutation"}),
+        f"{_HUH}, appendix A",
+        "n²·d",
+    ),
+    Metric(
+        "lcs_knn",
+        lcs_knn,
+        (0.0, float("inf")),
+        True,
+        frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"}),
+        f"{_HUH}, appendix A",
+        "n²·d",
+    ),
+    Metric(
+        "edit_knn",
+        edit_knn,
+        (0.0, 1.0),
+        True,
+        frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"}),
+        f"{_HUH}, appendix A",
+        "n²·d",
+    ),
+    Metric("cca", cca, (0.0, 1.0), True, _SHAPE, "Hotelling (1936)", "n·d²"),
+    Metric("svcca", svcca, (0.0, 1.0), True, _SHAPE, "Raghu et al. (2017)", "n·d²"),
+    Metric(
+        "pwcca",
+        pwcca,
+        (0.0, 1.0),
+        True,
+        frozenset({"isotropic scaling", "translation", "joint permutation"}),
+        "Morcos et al. (2018)",
+        "n·d²",
+    ),
+    Metric(
+        "rsa",
+        rsa,
+        (-1.0, 1.0),
+        True,
+        frozenset({"row scaling", "joint permutation", "symmetry"}),
+        "Kriegeskorte et al. (2008)",
+        "n²·d",
+    ),
+    Metric(
+        "procrustes_distance",
+        procrustes_distance,
+        (0.0, 1.5707963267948966),
+        False,
+        _SHAPE,
+        "Williams et al. (2021)",
+        "n·d²",
+    ),
+)
+
+#: Measures of paired rows, by name; each fact in an entry is tested.
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}

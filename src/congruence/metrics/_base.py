@@ -12,6 +12,18 @@ from congruence._arrays import namespace, to_numpy
 from congruence._check import as_matrix, check_same_rows
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
+#: What may be done without changing a value. Up to ``"joint permutation"`` to either side alone, each in its own way.
+INVARIANCES = {
+    "rotation": "rotating or reflecting either side",
+    "isotropic scaling": "multiplying either side by a positive number",
+    "translation": "adding a vector to all rows of either side",
+    "invertible linear": "any invertible linear map of either side",
+    "joint permutation": "reordering the rows of both sides alike",
+    "joint rotation": "rotating both sides alike",
+    "row scaling": "multiplying each row by a positive number of its own",
+    "symmetry": "exchanging the sides",
+}
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -26,11 +38,13 @@ class Metric:
         Smallest and largest value it can take.
     larger_is_closer : bool
     invariances : frozenset of str
-        What may be done to both sides at once, or to one side alone, without changing the value:
-        ``"joint rotation"``, ``"row scaling"`` (each row by its own positive number),
-        ``"joint permutation"`` (the same reordering of both sides).
+        Keys of :data:`INVARIANCES`.
     reference : str
         Where the definition stands.
+    cost : str
+        Operations beside reading the data, for n rows of width d.
+    one_space : bool
+        Whether both sides must live in one space, and so have one width.
     """
 
     name: str
@@ -39,6 +53,8 @@ class Metric:
     larger_is_closer: bool
     invariances: frozenset[str]
     reference: str
+    cost: str = "n·d"
+    one_space: bool = False
 
 
 def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -55,9 +71,7 @@ def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
     return A, B
 
 
-def native_pair(
-    X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
-) -> tuple[Any, Any, Any]:
+def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")) -> tuple[Any, Any, Any]:
     """Validate two matrices with paired rows and any widths, in the array library they came in.
 
     A torch tensor stays one, on its device and with its graph; everything else becomes NumPy.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._arrays import namespace
 from congruence._check import as_matrix, check_choice, check_positive, check_same_rows, check_width
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair

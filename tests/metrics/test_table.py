@@ -1,0 +1,132 @@
+"""What METRICS declares is true: what is declared holds on random data, what is not declared fails somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import ortho_group
+
+from congruence.metrics import INVARIANCES, METRICS
+
+#: More columns than CCA's reduction keeps, or it would be invariant to more than it promises.
+N, D = 150, 60
+#: Holding one of these is holding the other.
+IMPLIED = {"joint rotation": "rotation", "isotropic scaling": "row scaling"}
+
+
+def spaces(seed):
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((N, D)) * np.linspace(2, 0.2, D) + 0.3
+    return rng, A, A @ ortho_group.rvs(D, random_state=seed) + 0.5 * rng.standard_normal((N, D))
+
+
+def change(what, rng, A, B):
+    """Return both sides changed in a way that leaves them what they are, in the sense of ``what``."""
+    R, S = (ortho_group.rvs(D, random_state=int(rng.integers(2**31))) for _ in range(2))
+    order = rng.permutation(N)
+    w = rng.uniform(0.5, 2, (N, 1))
+    return {
+        "rotation": lambda: (A @ R, B @ S),
+        "isotropic scaling": lambda: (3 * A, B / 7),
+        "translation": lambda: (A + rng.standard_normal(D), B - rng.standard_normal(D)),
+        "invertible linear": lambda: (A @ (np.eye(D) + 0.1 * R), B @ (np.diag(rng.uniform(0.5, 2, D)) @ S)),
+        "joint permutation": lambda: (A[order], B[order]),
+        "joint rotation": lambda: (A @ R, B @ R),
+        "row scaling": lambda: (A * w, B),
+        "symmetry": lambda: (B, A),
+    }[what]()
+
+
+def declared(metric, what):
+    return what in metric.invariances or IMPLIED.get(what) in metric.invariances
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_range_and_direction(name):
+    metric = METRICS[name]
+    assert metric.name == name
+    assert metric.fn.__name__ == name
+    low, high = metric.range
+    for seed in range(5):
+        rng, A, B = spaces(seed)
+        if metric.one_space:  # nothing has been carried across yet
+            B = A + 0.5 * rng.standard_normal((N, D))
+        values = [metric.fn(A, A), metric.fn(A, B), metric.fn(A, B[rng.permutation(N)])]
+        assert all(low - 1e-12 <= value <= high + 1e-12 for value in values)
+        assert values == sorted(values, reverse=metric.larger_is_closer)
+        best = high if metric.larger_is_closer else low
+        if np.isfinite(best) and name != "cycle_knn":  # a neighbour need not be mutual, not even in one space
+            assert values[0] == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("what", INVARIANCES)
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=5)
+@given(seed=st.integers(0, 10**6))
+def test_declared_invariances_hold(name, what, seed):
+    metric = METRICS[name]
+    if declared(metric, what):
+        rng, A, B = spaces(seed)
+        assert metric.fn(*change(what, rng, A, B)) == pytest.approx(metric.fn(A, B), abs=1e-7)
+
+
+@pytest.mark.parametrize("what", INVARIANCES)
+@pytest.mark.parametrize("name", METRICS)
+def test_what_is_not_declared_does_not_hold(name, what):
+    metric = METRICS[name]
+    if not declared(metric, what):
+        differences = []
+        for seed in range(3):
+            rng, A, B = spaces(seed)
+            differences.append(abs(metric.fn(*change(what, rng, A, B)) - metric.fn(A, B)))
+        assert max(differences) > 1e-6
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_other_widths_are_refused_only_within_one_space(name):
+    metric = METRICS[name]
+    _, A, B = spaces(0)
+    if metric.one_space:
+        with pytest.raises(ValueError, match="widths"):
+            metric.fn(A, B[:, :40])
+    else:
+        assert np.isfinite(metric.fn(A, B[:, :40]))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_half_precision_strides_and_torch(name):
+    torch = pytest.importorskip("torch")
+    metric = METRICS[name]
+    _, A, B = spaces(0)
+    value = metric.fn(A, B)
+    assert float(metric.fn(torch.tensor(A), torch.tensor(B))) == pytest.approx(value, abs=1e-9)
+    half = A.astype(np.float16)
+    assert metric.fn(half, B) == pytest.approx(metric.fn(half.astype(np.float64), B), abs=1e-5)
+    wide = np.empty((2 * N, D))
+    wide[::2] = A
+    assert metric.fn(wide[::2], np.asfortranarray(B)) == pytest.approx(value, abs=1e-9)
+
+
+def table():
+    """The table of the docs, from METRICS."""
+    lines = [
+        "| metric | range | closer is | unchanged by | operations | after |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for metric in METRICS.values():
+        low, high = (
+            "−∞" if x == -np.inf else "∞" if x == np.inf else f"{x:.3g}".replace("-", "−") for x in metric.range
+        )
+        facts = ", ".join(what for what in INVARIANCES if what in metric.invariances)
+        closer = "larger" if metric.larger_is_closer else "smaller"
+        lines.append(f"| `{metric.name}` | {low} … {high} | {closer} | {facts} | {metric.cost} | {metric.reference} |")
+    return "\n".join(lines)
+
+
+def test_the_table_of_the_docs_is_generated():
+    page = Path(__file__).resolve().parents[2] / "docs" / "similarity.md"
+    assert table() in page.read_text(encoding="utf-8"), "put this into docs/similarity.md:\n" + table()
