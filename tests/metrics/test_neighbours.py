@@ -105,6 +105,23 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
     np.testing.assert_array_equal(nearest(np.asfortranarray(big), 12, metric=metric), table)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_dominant_mean_leaves_few_rows_in_question(metric, monkeypatch):
+    """Cosines that all are 0.9999 look equal to a plain float32 product."""
+    compared = []
+    real = module._exact_similarity
+
+    def spy(*arguments):
+        exact = real(*arguments)
+        return lambda i, j: compared.append(len(i)) or exact(i, j)
+
+    monkeypatch.setattr(module, "_exact_similarity", spy)
+    A = (1 + 0.01 * RNG.standard_normal((600, 200))).astype(np.float32)
+    table = nearest(A, 5, metric=metric)
+    assert sum(compared) < 600 * 10
+    np.testing.assert_array_equal(table, full_nearest(A, 5, metric))
+
+
 def test_equal_rows_come_lowest_number_first():
     for metric in METRICS:
         table = nearest(np.ones((6, 3)), 3, metric=metric)

@@ -34,7 +34,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
         From 1 to n − 1.
     definition : {"huh", "jam"}, default="huh"
         ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
-        JAM paper. Both are described below; their values differ.
+        JAM paper (Yoon et al.). Both are described below; their values differ.
 
     Returns
     -------
@@ -82,7 +82,8 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     References
     ----------
     Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et al.
-    (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). JAM paper, appendix B.2.2.
+    (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
+    Cave: JAM for Aligning Independently Trained Vision and Language Models", appendix B.2.2.
     """
     check_choice(definition, ("huh", "jam"), "definition")
     A = as_matrix(X, "X", min_rows=4, allow_zero_rows=True)

@@ -61,7 +61,8 @@ def nearest(X: Any, k: int, *, metric: str = "inner", blocked: int | None = None
 
     Notes
     -----
-    O(n² d) time; memory for a block and the table, and for ``"cosine"`` and ``"euclidean"`` a working copy of X.
+    O(n² d) time; memory for a block and the table, and a working copy of X except for ``"inner"`` on rows without a
+    dominant mean. Many rows that are equally near to rounding are compared one by one, which takes longer.
     """
     check_choice(metric, NEIGHBOURS, "metric")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
@@ -79,7 +80,7 @@ def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> flo
     k : int, default=10
         From 1 to n − 1.
     neighbours : {"inner", "cosine", "euclidean"}, default="inner"
-        See :func:`nearest`. The paper takes inner products of unit rows, which is ``"cosine"``.
+        See :func:`nearest`. The paper takes inner products of rows made unit before, which is ``"cosine"``.
 
     Returns
     -------
@@ -92,7 +93,7 @@ def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> flo
 
     References
     ----------
-    Huh et al. (2024), "The Platonic Representation Hypothesis", eq. (11); ``mutual_knn`` of its code.
+    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
     P, Q = _tables(X, Y, k, neighbours)
     # A row never repeats within a list, so an entry seen twice in the two lists together is a common one.
@@ -296,18 +297,12 @@ def neighbour_table(
     ------
     ParameterError, ZeroRowError
     """
-    n, d = A.shape
+    n = len(A)
     check_k(k, n)
     if blocked is not None:
         check_positive(blocked, "blocked", integer=True)
     A = moderate(A)
-    quick, shift = _quick_form(A, metric, name)
-    lengths = _norms(quick)
-    longest = float(lengths.max())
-    # A bound, not an estimate, of what rounding does to an entry of the quick product: structured data reach it.
-    precision = np.finfo(A.dtype)
-    slack = (d + 8) * (float(precision.eps) * longest * (lengths + (longest if shift is not None else 0.0)))
-    slack += d * float(precision.tiny)
+    quick, shift, slack = _quick_form(A, metric, name)
     exact = _exact_similarity(A, metric, name)
     index = np.empty((n, k), dtype=np.intp)
     value = np.empty((n, k))
@@ -340,20 +335,54 @@ def neighbour_table(
     return index, value
 
 
-def _quick_form(A: np.ndarray, metric: str, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return rows whose inner products, less a shift of each column, order neighbours up to rounding."""
+def _quick_form(A: np.ndarray, metric: str, name: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Prepare rows whose inner products, less a shift of each column, order the neighbours of a row up to rounding.
+
+    Parameters
+    ----------
+    A : ndarray, shape (n, d)
+    metric : {"inner", "cosine", "euclidean"}
+    name : str
+
+    Returns
+    -------
+    ndarray, shape (n, d)
+    ndarray or None, shape (n,)
+    ndarray of float64, shape (n,)
+        A bound, not an estimate, of what rounding does to an entry of a row: structured data reach it.
+    """
+    n, d = A.shape
+    norms = _norms(A)
+    mean = np.zeros(d)
+    for part in blocks(n, 32 * d, budget=8 * 2**20):
+        rows = A[part].astype(np.float64)
+        mean += (unit(rows, name) if metric == "cosine" else rows).sum(axis=0) / n
+    precision, double = np.finfo(A.dtype), float(np.finfo(np.float64).eps)
+    shift: np.ndarray | None = None
+    quick, lengths = A, norms
+    # With c = x − m: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (what is the same for all y). Where the mean dominates, the
+    # centred products are small and their rounding is too. An inner product without such a mean needs no copy of A.
+    if metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2)):
+        quick, shift = np.empty_like(A), np.empty(n)
+        for part in blocks(n, 32 * d, budget=8 * 2**20):
+            rows = A[part].astype(np.float64)
+            rows = (unit(rows, name) if metric == "cosine" else rows) - mean
+            quick[part] = rows
+            shift[part] = 0.5 * np.einsum("ij,ij->i", rows, rows) if metric == "euclidean" else -(rows @ mean)
+        lengths = _norms(quick)
+    longest = float(lengths.max())
+    slack = (d + 8) * float(precision.eps) * longest * lengths + d * float(precision.tiny)
+    if shift is not None:
+        slack += 4 * float(precision.eps) * float(np.abs(shift).max())
+        shift = shift.astype(A.dtype)
+    # The float64 sums that decide are rounded as well.
     if metric == "inner":
-        return A, None
-    quick = np.empty_like(A)
-    if metric == "cosine":
-        for part in blocks(len(A), 32 * A.shape[1], budget=8 * 2**20):
-            quick[part] = unit(A[part].astype(np.float64), name)
-        return quick, None
-    # Distances do not see a common offset, but rounding does.
-    mean = A.mean(axis=0, dtype=np.float64)
-    for part in blocks(len(A), 32 * A.shape[1], budget=8 * 2**20):
-        quick[part] = A[part] - mean
-    return quick, (0.5 * _norms(quick) ** 2).astype(A.dtype)
+        slack += (d + 8) * double * norms * float(norms.max())
+    elif metric == "cosine":
+        slack += (d + 8) * double
+    else:
+        slack += (d + 8) * double * (lengths + longest) ** 2
+    return quick, shift, slack
 
 
 def _norms(A: np.ndarray) -> np.ndarray:
