@@ -35,7 +35,7 @@ def report(measure, rest: float) -> None:
 
 
 def ours(folder: Path, what: str, k: int) -> None:
-    from congruence.metrics.cknna import cknna
+    from congruence.metrics.local_alignment import cknna
     from congruence.metrics.neighbours import mutual_knn
 
     X, Y = np.load(folder / "X.npy"), np.load(folder / "Y.npy")

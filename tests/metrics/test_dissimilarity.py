@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 from scipy.stats import kendalltau, ortho_group, pearsonr, spearmanr
 
-import congruence.metrics.rsa as module
+import congruence.metrics.dissimilarity as module
 from congruence.errors import (
     DtypeError,
     InputError,
@@ -20,7 +20,7 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
-from congruence.metrics.rsa import rsa
+from congruence.metrics.dissimilarity import rsa
 
 RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 COMPARE = {
