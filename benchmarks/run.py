@@ -13,6 +13,7 @@ JOBS = [
     ["bench_carry.py", "--suffix", ".parquet"],
     ["bench_few_anchors.py"],
     ["bench_pairing.py"],
+    ["bench_similarity.py", "--rows", "10000"],
 ]
 
 for job in JOBS:

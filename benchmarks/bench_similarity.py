@@ -1,4 +1,4 @@
-"""mutual_knn and CKNNA beside the published way of computing them, on full n × n matrices in torch.
+"""mutual_knn, CKNNA and debiased CKA beside the published way of computing them, on full n × n matrices in torch.
 
 The full forms follow Huh et al.'s code step by step: the whole Gram matrix sorted for mutual k-NN; the whole Gram matrices,
 copies without their diagonals, masks and products for CKNNA. Both are repeated in turn, each in a process of its own so
@@ -35,12 +35,14 @@ def report(measure, rest: float) -> None:
 
 
 def ours(folder: Path, what: str, k: int) -> None:
-    from congruence.metrics.local_alignment import cknna
-    from congruence.metrics.neighbours import mutual_knn
+    from congruence.metrics import cknna, linear_cka, mutual_knn
 
     X, Y = np.load(folder / "X.npy"), np.load(folder / "Y.npy")
-    measure = {"mutual_knn": mutual_knn, "cknna": cknna}[what]
-    report(lambda: measure(X, Y, k), peak_mb())
+    if what == "linear_cka":
+        report(lambda: linear_cka(X, Y), peak_mb())
+    else:
+        measure = {"mutual_knn": mutual_knn, "cknna": cknna}[what]
+        report(lambda: measure(X, Y, k), peak_mb())
 
 
 def full(folder: Path, what: str, k: int) -> None:
@@ -75,7 +77,11 @@ def full(folder: Path, what: str, k: int) -> None:
         K, L = X @ X.T, Y @ Y.T
         return float(align(K, L) / (align(K, K) * align(L, L)).sqrt())
 
-    report({"mutual_knn": mutual_knn, "cknna": cknna}[what], peak_mb())
+    def linear_cka() -> float:
+        K, L = X @ X.T, Y @ Y.T
+        return float(hsic(K, L) / (hsic(K, K) * hsic(L, L)).sqrt())
+
+    report({"mutual_knn": mutual_knn, "cknna": cknna, "linear_cka": linear_cka}[what], peak_mb())
 
 
 def run(who: str, what: str, folder: Path, k: int) -> dict:
@@ -110,7 +116,7 @@ def main() -> None:
         for side, A in (("X", X), ("Y", Y)):
             np.save(folder / f"{side}.npy", A / np.linalg.norm(A, axis=1, keepdims=True))
         print(f"{n:,} × {d} float32, k = {options.k}, {options.repeat} runs each, in turn")
-        for what in ("mutual_knn", "cknna"):
+        for what in ("mutual_knn", "cknna", "linear_cka"):
             results: dict[str, list[dict]] = {"full": [], "ours": []}
             for _ in range(options.repeat):
                 for who, runs in results.items():
