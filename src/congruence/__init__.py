@@ -50,6 +50,7 @@ _MODULES = (
     "moments",
     "pairing",
     "report",
+    "similarity",
     "stores",
     "synthetic",
 )

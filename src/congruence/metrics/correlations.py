@@ -67,7 +67,7 @@ def _number(value: Any) -> float:
 # ------------------------------------------------------------------ bases
 
 
-def _spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
+def spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
     """Return U, s and Vᵀ of C without the directions that are only rounding."""
     U, s, Vt = xp.linalg.svd(C, full_matrices=False)
     r = int(xp.sum(xp.astype(s > max(C.shape) * _EPS * s[0], xp.int64)))
@@ -124,7 +124,7 @@ def _basis(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: flo
             s = xp.linalg.svdvals(R)
             if bool(s[-1] > max(C.shape) * _EPS * s[0]):
                 return Q
-    U, s, _ = _spectrum(xp, C)
+    U, s, _ = spectrum(xp, C)
     if reduce == "pca":
         U, s = U[:, :rank], s[:rank]
     return U if ridge == 0 else U * _gains(xp, s, ridge)
@@ -205,7 +205,8 @@ def cca(
     return _summary(xp, _correlations(xp, Qx, Qy), components)
 
 
-def _kept(xp: Any, s: Any, keep: float | int) -> int:
+def kept(xp: Any, s: Any, keep: float | int) -> int:
+    """Return how many components :func:`svcca` keeps, by number or by share of the variance."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
     variances = [_number(v) ** 2 for v in s]
@@ -258,8 +259,8 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
     xp, A, B = float_pair(X, Y)
     bases = []
     for side, name in ((A, "X"), (B, "Y")):
-        U, s, _ = _spectrum(xp, _contrasts(xp, side, name))
-        bases.append(U[:, : _kept(xp, s, keep)])
+        U, s, _ = spectrum(xp, _contrasts(xp, side, name))
+        bases.append(U[:, : kept(xp, s, keep)])
     return _summary(xp, _correlations(xp, *bases), components)
 
 
@@ -463,7 +464,7 @@ def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge
         else:
             unit = np.where(unit > 0, unit.max(), 0)
         inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
-        U, s, Vt = _spectrum(namespace(C), C * inverse)
+        U, s, Vt = spectrum(namespace(C), C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         gains = _gains(namespace(s), s, ridge)

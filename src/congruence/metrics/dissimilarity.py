@@ -25,7 +25,7 @@ _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 MOST_ROWS = 5000
 
 
-class _Dissimilarities:
+class Dissimilarities:
     """The upper triangle of a representational dissimilarity matrix, row after row, a block at a time.
 
     All of them are squared distances: 1 − cos is half that of unit vectors, and no comparison notices the factor.
@@ -99,6 +99,7 @@ class _Dissimilarities:
         return out
 
     def sorted(self) -> np.ndarray:
+        """Return the squared dissimilarities in ascending order."""
         out = self.condensed(root=False)
         out.sort()
         return out
@@ -123,7 +124,7 @@ def _spread(low: float, high: float, tie: float, name: str) -> None:
         )
 
 
-def _spearman(X: _Dissimilarities, Y: _Dissimilarities) -> float:
+def _spearman(X: Dissimilarities, Y: Dissimilarities) -> float:
     a, b = X.sorted(), Y.sorted()
     _spread(a[0], a[-1], X.tie, "X")
     _spread(b[0], b[-1], Y.tie, "Y")
@@ -134,7 +135,7 @@ def _spearman(X: _Dissimilarities, Y: _Dissimilarities) -> float:
     return xy / np.sqrt(xx) / np.sqrt(yy)
 
 
-def _kendall(X: _Dissimilarities, Y: _Dissimilarities) -> float:
+def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
     from scipy.stats import kendalltau
 
     ranks = []
@@ -148,7 +149,7 @@ def _kendall(X: _Dissimilarities, Y: _Dissimilarities) -> float:
     return float(kendalltau(ranks[0], ranks[1]).statistic)
 
 
-def _cosine(X: _Dissimilarities, Y: _Dissimilarities, *, centre: bool) -> float:
+def _cosine(X: Dissimilarities, Y: Dissimilarities, *, centre: bool) -> float:
     a, b = X.condensed(root=True), Y.condensed(root=True)
     for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
         if centre:
@@ -236,7 +237,7 @@ def rsa(
         if n > max_rows:
             rows = np.sort(np.random.default_rng(seed).choice(n, max_rows, replace=False))
             A, B = A[rows], B[rows]
-    left, right = _Dissimilarities(A, rdm, "X"), _Dissimilarities(B, rdm, "Y")
+    left, right = Dissimilarities(A, rdm, "X"), Dissimilarities(B, rdm, "Y")
     if compare == "spearman":
         value = _spearman(left, right)
     elif compare == "kendall":

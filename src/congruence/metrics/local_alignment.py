@@ -7,6 +7,7 @@ besides a block, never an n × n array.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,24 +92,64 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
     check_k(k, n)
-    keys_k, K = _masked_gram(A, k, centred=definition == "jam")
-    keys_l, L = _masked_gram(B, k, centred=definition == "jam")
+    first, second = (masked_gram(side, k, centred=definition == "jam") for side in (A, B))
+    scale = math.prod(
+        math.sqrt(_with_itself(gram, n, k, name, definition)) for gram, name in ((first, "X"), (second, "Y"))
+    )
+    return _numerator(first, second, n, definition) / scale
+
+
+def _with_itself(gram: tuple[np.ndarray, np.ndarray], n: int, k: int, name: str, definition: str) -> float:
+    """Return align(K, K), refusing one that is not positive."""
+    keys, K = gram
+    value, rounding = _unbiased_hsic(keys, K, K, n) if definition == "huh" else _product(K, K)
+    if value <= rounding:
+        raise InputError(
+            f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighbourhoods "
+            f"that vary and are partly mutual; do raise k, or check that the rows of {name} differ."
+        )
+    return value
+
+
+def _numerator(
+    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray], n: int, definition: str = "huh"
+) -> float:
+    """Return align(K, L)."""
+    (keys_k, K), (keys_l, L) = first, second
     common, in_k, in_l = np.intersect1d(keys_k, keys_l, assume_unique=True, return_indices=True)
     if definition == "huh":
-        kk, ll = _unbiased_hsic(keys_k, K, K, n), _unbiased_hsic(keys_l, L, L, n)
-        kl = _unbiased_hsic(common, K[in_k], L[in_l], n)
-    else:
-        kk, ll, kl = _product(K, K), _product(L, L), _product(K[in_k], L[in_l])
-    for (value, rounding), name in ((kk, "X"), (ll, "Y")):
-        if value <= rounding:
-            raise InputError(
-                f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighbourhoods "
-                f"that vary and are partly mutual; do raise k, or check that the rows of {name} differ."
-            )
-    return kl[0] / (math.sqrt(kk[0]) * math.sqrt(ll[0]))
+        return _unbiased_hsic(common, K[in_k], L[in_l], n)[0]
+    return _product(K[in_k], L[in_l])[0]
 
 
-def _masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+def repaired_cknna(X: np.ndarray, Y: np.ndarray, k: int = 10) -> Callable[[np.ndarray], float]:
+    """Return a function from an order of Y's rows to ``cknna(X, Y[order], k)``, without comparing rows again.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d)
+    Y : ndarray, shape (n, e)
+    k : int, default=10
+
+    Returns
+    -------
+    callable
+    """
+    n = len(X)
+    first, (keys, L) = masked_gram(X, k, centred=False), masked_gram(Y, k, centred=False)
+    scale = math.sqrt(_with_itself(first, n, k, "X", "huh")) * math.sqrt(_with_itself((keys, L), n, k, "Y", "huh"))
+    i, j = np.divmod(keys, n)
+
+    def value(order: np.ndarray) -> float:
+        place = np.argsort(order)
+        moved = place[i] * n + place[j]
+        again = np.argsort(moved)
+        return _numerator(first, (moved[again], L[again]), n) / scale
+
+    return value
+
+
+def masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the entries of a Gram matrix at each row's k nearest neighbours.
 
     Parameters

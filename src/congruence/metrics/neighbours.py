@@ -95,7 +95,11 @@ def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> flo
     ----------
     Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
-    P, Q = _tables(X, Y, k, neighbours)
+    return common_share(*tables(X, Y, k, neighbours))
+
+
+def common_share(P: np.ndarray, Q: np.ndarray) -> float:
+    """Return :func:`mutual_knn` of two neighbour tables, both of shape (n, k)."""
     # A row never repeats within a list, so an entry seen twice in the two lists together is a common one.
     common = 0
     for part in blocks(len(P), 32 * P.shape[1]):
@@ -128,8 +132,12 @@ def cycle_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> floa
     ----------
     Huh et al. (2024), appendix A; ``cycle_knn`` of its code.
     """
-    P, Q = _tables(X, Y, k, neighbours)
-    n = len(P)
+    return cycle_share(*tables(X, Y, k, neighbours))
+
+
+def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
+    """Return :func:`cycle_knn` of two neighbour tables, both of shape (n, k)."""
+    n, k = P.shape
     found = 0
     for part in blocks(n, 9 * k * k, minimum=1):
         rows = np.arange(part.start, part.stop)
@@ -160,9 +168,13 @@ def lcs_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
     ----------
     Huh et al. (2024), appendix A; ``lcs_knn`` of its code.
     """
-    P, Q = _tables(X, Y, k, neighbours)
+    return common_length(*tables(X, Y, k, neighbours))
+
+
+def common_length(P: np.ndarray, Q: np.ndarray) -> float:
+    """Return :func:`lcs_knn` of two neighbour tables, both of shape (n, k)."""
     total = 0
-    for part in blocks(len(P), 16 * (k + 1)):
+    for part in blocks(len(P), 16 * (P.shape[1] + 1)):
         total += int(_last_row(P[part], Q[part], edit=False).sum())
     return total / len(P)
 
@@ -190,9 +202,13 @@ def edit_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float
     ----------
     Huh et al. (2024), appendix A; ``edit_distance_knn`` of its code. Levenshtein (1966).
     """
-    P, Q = _tables(X, Y, k, neighbours)
+    return edit_share(*tables(X, Y, k, neighbours))
+
+
+def edit_share(P: np.ndarray, Q: np.ndarray) -> float:
+    """Return :func:`edit_knn` of two neighbour tables, both of shape (n, k)."""
     total = 0
-    for part in blocks(len(P), 16 * (k + 1)):
+    for part in blocks(len(P), 16 * (P.shape[1] + 1)):
         total += int(_last_row(P[part], Q[part], edit=True).sum())
     return 1.0 - total / P.size
 
@@ -229,7 +245,7 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     return above[k]
 
 
-def _tables(X: Any, Y: Any, k: int, neighbours: str) -> tuple[np.ndarray, np.ndarray]:
+def tables(X: Any, Y: Any, k: int, neighbours: str) -> tuple[np.ndarray, np.ndarray]:
     """Return both sides' neighbour tables."""
     check_choice(neighbours, NEIGHBOURS, "neighbours")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
