@@ -1,0 +1,38 @@
+"""What the parts of a report share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.datasets import Bundle
+from congruence.embeddings import Embeddings, normalize_rows
+from congruence.maps import Map, OrthogonalMap
+from congruence.splits import Split
+
+
+def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, np.ndarray]:
+    """Hold out what the map was not fitted on and, where ids name classes, those classes in the other modality too."""
+    keep = {}
+    for kind in ("image", "text"):
+        sides = [side[kind].ids for side in (bundle.source, bundle.target) if kind in side]
+        if sides and (kind == fitted or fitted is None or not bundle.classes.get("image")):
+            ids = np.unique(np.concatenate(sides))
+            keep[kind] = ids[split.held_out(ids)]
+    return keep
+
+
+def carry(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
+    """Return the rows carried across, of unit norm."""
+    known = isinstance(mapping, OrthogonalMap) and modality in mapping.modality_means_
+    vectors = mapping.for_modality(modality if known else None).transform(rows.vectors)
+    return Embeddings(normalize_rows(vectors), ids=rows.ids, allow_zero_rows=True)
+
+
+def unit(rows: Embeddings) -> np.ndarray:
+    """Return the vectors with unit rows, shape (n, d)."""
+    return normalize_rows(rows.vectors.astype(np.float32, copy=False))
+
+
+def some(n: int, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the numbers of all of n rows, or of ``most`` random ones."""
+    return np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))

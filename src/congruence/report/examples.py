@@ -1,0 +1,136 @@
+"""What a report shows in pictures: the commuting diagram and edited captions."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.datasets import Bundle
+from congruence.embeddings import Embeddings
+from congruence.maps import Map
+from congruence.report._base import carry, some, unit
+
+_PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
+
+
+def _nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
+    """Return row numbers of the ``k`` largest cosines of unit rows, best first."""
+    k = min(k, len(gallery))
+    out = np.empty((len(queries), k), dtype=np.intp)
+    step = max(1, 2**24 // len(gallery))
+    for start in range(0, len(queries), step):
+        similarity = queries[start : start + step] @ gallery.T
+        best = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
+        order = np.take_along_axis(-similarity, best, axis=1).argsort(axis=1, kind="stable")
+        out[start : start + step] = np.take_along_axis(best, order, axis=1)
+    return out
+
+
+def commuting(
+    bundle: Bundle,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    aligned: Mapping[str, Embeddings],
+    rng: np.random.Generator,
+    examples: int,
+) -> dict[str, Any] | None:
+    """Compare the direct path with the one through texts (appendix E.12, figures 53 and 54)."""
+    if not all(m in side for side in (source, target) for m in ("image", "text")):
+        return None
+    queries = some(len(source["image"]), 2_000, rng)
+    pictures = unit(target["image"])
+    carried = aligned["image"].vectors[queries].astype(np.float32, copy=False)
+    direct = _nearest(carried, pictures, 5)
+    read = _nearest(unit(source["image"])[queries], unit(source["text"]), 1)[:, 0]
+    moved = _nearest(aligned["text"].vectors[read].astype(np.float32, copy=False), unit(target["text"]), 1)[:, 0]
+    mediated = _nearest(unit(target["text"])[moved], pictures, 5)
+    own = np.flatnonzero(np.isin(source["image"].ids[queries], target["image"].ids))
+    overlap = np.array([len({*a} & {*b}) / len(a) for a, b in zip(direct.tolist(), mediated.tolist(), strict=True)])
+    image_ids, text_ids = source["image"].ids[queries], source["text"].ids
+    labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
+    result: dict[str, Any] = {
+        "overlap": float(overlap.mean()),
+        "chance": float(direct.shape[1] / len(pictures)),
+        "n": len(queries),
+        "label_agreement": None,
+        "examples": [],
+    }
+    if all(label is not None for label in labels):
+        names = np.array(labels)
+        mine = np.array([bundle.labels.get(c) for c in bundle.class_of("image", image_ids).tolist()], dtype=object)
+        result["label_agreement"] = {
+            "direct": float((names[direct] == mine[:, None]).mean()),
+            "mediated": float((names[mediated] == mine[:, None]).mean()),
+            "chance": float(np.mean([(names == label).mean() for label in mine])),
+        }
+    for q in rng.permutation(own)[:examples].tolist():
+        result["examples"].append(
+            {
+                "query": _item(bundle, "image", str(image_ids[q])),
+                "read": _words(bundle, "text", str(text_ids[read[q]])),
+                "carried_to": _words(bundle, "text", str(target["text"].ids[moved[q]])),
+                "direct": [_item(bundle, "image", str(target["image"].ids[k])) for k in direct[q]],
+                "mediated": [_item(bundle, "image", str(target["image"].ids[k])) for k in mediated[q]],
+                "shared": round(float(overlap[q]) * direct.shape[1]),
+            }
+        )
+    return result
+
+
+def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
+    """Change only the class in a caption, carry it, and look (appendix E.13, figures 55 and 56)."""
+    if "edit" not in bundle.source or "image" not in bundle.target:
+        return None
+    edits, pictures = bundle.source["edit"], bundle.target["image"]
+    queries = carry(mapping, "text", edits).vectors.astype(np.float32, copy=False)
+    gallery = unit(pictures)
+    found = _nearest(queries, gallery, 5)
+    oracle = None
+    if "edit" in bundle.target:
+        oracle = _nearest(unit(bundle.target["edit"].take(edits.ids)), gallery, 5)
+    wanted, classes = bundle.class_of("edit", edits.ids), bundle.class_of("image", pictures.ids)
+    rows = []
+    for q, i in enumerate(edits.ids.tolist()):
+        before = bundle.before.get(i)
+        rows.append(
+            {
+                "text": _words(bundle, "edit", i),
+                "before": _words(bundle, "text", before) if before else None,
+                "found": [
+                    {**_item(bundle, "image", str(pictures.ids[k])), "wanted": bool(classes[k] == wanted[q])}
+                    for k in found[q]
+                ],
+            }
+        )
+
+    def hits(best: np.ndarray) -> float:
+        return float((classes[best] == wanted[:, None]).any(axis=1).mean())
+
+    return {
+        "rows": rows,
+        "top5": hits(found),
+        "oracle_top5": None if oracle is None else hits(oracle),
+        "n": len(rows),
+        "gallery": len(gallery),
+    }
+
+
+def _words(bundle: Bundle, kind: str, i: str) -> str:
+    return bundle.texts.get(kind, {}).get(i, i)
+
+
+def _item(bundle: Bundle, kind: str, i: str) -> dict[str, Any]:
+    return {"id": i, "text": _words(bundle, kind, i), "picture": _data_uri(bundle.thumbnails.get(i))}
+
+
+def _data_uri(picture: bytes | None) -> str | None:
+    """Return a picture as a data URI; what is not plainly a PNG, JPEG or WebP is not shown."""
+    if not picture:
+        return None
+    for magic, kind in _PICTURES.items():
+        if picture.startswith(magic) and (kind != "image/webp" or picture[8:12] == b"WEBP"):
+            return f"data:{kind};base64,{base64.b64encode(picture).decode()}"
+    return None

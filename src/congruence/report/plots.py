@@ -1,0 +1,210 @@
+"""Numbers behind a report's plots: histograms, spectrum, clouds, kernels, and the few-anchor curve."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.datasets import Bundle
+from congruence.embeddings import Embeddings, Pairs
+from congruence.maps import Map, OrthogonalMap
+from congruence.metrics import paired_cosines, zero_shot_accuracy
+from congruence.report._base import carry, held_out_ids, some, unit
+from congruence.splits import Split
+
+#: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
+_ROWS, _MARKS = 5_000, 400
+
+
+def histograms(
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    aligned: Mapping[str, Embeddings],
+    rng: np.random.Generator,
+) -> list[dict[str, Any]]:
+    """Count cosines of the same items in both models, before and after, for each modality."""
+    out = []
+    for modality in source:
+        if modality not in target:
+            continue
+        raw, moved = (Pairs.join(rows, target[modality]) for rows in (source[modality], aligned[modality]))
+        rows = some(len(raw), _ROWS, rng)
+        after = paired_cosines(moved.source.vectors[rows], moved.target.vectors[rows])
+        before = None
+        if raw.source.dim == raw.target.dim:
+            before = paired_cosines(raw.source.vectors[rows], raw.target.vectors[rows])
+        both = after if before is None else np.concatenate([before, after])
+        edges = np.linspace(min(float(both.min()), 0.0), 1.0, 41)
+        out.append(
+            {
+                "name": f"{modality}–{modality}",
+                "edges": edges.tolist(),
+                "before": None if before is None else (np.histogram(before, edges)[0] / len(rows)).tolist(),
+                "after": (np.histogram(after, edges)[0] / len(rows)).tolist(),
+                "mean_before": None if before is None else float(before.mean()),
+                "mean_after": float(after.mean()),
+            }
+        )
+    return out
+
+
+def spectrum(mapping: Map) -> dict[str, Any] | None:
+    """Return singular values of the anchors' cross-covariance and the gains; None for other maps than orthogonal ones."""
+    if not isinstance(mapping, OrthogonalMap):
+        return None
+    return {
+        "singular_values": mapping.singular_values_.tolist(),
+        "gains": mapping.gains_.tolist(),
+        "rank": int(mapping.rank_),
+    }
+
+
+def clouds(
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    aligned: Mapping[str, Embeddings],
+    rng: np.random.Generator,
+) -> dict[str, Any] | None:
+    """Project both models onto two principal directions, before and after (figures 1, 2 and 9)."""
+    shared = [m for m in ("image", "text") if m in source and m in target]
+    if not shared:
+        return None
+    rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for m in shared:
+        theirs = set(target[m].ids.tolist())
+        ids = np.array([i for i in source[m].ids.tolist() if i in theirs])
+        ids = ids[some(len(ids), 60, rng)]
+        rows[m] = (ids, ids)
+
+    def project(side: Mapping[str, Embeddings]) -> dict[str, Any]:
+        clouds = {f"source {m}": unit(side[m].take(rows[m][0])) for m in shared}
+        clouds |= {f"target {m}": unit(target[m].take(rows[m][1])) for m in shared}
+        width = max(cloud.shape[1] for cloud in clouds.values())
+        # A narrower model is padded with zeros: its coordinates have no meaning in the other model anyway.
+        stacked = np.vstack([np.pad(cloud, ((0, 0), (0, width - cloud.shape[1]))) for cloud in clouds.values()])
+        stacked = stacked.astype(np.float64)
+        centred = stacked - stacked.mean(axis=0)
+        _, s, vt = np.linalg.svd(centred, full_matrices=False)
+        # Signs of principal directions are arbitrary: fix them, so that equal data give equal pictures.
+        vt = vt[:2] * np.sign(vt[:2][[0, 1], np.abs(vt[:2]).argmax(axis=1)])[:, None]
+        flat = centred @ vt.T
+        points, start = {}, 0
+        for name, cloud in clouds.items():
+            points[name] = np.round(flat[start : start + len(cloud)], 4).tolist()
+            start += len(cloud)
+        energy = float((s[:2] ** 2).sum() / (s**2).sum()) if s.any() else 0.0
+        return {"points": points, "energy": energy}
+
+    return {
+        "before": {**project(source), "gaps": {"source": _gap(source), "target": _gap(target)}},
+        "after": {**project(aligned), "gaps": {"carried source": _gap(aligned), "target": _gap(target)}},
+    }
+
+
+def _gap(side: Mapping[str, Embeddings]) -> float | None:
+    """Distance between the mean image and the mean text (Liang et al. 2022)."""
+    if not {"image", "text"} <= {*side}:
+        return None
+    return float(np.linalg.norm(side["image"].mean - side["text"].mean))
+
+
+def kernel(
+    bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
+) -> dict[str, Any] | None:
+    """Compare ⟨f(x), g(y)⟩ with ⟨f̃(x), g̃(y)⟩ (figures 3 and 10)."""
+    if not all(m in side for side in (source, target) for m in ("image", "text")):
+        return None
+    images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
+    images, texts = images.take(some(len(images), 1_000, rng)), texts.take(some(len(texts), 1_000, rng))
+    ours = unit(images.source) @ unit(texts.source).T
+    theirs = unit(images.target) @ unit(texts.target).T
+    same = bundle.class_of("image", images.ids)[:, None] == bundle.class_of("text", texts.ids)[None]
+    centred = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (ours, theirs)]
+    bottom = np.linalg.norm(centred[0]) * np.linalg.norm(centred[1])
+
+    def draw(which: np.ndarray, most: int) -> list[list[float]]:
+        a, b = ours[which], theirs[which]
+        chosen = some(len(a), most, rng)
+        return np.round(np.stack([a[chosen], b[chosen]], 1), 4).tolist()
+
+    return {
+        "matched": draw(same, _MARKS),
+        "other": draw(~same, 1_500),
+        "correlation": float(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]),
+        "centred_alignment": float((centred[0] * centred[1]).sum() / bottom) if bottom else None,
+        "difference": float(np.sqrt(np.mean((ours - theirs) ** 2))),
+        "n": int(ours.size),
+    }
+
+
+def few_anchors(
+    mapping: Map, bundle: Bundle, rule: Mapping[str, Any] | None, rng: np.random.Generator, repeats: int
+) -> dict[str, Any] | None:
+    """Fit again on fewer and fewer anchors (figure 5)."""
+    fitted = mapping.source_space_.modality
+    if not isinstance(mapping, OrthogonalMap) or fitted not in bundle.source or fitted not in bundle.target:
+        return None
+    pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
+    split = Split.from_dict(rule) if rule is not None else None
+    if split is None or not split.threshold:
+        split = Split.choose(pairs.ids, 0.5, seed=0)
+    held = split.held_out(pairs.ids)
+    pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
+    if len(pool) < 10 or not held.any():
+        return None
+    sizes = [n for n in (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if n < len(pool)] + [min(len(pool), 10_000)]
+    source, target = unseen.side("source"), unseen.side("target")
+    draws: dict[str, list[list[float]]] = {}
+    for n in sizes:
+        drawn: dict[str, list[float]] = {}
+        for _ in range(repeats):
+            chosen = rng.choice(len(pool), n, replace=False)
+            for name, value in _small_fit(mapping, pool.take(chosen), fitted, unseen, source, target).items():
+                drawn.setdefault(name, []).append(value)
+        for name, values in drawn.items():
+            draws.setdefault(name, []).append(values)
+    kinds = {"image–image cosine": "before", "text–text cosine": "after", "images classified by carried text": "oracle"}
+    curves = [
+        {
+            "name": name,
+            "kind": kinds.get(name, "after"),
+            "mean": [float(np.mean(values)) for values in drawn],
+            "low": [float(np.min(values)) for values in drawn],
+            "high": [float(np.max(values)) for values in drawn],
+        }
+        for name, drawn in draws.items()
+    ]
+    return {"n": sizes, "repeats": repeats, "curves": curves, "held_out": rule is not None}
+
+
+def _small_fit(
+    mapping: OrthogonalMap,
+    anchors: Pairs,
+    fitted: str,
+    unseen: Bundle,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+) -> dict[str, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few anchors leave directions unprobed: that is what is being shown
+        small = OrthogonalMap(**mapping.get_params())
+        small.fit(anchors.source.vectors, anchors.target.vectors, modality=fitted)
+        for modality, (ours, theirs) in mapping.modality_means_.items():
+            if modality != fitted:
+                small = small.recenter(ours, theirs, modality=modality)
+    out = {}
+    for modality in source:
+        if modality in target and modality in small.modality_means_:
+            moved = Pairs.join(carry(small, modality, source[modality]), target[modality])
+            out[f"{modality}–{modality} cosine"] = float(paired_cosines(*moved).mean())
+    if "text" in source and "image" in target and "text" in small.modality_means_:
+        texts = carry(small, "text", source["text"])
+        classes, images = unseen.class_of("text", texts.ids), unseen.class_of("image", target["image"].ids)
+        if len(np.unique(classes)) == len(classes) and np.isin(images, classes).all():
+            out["images classified by carried text"] = zero_shot_accuracy(
+                target["image"].vectors, texts.vectors, images, classes
+            )
+    return out
