@@ -53,6 +53,7 @@ _MODULES = (
     "similarity",
     "stores",
     "synthetic",
+    "theory",
 )
 
 __all__ = ["__version__", *_HOME]
