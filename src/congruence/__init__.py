@@ -38,6 +38,7 @@ _HOME = {
 }
 _MODULES = (
     "carry",
+    "certify",
     "datasets",
     "embeddings",
     "errors",

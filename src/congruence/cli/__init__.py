@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from congruence.cli import demo, evaluate, export, fit, inspect, report, similarity, transform
+from congruence.cli import certify, demo, evaluate, export, fit, inspect, report, similarity, transform
 
 app = typer.Typer(
     name="congruence",
@@ -25,6 +25,7 @@ app.command("transform")(transform.command)
 app.command("evaluate")(evaluate.command)
 app.command("inspect")(inspect.command)
 app.command("export")(export.command)
+app.command("certify")(certify.command)
 app.command("similarity")(similarity.command)
 app.command("report")(report.command)
 app.command("demo")(demo.command)

@@ -25,6 +25,11 @@ def render(summary: dict[str, Any]) -> str:
     str
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
+    return fill("report.html", s=summary, plots=_draw(summary))
+
+
+def fill(template: str, **data: Any) -> str:
+    """Fill one of the templates; all words are escaped."""
     environment = Environment(
         loader=PackageLoader("congruence.report", "templates"),
         autoescape=True,
@@ -34,7 +39,7 @@ def render(summary: dict[str, Any]) -> str:
     )
     environment.filters["number"] = _number
     environment.filters["share"] = lambda value: "–" if value is None else f"{value:.1%}"
-    return environment.get_template("report.html").render(s=summary, plots=_draw(summary))
+    return environment.get_template(template).render(**data)
 
 
 def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:

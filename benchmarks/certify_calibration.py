@@ -1,0 +1,233 @@
+"""Does a certificate say the truth? Intervals and verdicts on many simulated pairs of models, and on parts of real embeddings.
+
+Each simulated pair is two dual encoders that differ by a rotation, noise, a shear, directions one of them does not see, another width,
+or wrong pairs, each drawn at random. `certify` gets n anchors; the truth is what the map fitted on these n anchors scores
+on thousands of other items, in galleries of n. The true verdict is the same rule applied to these true scores and to the
+true learning curve, measured with further anchors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from congruence import Embeddings
+from congruence.certify import ACTIONS, Thresholds, certify
+from congruence.certify.tables import make_tables
+from congruence.certify.trial import cosines, fit_map, score, tasks_of
+from congruence.certify.verdict import decide
+from congruence.synthetic import upgrade_problem
+
+POPULATION = 3000
+POOL = 2000
+NEAR = 0.02
+KINDS = ("pairs", "classes", "one modality")
+
+
+class Case:
+    """Items of two models, of which some are anchors, some a pool of further anchors, and the rest the population."""
+
+    def __init__(self, arrays, kind, labels=None, prompts=None):
+        self.arrays, self.kind, self.codes, self.prompts = arrays, kind, labels, prompts
+
+    def part(self, rows, what="anchors"):
+        names = [str(i) for i in rows]
+        sides = []
+        for model in ("source", "target"):
+            side = {m: Embeddings(v[rows], ids=names) for m, v in self.arrays[model].items()}
+            if self.prompts is not None:
+                texts = self.prompts[model]
+                side["text"] = Embeddings(texts, ids=[f"class {k}" for k in range(len(texts))])
+            sides.append(side)
+        labels = None
+        if self.kind != "pairs" and self.codes is not None:
+            labels = {str(i): f"class {self.codes[i]}" for i in rows}
+        return (*sides, labels)
+
+    def tables(self, rows, what="queries"):
+        source, target, labels = self.part(rows)
+        return make_tables(source, target, labels, what=what)
+
+
+def simulated(rng):
+    d = int(rng.choice([16, 32, 64]))
+    n = int(rng.choice([60, 120, 250, 500]))
+    kind = KINDS[rng.integers(len(KINDS))]
+    facts = {
+        "source_noise": float(rng.uniform(0.3, 1.6)),
+        "target_noise": float(rng.uniform(0.3, 1.2)),
+        "shared": float(rng.uniform(0, 1)),
+        "shear": float(rng.choice([0, 0, 0.3, 0.6])),
+        "lost": float(rng.choice([0, 0, 0.2])),
+        "mispaired": float(rng.choice([0, 0, 0, 0.05])),
+        "decay": float(rng.uniform(0.1, 0.9)),
+        "d_target": int(rng.choice([d, d, d // 2, 2 * d])),
+    }
+    p = upgrade_problem(n + POOL + POPULATION, d, seed=int(rng.integers(2**31)), classes=20, **facts)
+    source, target = {"image": p.source_images}, {"image": p.target_images}
+    prompts = None
+    if kind == "pairs":
+        source["text"], target["text"] = p.source_texts, p.target_texts
+    if kind == "classes":
+        # A prompt's vector is the mean text of its class.
+        prompts = {}
+        for model, texts in (("source", p.source_texts), ("target", p.target_texts)):
+            means = np.stack([texts[p.labels == k].mean(axis=0) for k in range(20)])
+            prompts[model] = means / np.linalg.norm(means, axis=1, keepdims=True)
+    facts |= {"d": d, "n": n, "kind": kind}
+    return Case({"source": source, "target": target}, kind, p.labels, prompts), n, facts
+
+
+def true_scores(case, mapping, tasks, population, size):
+    """Mean scores over disjoint galleries of the population."""
+    out = defaultdict(list)
+    for start in range(0, len(population) - size + 1, size):
+        held = case.tables(population[start : start + size])
+        for name, hits in score(mapping, held, np.arange(held.n), tasks).items():
+            out[name].append(hits.score.mean())
+        for modality in held.target:
+            rows = np.arange(len(held.ids[modality]))
+            out[f"cosine/{modality}"].append(cosines(mapping, held, modality, rows).mean())
+    return {name: float(np.mean(values)) for name, values in out.items()}
+
+
+def examine(case, n, rows, pool, population, thresholds, seed):
+    source, target, labels = case.part(rows)
+    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, seed=seed)
+    tables = case.tables(rows, "anchors")
+    tasks = tasks_of(tables, labels is not None)
+    task = next(iter(tasks))
+    mapping = fit_map(tables, said.fitted, np.arange(n), {})
+    truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
+    covered = {}
+    for name, ways in said.ways.items():
+        for way, e in ways.items():
+            for key in ("rate", f"rate, {way}"):
+                covered[key] = covered.get(key, []) + [(e.low, truth[f"{name}/{way}"], e.high)]
+    for name, e in said.retention.items():
+        a, b = (truth[f"{task}/{way}"] for way in name.split("/"))
+        covered["ratio"] = covered.get("ratio", []) + [(e.low, a / b if b else np.inf, e.high)]
+    for modality, e in said.cosines.items():
+        if not (case.prompts is not None and modality == "text"):  # twenty prompts are all there are
+            covered["cosine"] = covered.get("cosine", []) + [(e.low, truth[f"cosine/{modality}"], e.high)]
+    gains, curve = [], {}
+
+    def at(more):
+        if more not in curve:
+            full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
+            grown = fit_map(full, said.fitted, np.arange(n + more), {})
+            curve[more] = true_scores(case, grown, tasks, population, min(n, len(population)))
+        return curve[more]
+
+    for gain in said.gains:
+        if gain["more"] <= len(pool):
+            now, then = truth[f"{task}/stored"], at(gain["more"])[f"{task}/stored"]
+            gains.append((gain["score"], then - now, gain["score_at_most"]))
+
+    def enough(wanted):
+        for more in sorted({*(round(n * s) for s in (0.25, 0.5, 1, 2, 4, 8, 16)), thresholds.most_anchors}):
+            if more <= min(len(pool), thresholds.most_anchors) and at(more)[f"{task}/stored"] >= wanted:
+                return more
+        return None
+
+    ways = {way: truth[f"{task}/{way}"] for way in said.ways[task]}
+    narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
+    right = decide(ways, enough, thresholds, narrows=narrows)
+    near = {right.action}
+    for shift in (-NEAR, NEAR):
+        moved = {way: value + (shift if way in ("stored", "queries") else 0) for way, value in ways.items()}
+        near.add(decide(moved, lambda wanted, shift=shift: enough(wanted - shift), thresholds, narrows=narrows).action)
+    return said, covered, gains, right, near
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
+    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--json", help="write every run here")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rng = np.random.default_rng(options.seed)
+    covered, gains, confusion, sure, log = defaultdict(list), [], Counter(), [], []
+    jobs = real_cases(options.data, rng, options.pairs) if options.real else simulated_cases(rng, options.pairs)
+    for k, (case, n, facts, rows, pool, population) in enumerate(jobs):
+        thresholds = Thresholds(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
+        said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k)
+        for name, triples in intervals.items():
+            covered[name] += triples
+            if "," not in name:
+                covered[f"{name}, {facts['kind']}"] += triples
+        gains += more
+        confusion[right.action, said.verdict.action, said.verdict.action in near] += 1
+        sure.append((said.verdict.confidence.get(said.verdict.action, 0), said.verdict.action == right.action))
+        log.append({**facts, "said": said.verdict.action, "right": right.action, "near": sorted(near), "sure": said.verdict.confidence})
+    print("| 95 % interval of | intervals | contain the truth | truth below | truth above |\n| --- | --- | --- | --- | --- |")
+    for name, triples in sorted(covered.items()):
+        low, true, high = np.array(triples).T
+        inside = (low <= true) & (true <= high)
+        print(f"| {name} | {len(true)} | {inside.mean():.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |")
+    expected, real, most = np.array(gains).T
+    print(
+        f"\ngain of more anchors: expected {expected.mean():.4f}, true {real.mean():.4f}, error (rms) "
+        f"{np.sqrt(np.mean((expected - real) ** 2)):.4f}; at most as said in {(real <= most).mean():.1%} of {len(real)}"
+    )
+    print("\n| true verdict | said: " + " | ".join(ACTIONS) + " |\n| --- |" + " --- |" * len(ACTIONS))
+    for right in ACTIONS:
+        cells = []
+        for said in ACTIONS:
+            good, bad = confusion[right, said, True], confusion[right, said, False]
+            cells.append(f"{good + bad}" + (f" ({bad} far)" if bad and said != right else "") if good + bad else "")
+        print(f"| {right} | " + " | ".join(cells) + " |")
+    sure = np.array(sure)
+    print(f"\nright: {sure[:, 1].mean():.1%} of {len(sure)}; within {NEAR} of right:", end=" ")
+    print(f"{sum(c for (_, _, near), c in confusion.items() if near) / len(sure):.1%}")
+    for low, high in ((0, 0.6), (0.6, 0.9), (0.9, 1.01)):
+        part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
+        if len(part):
+            print(f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f}")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(log, file, indent=1)
+
+
+def simulated_cases(rng, count):
+    for _ in range(count):
+        case, n, facts = simulated(rng)
+        rows = np.arange(n)
+        yield case, n, facts, rows, n + np.arange(POOL), n + POOL + np.arange(POPULATION)
+
+
+def real_cases(folder, rng, count):
+    from congruence.datasets import load_sample
+
+    bundle = load_sample()
+    with np.load(f"{folder}/lvis1203_clip.npz", allow_pickle=False) as data:
+        lvis = {key: data[key].astype(np.float64) for key in data.files if key != "names"}
+    emoji = {
+        side: {m: e.vectors.astype(np.float64) for m, e in getattr(bundle, side).items() if m in ("image", "text")} for side in ("source", "target")
+    }
+    texts = ["text_openai_vitb32", "text_openai_vitb16", "text_eva02_b16"]
+    pairs = [(a, b) for a in texts for b in texts if a != b]
+    for k in range(count):
+        if k % 2:
+            case, name = Case(emoji, "pairs"), "emoji"
+            total = len(emoji["source"]["image"])
+        else:
+            a, b = pairs[rng.integers(len(pairs))]
+            case, name = Case({"source": {"text": lvis[a]}, "target": {"text": lvis[b]}}, "one modality"), f"{a} to {b}"
+            total = len(lvis[a])
+        n = int(rng.choice([60, 120, 250]))
+        order = rng.permutation(total)
+        facts = {"name": name, "n": n, "kind": case.kind}
+        half = (total - n) // 2
+        yield case, n, facts, order[:n], order[n : n + half], order[n + half :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Hits of queries in a gallery, and how much each item matters to them.
+
+A gallery is a sample like the queries are. Taking item i out of the sample removes its query and also a distractor, or a relevant
+item, of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its hit and p_i how many
+hits among the *other* queries its removal would add.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence._arrays import blocks
+from congruence.embeddings import normalize_rows
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Scores of the queries of one way to search.
+
+    Attributes
+    ----------
+    score : ndarray, shape (m,)
+        Of each query: 1 for a hit, else 0.
+    pull : ndarray, shape (n,)
+        What removing each gallery item would add to the scores of others.
+    """
+
+    score: np.ndarray
+    pull: np.ndarray
+
+
+def nearest_rows(queries: np.ndarray, gallery: np.ndarray, k: int, left_out: np.ndarray | None = None) -> np.ndarray:
+    """Find each query's k nearest gallery rows by cosine, nearest first.
+
+    Parameters
+    ----------
+    queries : ndarray, shape (m, d)
+    gallery : ndarray, shape (n, d)
+    k : int
+        At most n, or n − 1 with ``left_out``.
+    left_out : ndarray of int, shape (m,), optional
+        A gallery row that each query may not find.
+
+    Returns
+    -------
+    ndarray of int, shape (m, k)
+    """
+    q, g = normalize_rows(queries), normalize_rows(gallery)
+    out = np.empty((len(q), k), dtype=np.int64)
+    for part in blocks(len(q), 16 * len(g)):
+        near = q[part] @ g.T
+        if left_out is not None:
+            near[np.arange(len(near)), left_out[part]] = -np.inf
+        best = np.argpartition(near, -k, axis=1)[:, -k:]
+        order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
+        out[part] = np.take_along_axis(best, order, axis=1)
+    return out
+
+
+def recall(
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    query_class: np.ndarray,
+    gallery_class: np.ndarray,
+    k: int,
+    *,
+    own: np.ndarray | None = None,
+    find_own: bool = True,
+) -> Hits:
+    """Say of each query whether one of its k nearest gallery rows is of its class.
+
+    Parameters
+    ----------
+    queries : ndarray, shape (m, d)
+    gallery : ndarray, shape (n, d)
+    query_class, gallery_class : ndarray of int
+        A class of its own for each item makes this the retrieval of the paired item.
+    k : int
+    own : ndarray of int, shape (m,), optional
+        Gallery row that is the same item as the query: it comes and goes with it. Without it the gallery is no sample,
+        and nothing pulls.
+    find_own : bool, default=True
+        Whether a query may find its own row.
+
+    Returns
+    -------
+    Hits
+    """
+    n = len(gallery)
+    depth = min(k + 1, n - (not find_own))
+    near = nearest_rows(queries, gallery, depth, None if find_own else own)
+    right = gallery_class[near] == query_class[:, None]
+    hit = right[:, :k].any(axis=1)
+    pull = np.zeros(n)
+    if own is not None:
+        among = right.sum(axis=1)
+        for place in range(min(k, depth)):
+            # With this row gone the next one moves up into the first k.
+            change = ((among - right[:, place]) > 0).astype(float) - hit
+            change[near[:, place] == own] = 0.0
+            np.add.at(pull, near[:, place], change)
+    return Hits(hit.astype(np.float64), pull)

@@ -1,0 +1,165 @@
+"""Embeddings of both models brought into rows that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
+
+#: Fewest anchors on which held-out scores and a learning curve mean anything.
+FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Vectors of the items of one collection in two models.
+
+    Attributes
+    ----------
+    ids : dict of str to ndarray of str
+        Of each modality's rows. Without labels both modalities have the same.
+    source, target : dict of str to ndarray
+        Rows by modality; a modality may be missing in the target.
+    stored, asked : str
+        Modality of the vectors in the store, and of what asks for them; the same if there is only one.
+    classes : ndarray of int or None
+        With labels: class of each stored row, a row number of the asked modality or, with one modality, any code.
+    dropped : int
+        Rows that had no partner.
+    """
+
+    ids: dict[str, np.ndarray]
+    source: dict[str, np.ndarray]
+    target: dict[str, np.ndarray]
+    stored: str
+    asked: str
+    classes: np.ndarray | None
+    dropped: int
+
+    @property
+    def n(self) -> int:
+        """Rows in the store."""
+        return len(self.source[self.stored])
+
+    @property
+    def by_class(self) -> bool:
+        """Whether stored rows are assigned to classes described by rows of the other modality."""
+        return self.classes is not None and self.stored != self.asked
+
+
+def make_tables(
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    labels: Mapping[str, str] | None,
+    *,
+    what: str = "anchors",
+) -> Tables:
+    """Pair rows by id, across models and, without labels, across modalities.
+
+    Parameters
+    ----------
+    source, target : mapping of str to Embeddings
+        By modality, at most two.
+    labels : mapping of str to str, optional
+        Class of each stored item by id. With two modalities the classes are the ids of the other one.
+    what : str
+        For messages.
+
+    Returns
+    -------
+    Tables
+
+    Raises
+    ------
+    InputError, ModalityError, IdError, ShapeError, SpaceMismatchError
+    """
+    names = list(source)
+    if not names or not set(target) & set(names):
+        raise InputError(
+            f"Got {what} of {', '.join(names) or 'no modality'} in the source model and {', '.join(target) or 'none'} in the "
+            "target; expected one modality at least in both; do pass the same items encoded by both models."
+        )
+    if len(names) > 2 or set(target) - set(names):
+        raise ModalityError(
+            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two "
+            "modalities, those of the target among those of the source; do leave the others out."
+        )
+    for modality in names:
+        items = source[modality]
+        for side in (items, target.get(modality)):
+            if side is not None and side.space.modality not in (None, modality):
+                raise ModalityError(
+                    f"Got {side.space.modality} vectors as {modality}; expected {modality} vectors; do check the files."
+                )
+    for side, name in ((source, "source"), (target, "target")):
+        models = {items.space.model for items in side.values()} - {None}
+        if len(models) > 1:
+            raise SpaceMismatchError(
+                f"Got vectors of {' and '.join(sorted(map(str, models)))} as one {name} model; expected one model; do check the files."
+            )
+        widths = {items.vectors.shape[1] for items in side.values()}
+        if len(widths) > 1:
+            raise ShapeError(
+                f"Got modalities of widths {sorted(widths)} in the {name} model; expected one space; do check the files."
+            )
+    stored = "image" if "image" in names else names[0]
+    asked = next((name for name in names if name != stored), stored)
+    ids: dict[str, np.ndarray] = {}
+    left: dict[str, np.ndarray] = {}
+    right: dict[str, np.ndarray] = {}
+    rows = sum(len(items) for items in source.values())
+    for modality in names:
+        if modality in target:
+            pairs = Pairs.join(source[modality], target[modality])
+            ids[modality], left[modality], right[modality] = pairs.ids, pairs.source.vectors, pairs.target.vectors
+        else:
+            ids[modality], left[modality] = source[modality].ids, source[modality].vectors
+    classes = None
+    if labels is not None:
+        keep = np.array([i in labels for i in ids[stored]], dtype=bool)
+        if not keep.all():
+            missing = ids[stored][~keep]
+            raise IdError(
+                f"Got no label for {len(missing)} of {len(keep)} items (first {missing[0]!r}); expected one for each; "
+                "do add them or drop the items."
+            )
+        of_item = [str(labels[i]) for i in ids[stored]]
+        if stored != asked:
+            place = {str(name): k for k, name in enumerate(ids[asked])}
+            unknown = sorted(set(of_item) - set(place))
+            if unknown:
+                raise IdError(
+                    f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class "
+                    f"names to be ids of the {asked} rows; do check the labels."
+                )
+            classes = np.array([place[label] for label in of_item])
+        else:
+            classes = np.unique(of_item, return_inverse=True)[1]
+    elif stored != asked:
+        common = set(ids[asked])
+        keep = np.array([i in common for i in ids[stored]], dtype=bool)
+        if not keep.any():
+            raise IdError(
+                f"Got {stored} and {asked} rows without a common id; expected the same items in both modalities, or labels "
+                f"that say which {asked} describes each {stored}; do pass labels."
+            )
+        place = {name: k for k, name in enumerate(ids[asked])}
+        order = {stored: np.flatnonzero(keep), asked: np.array([place[i] for i in ids[stored][keep]])}
+        for modality, take in order.items():
+            ids[modality] = ids[modality][take]
+            left[modality] = left[modality][take]
+            if modality in right:
+                right[modality] = right[modality][take]
+    kept = sum(len(items) for items in left.values())
+    by_class = classes is not None and stored != asked
+    least = min(len(rows) for name, rows in right.items() if not (by_class and name == asked) or stored not in right)
+    if what == "anchors" and least < FEWEST:
+        raise TooFewAnchorsError(
+            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything; do encode more."
+        )
+    return Tables(ids, left, right, stored, asked, classes, rows - kept)
+
