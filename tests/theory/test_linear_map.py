@@ -17,7 +17,7 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
-from congruence.synthetic import dual_problem
+from congruence.synthetic import dual_problem, random_rotation
 from congruence.theory import anchor_map, kernel_agreement, linear_bound, linear_text_error
 
 
@@ -145,6 +145,21 @@ def test_unprobed_targets_promise_nothing():
     # Within the span of the anchors the theorem still holds.
     gap = np.linalg.norm((p.F_target - p.F @ found.matrix) @ span, axis=1).max()
     assert gap <= np.sqrt(5) * bound.conditions["epsilon"] / found.sigma_min * (1 + 1e-9)
+
+
+def test_a_lost_direction_is_told_from_rounding():
+    # Source texts lie in a plane, target texts so nearly that 1/σ_min lifts rounding in A far above machine precision.
+    rng = np.random.default_rng(9)
+    lost = 0
+    for _ in range(20):
+        plane = rng.standard_normal((6, 2))
+        G = np.c_[plane, np.zeros(6)] @ random_rotation(3, seed=int(rng.integers(1000)))
+        G_target = np.c_[plane, 1e-9 * rng.standard_normal(6)]
+        G, G_target = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (G, G_target))
+        found = anchor_map(G, G_target)
+        assert (found.rank, found.full_column_rank) == (3, False)
+        lost += np.linalg.matrix_rank(found.matrix) == 3
+    assert lost  # asked of A itself the answer would have been wrong
 
 
 def test_text_error_against_the_formula():

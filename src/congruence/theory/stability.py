@@ -288,8 +288,8 @@ def rank_trade_off(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol
     Notes
     -----
     ρ(r) alone is least at r = 1, where it says nothing of the other directions. What lies outside U_r is bounded by how far the
-    texts of either model reach there, which takes no pair of models to know: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)². One
-    r makes that least. This step is not in the paper.
+    texts of either model reach there, whatever they have to do with each other: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)²,
+    here with the sharp form of ρ. One r makes that least. This step is not in the paper.
     """
     probe = _Probe(F, G, F_target, G_target, Q, rtol)
     r, s = probe.rank, probe.s[: probe.rank]
