@@ -31,6 +31,7 @@ def test_vacuous_is_said_in_words():
 def test_rows_must_lie_on_the_sphere():
     X = np.eye(3, dtype=np.float16)
     assert unit_rows(X, "F").dtype == np.float64
+    np.testing.assert_allclose(unit_rows(np.array([[0.6, 0.8005], [0.9995, 0]]), "F") ** 2 @ [1, 1], 1, rtol=1e-15)
     with pytest.raises(InputError, match=r"norm 2 in F \(row 1\)"):
         unit_rows(np.diag([1.0, 2, 1]), "F")
     with pytest.raises(NotFiniteError):

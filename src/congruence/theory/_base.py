@@ -6,13 +6,14 @@ paper writes a map on columns (A, Q), functions return the matrix acting on rows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_same_rows
-from congruence.errors import InputError
+from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence.errors import InputError, ParameterError, ShapeError
 
 #: No two unit vectors are farther apart: a bound above this says nothing.
 FARTHEST = 2.0
@@ -33,7 +34,7 @@ class Bound:
     measured : float
         The left-hand side: the largest error over the rows given.
     trivial : float
-        What the left-hand side can never exceed, whatever the models.
+        What holds of any two models, whatever they are.
     conditions : dict of str to float
         The numbers the right-hand side is made of.
     """
@@ -65,7 +66,7 @@ class Bound:
         if self.vacuous:
             return (
                 f"{what}; {self.theorem} promises at most {self.value:.3g}, which is vacuous: "
-                f"no two models can differ by more than {self.trivial:.3g}."
+                f"at most {self.trivial:.3g} is true of any two models."
             )
         return f"{what}; {self.theorem} promises at most {self.value:.3g}."
 
@@ -76,6 +77,8 @@ class Bound:
 
 def unit_rows(X: Any, name: str, *, min_rows: int = 1) -> np.ndarray:
     """Validate rows of unit norm, which the theorems are about, and return them in float64.
+
+    Norms are made exact in the copy that is returned: a bound that uses ‖g̃‖ = 1 must not fail by what half precision rounds.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def unit_rows(X: Any, name: str, *, min_rows: int = 1) -> np.ndarray:
             f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems are about "
             "encoders on the sphere; do divide each row by its norm."
         )
-    return A
+    return A / norms[:, None]
 
 
 def paired_models(
@@ -112,3 +115,98 @@ def paired_models(
         )
     check_same_rows(len(A), len(B), *names)
     return A, B
+
+
+def dual_encoders(
+    F: Any, G: Any, F_target: Any, G_target: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Validate images and texts of two models: row by row the same items, and one width a model.
+
+    Raises
+    ------
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+    """
+    F, F_target = paired_models(F, F_target, ("F", "F_target"))
+    G, G_target = paired_models(G, G_target, ("G", "G_target"))
+    for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
+        if images.shape[1] != texts.shape[1]:
+            raise ShapeError(
+                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; "
+                "expected one width, since the kernel is their inner product; do check the order of the arguments."
+            )
+    return F, G, F_target, G_target
+
+
+def check_upwards(d: int, d_target: int) -> None:
+    """Refuse a target narrower than the source, into which no matrix with QᵀQ = I leads.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if d > d_target:
+        raise ParameterError(
+            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions "
+            "keeps all distances; do swap the models."
+        )
+
+
+def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
+    """Validate a matrix that acts on rows, (d, d_target), and return it in float64.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
+    if matrix.shape != (d, d_target):
+        hint = "do transpose it" if matrix.shape == (d_target, d) else "do check which models it belongs to"
+        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows; {hint}.")
+    return matrix
+
+
+def as_rotation(Q: Any, d: int, d_target: int, name: str = "Q") -> np.ndarray:
+    """Validate a matrix on rows with orthonormal rows (the paper's QᵀQ = I), and return it in float64.
+
+    Raises
+    ------
+    InputError
+        ‖QᵀQ − I‖₂ > 1e-3.
+    ParameterError, ShapeError, DtypeError, NotFiniteError
+    """
+    check_upwards(d, d_target)
+    matrix = as_map(Q, d, d_target, name)
+    off = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
+    if off > 1e-3:
+        raise InputError(
+            f"Got {name} with ‖QᵀQ − I‖ = {off:.3g}; expected a rotation; "
+            "do take polar_rotation of it, or fit OrthogonalMap with spectrum='full'."
+        )
+    return matrix
+
+
+def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = None) -> int:
+    """Count the singular values, given in descending order, above ``rtol`` times the largest; above rounding by default.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if rtol is None:
+        rtol = max(shape) * float(np.finfo(np.float64).eps)
+    else:
+        check_positive(rtol, "rtol", zero=True)
+    return int((s > rtol * s[0]).sum())
+
+
+def check_levels(quantiles: Sequence[float]) -> list[float]:
+    """Return the levels of quantiles as floats from 0 to 1.
+
+    Raises
+    ------
+    ParameterError
+    """
+    levels = [float(level) for level in quantiles]
+    if not all(0 <= level <= 1 for level in levels):
+        raise ParameterError(f"Got quantiles={levels}; expected numbers from 0 to 1; do correct them.")
+    return levels
