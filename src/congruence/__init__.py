@@ -44,6 +44,7 @@ _MODULES = (
     "evaluate",
     "fitting",
     "integrations",
+    "layers",
     "linalg",
     "maps",
     "metrics",
