@@ -47,6 +47,7 @@ _MODULES = (
     "layers",
     "linalg",
     "maps",
+    "matching",
     "metrics",
     "moments",
     "pairing",
