@@ -14,6 +14,7 @@ JOBS = [
     ["bench_few_anchors.py"],
     ["bench_pairing.py"],
     ["bench_similarity.py", "--rows", "10000"],
+    ["bench_theory.py"],
 ]
 
 for job in JOBS:

@@ -55,6 +55,7 @@ _MODULES = (
     "similarity",
     "stores",
     "synthetic",
+    "theory",
 )
 
 __all__ = ["__version__", *_HOME]

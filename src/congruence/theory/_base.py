@@ -1,0 +1,212 @@
+"""What every bound of the paper is reported as, and the checks its functions share.
+
+Rows are items here, as everywhere: F (n, d) holds f(x_i), and a paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``. Where the
+paper writes a map on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence.errors import InputError, ParameterError, ShapeError
+
+#: No two unit vectors are farther apart: a bound above this says nothing.
+FARTHEST = 2.0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An inequality of the paper on given embeddings: what it promises, and what is really there.
+
+    Attributes
+    ----------
+    theorem : str
+        Where it stands in Gupta et al. (2026).
+    quantity : str
+        What is bounded, in words.
+    value : float
+        The right-hand side; ``inf`` where a condition of the theorem fails.
+    measured : float
+        The left-hand side: the largest error over the rows given.
+    trivial : float
+        What holds of any two models, whatever they are.
+    conditions : dict of str to float
+        The numbers the right-hand side is made of.
+    """
+
+    theorem: str
+    quantity: str
+    value: float
+    measured: float
+    trivial: float
+    conditions: dict[str, float]
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the bound promises nothing that is not true of any two models."""
+        return not self.value < self.trivial
+
+    @property
+    def looseness(self) -> float:
+        """How many times larger the bound is than what it bounds; ``inf`` where nothing is left to bound."""
+        if self.value == self.measured:
+            return 1.0
+        return self.value / self.measured if self.measured > 0 else float("inf")
+
+    def in_words(self) -> str:
+        """Return one sentence for a person."""
+        what = f"{self.quantity}: measured {self.measured:.3g}"
+        if not np.isfinite(self.value):
+            return f"{what}; {self.theorem} does not apply here, since a condition of it fails."
+        if self.vacuous:
+            return (
+                f"{what}; {self.theorem} promises at most {self.value:.3g}, which is vacuous: "
+                f"at most {self.trivial:.3g} is true of any two models."
+            )
+        return f"{what}; {self.theorem} promises at most {self.value:.3g}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**asdict(self), "vacuous": self.vacuous, "looseness": self.looseness}
+
+
+def unit_rows(X: Any, name: str, *, min_rows: int = 1) -> np.ndarray:
+    """Validate rows of unit norm, which the theorems are about, and return them in float64.
+
+    Norms are made exact in the copy that is returned: a bound that uses ‖g̃‖ = 1 must not fail by what half precision rounds.
+
+    Raises
+    ------
+    InputError
+        A row's norm is off by more than 1e-3, the most that half precision leaves.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+    """
+    A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
+    norms = np.sqrt(np.einsum("ij,ij->i", A, A))
+    worst = int(np.abs(norms - 1).argmax())
+    if abs(norms[worst] - 1) > 1e-3:
+        raise InputError(
+            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems are about "
+            "encoders on the sphere; do divide each row by its norm."
+        )
+    return A / norms[:, None]
+
+
+def paired_models(
+    source: Any, target: Any, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Validate one modality in both models, row i of one belonging to row i of the other.
+
+    Raises
+    ------
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+    """
+    if unit:
+        A, B = (unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
+    else:
+        A, B = (
+            as_matrix(side, name, min_rows=min_rows).astype(np.float64)
+            for side, name in zip((source, target), names, strict=True)
+        )
+    check_same_rows(len(A), len(B), *names)
+    return A, B
+
+
+def dual_encoders(
+    F: Any, G: Any, F_target: Any, G_target: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Validate images and texts of two models: row by row the same items, and one width a model.
+
+    Raises
+    ------
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+    """
+    F, F_target = paired_models(F, F_target, ("F", "F_target"))
+    G, G_target = paired_models(G, G_target, ("G", "G_target"))
+    for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
+        if images.shape[1] != texts.shape[1]:
+            raise ShapeError(
+                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; "
+                "expected one width, since the kernel is their inner product; do check the order of the arguments."
+            )
+    return F, G, F_target, G_target
+
+
+def check_upwards(d: int, d_target: int) -> None:
+    """Refuse a target narrower than the source, into which no matrix with QᵀQ = I leads.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if d > d_target:
+        raise ParameterError(
+            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions "
+            "keeps all distances; do swap the models."
+        )
+
+
+def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
+    """Validate a matrix that acts on rows, (d, d_target), and return it in float64.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
+    if matrix.shape != (d, d_target):
+        hint = "do transpose it" if matrix.shape == (d_target, d) else "do check which models it belongs to"
+        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows; {hint}.")
+    return matrix
+
+
+def as_rotation(Q: Any, d: int, d_target: int, name: str = "Q") -> np.ndarray:
+    """Validate a matrix on rows with orthonormal rows (the paper's QᵀQ = I), and return it in float64.
+
+    Raises
+    ------
+    InputError
+        ‖QᵀQ − I‖₂ > 1e-3.
+    ParameterError, ShapeError, DtypeError, NotFiniteError
+    """
+    check_upwards(d, d_target)
+    matrix = as_map(Q, d, d_target, name)
+    off = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
+    if off > 1e-3:
+        raise InputError(
+            f"Got {name} with ‖QᵀQ − I‖ = {off:.3g}; expected a rotation; "
+            "do take polar_rotation of it, or fit OrthogonalMap with spectrum='full'."
+        )
+    return matrix
+
+
+def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = None) -> int:
+    """Count the singular values, given in descending order, above ``rtol`` times the largest; above rounding by default.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if rtol is None:
+        rtol = max(shape) * float(np.finfo(np.float64).eps)
+    else:
+        check_positive(rtol, "rtol", zero=True)
+    return int((s > rtol * s[0]).sum())
+
+
+def check_levels(quantiles: Sequence[float]) -> list[float]:
+    """Return the levels of quantiles as floats from 0 to 1.
+
+    Raises
+    ------
+    ParameterError
+    """
+    levels = [float(level) for level in quantiles]
+    if not all(0 <= level <= 1 for level in levels):
+        raise ParameterError(f"Got quantiles={levels}; expected numbers from 0 to 1; do correct them.")
+    return levels

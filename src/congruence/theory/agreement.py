@@ -1,0 +1,235 @@
+"""How well the kernels of two models agree, which is what every theorem of the paper starts from.
+
+Contrastive training fixes the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and constant when
+temperatures differ (Cor. C.6). The geometric theorems ask for the kernels themselves: |⟨f, g⟩ − ⟨f̃, g̃⟩| ≤ ε.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.theory._base import check_levels, dual_encoders, paired_models
+from congruence.theory.lines import FLAT, Envelope, Line
+
+RELATIONS = ("raw", "constant", "affine")
+
+#: Items on a side of the tile of a kernel that is in memory at a time.
+_TILE = 1024
+#: Up to this many pairs quantiles are exact; beyond, they come from a histogram.
+_EXACT_PAIRS = 4_000_000
+_BINS = 2**16
+
+_Pairs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class KernelAgreement:
+    """How far the source model's kernel is from a function of the target's.
+
+    Attributes
+    ----------
+    relation : str
+        ``"raw"``: K = K̃. ``"constant"``: K = K̃ + c. ``"affine"``: K = a·K̃ + c.
+    pairs : int
+        Number of entries compared.
+    epsilon : float
+        max |K − line(K̃)| for the line that makes it smallest, ``minimax``: with ``"raw"`` the ε of Assumptions C.20, C.24.
+    minimax : Line
+    least_squares : Line
+        The line that makes the mean square smallest; ``rmse`` and ``quantiles`` are about this one, since the minimax line
+        is ruled by two or three pairs.
+    rmse : float
+    quantiles : dict of float to float
+        Of |K − line(K̃)|; the smallest value that this share of the pairs does not exceed.
+    resolution : float
+        ``quantiles`` are too large by at most this; 0 where they are exact.
+    correlation : float or None
+        Pearson's, of K and K̃; None if one of them is constant.
+    """
+
+    relation: str
+    pairs: int
+    epsilon: float
+    minimax: Line
+    least_squares: Line
+    rmse: float
+    quantiles: dict[float, float]
+    resolution: float
+    correlation: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
+
+
+def kernel_agreement(
+    F: Any,
+    G: Any,
+    F_target: Any,
+    G_target: Any,
+    relation: str = "raw",
+    quantiles: Sequence[float] = (0.5, 0.9, 0.99),
+) -> KernelAgreement:
+    """Compare the image–text kernels ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩ over all n · m pairs.
+
+    Parameters
+    ----------
+    F, F_target : array_like, shape (n, d) and (n, d̃)
+        Images in the source and the target model, unit rows.
+    G, G_target : array_like, shape (m, d) and (m, d̃)
+        Texts in the source and the target model, unit rows.
+    relation : {"raw", "constant", "affine"}, default="raw"
+        What is fitted before the comparison: nothing, a constant, or slope and constant.
+    quantiles : sequence of float, default=(0.5, 0.9, 0.99)
+
+    Returns
+    -------
+    KernelAgreement
+
+    Raises
+    ------
+    InputError
+        Rows off the sphere.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
+
+    Notes
+    -----
+    With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts the ε′
+    of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow with n·m. The
+    line of ``"affine"`` is the exact minimax (Chebyshev) line, from the convex hull of the points (K̃ᵢⱼ, Kᵢⱼ).
+
+    References
+    ----------
+    Gupta et al. (2026), Assumption 5.2, Theorem 5.1 (C.11), Corollary C.6, Assumptions C.20 and C.24.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.synthetic import random_rotation
+    >>> F, G, Q = random_rotation(5, seed=0), random_rotation(5, seed=1), random_rotation(5, 7, seed=2)
+    >>> round(kernel_agreement(F, G, F @ Q, G @ Q).epsilon, 12)
+    0.0
+    """
+    F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
+
+    def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for rows in _tiles(len(F)):
+            for columns in _tiles(len(G)):
+                yield (F_target[rows] @ G_target[columns].T).ravel(), (F[rows] @ G[columns].T).ravel()
+
+    return _compare(pairs, len(F) * len(G), relation, quantiles)
+
+
+def gram_agreement(
+    F: Any, F_target: Any, relation: str = "raw", quantiles: Sequence[float] = (0.5, 0.9, 0.99)
+) -> KernelAgreement:
+    """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j.
+
+    A rotation leaves these inner products as they are, so they can be asked about where the second modality is missing.
+    The paper assumes nothing about them: agreement here follows from its theorems, and does not imply their assumptions.
+
+    Parameters
+    ----------
+    F, F_target : array_like, shape (n, d) and (n, d̃)
+        The same items in both models, unit rows, n ≥ 2.
+    relation, quantiles
+        As in :func:`kernel_agreement`.
+
+    Returns
+    -------
+    KernelAgreement
+
+    Raises
+    ------
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+    """
+    F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
+
+    def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for rows in _tiles(len(F)):
+            for columns in _tiles(len(F), rows.start):
+                x, y = F_target[rows] @ F_target[columns].T, F[rows] @ F[columns].T
+                if rows == columns:
+                    above = np.triu_indices(len(x), 1)
+                    x, y = x[above], y[above]
+                if x.size:
+                    yield x.ravel(), y.ravel()
+
+    return _compare(pairs, len(F) * (len(F) - 1) // 2, relation, quantiles)
+
+
+def _tiles(n: int, start: int = 0) -> Iterator[slice]:
+    for first in range(start, n, _TILE):
+        yield slice(first, min(first + _TILE, n))
+
+
+def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float]) -> KernelAgreement:
+    """Fit x to y in one pass over blocks (x, y), and look at the residuals in another."""
+    check_choice(relation, RELATIONS, "relation")
+    levels = check_levels(quantiles)
+    envelope = Envelope()
+    origin: tuple[float, float] | None = None
+    sums = np.zeros(5)
+    for x, y in pairs():
+        envelope.add(x, y)
+        if origin is None:  # any point within the cloud keeps the sums of squares from cancelling
+            origin = float(x.mean()), float(y.mean())
+        x, y = x - origin[0], y - origin[1]
+        sums += (x.sum(), y.sum(), x @ x, x @ y, y @ y)
+    assert origin is not None
+    dx, dy, xx, xy, yy = sums / count
+    x_mean, y_mean = origin[0] + dx, origin[1] + dy
+    xx, xy, yy = max(xx - dx * dx, 0.0), xy - dx * dy, max(yy - dy * dy, 0.0)
+    correlation = None if min(xx, yy) <= FLAT**2 else float(np.clip(xy / np.sqrt(xx * yy), -1, 1))
+
+    if relation == "affine":
+        slope, slope_ls = envelope.best_slope(), float(xy / xx) if xx > FLAT**2 else 0.0
+    else:
+        slope = slope_ls = 1.0
+    low, high = envelope.span(slope)
+    if relation == "raw":
+        minimax = least_squares = Line(1.0, 0.0)
+        epsilon = max(abs(low), abs(high))
+    else:
+        minimax, epsilon = Line(slope, (low + high) / 2), (high - low) / 2
+        least_squares = Line(slope_ls, float(y_mean - slope_ls * x_mean))
+    worst = max(abs(end - least_squares.intercept) for end in envelope.span(least_squares.slope))
+    rmse, values, resolution = _residuals(pairs, count, least_squares, worst, levels)
+    return KernelAgreement(
+        relation,
+        count,
+        epsilon,
+        minimax,
+        least_squares,
+        rmse,
+        dict(zip(levels, values, strict=True)),
+        resolution,
+        correlation,
+    )
+
+
+def _residuals(
+    pairs: _Pairs, count: int, line: Line, worst: float, levels: Sequence[float]
+) -> tuple[float, list[float], float]:
+    """Return root mean square and quantiles of |y − line(x)|, and by how much the quantiles may be too large."""
+    exact = count <= _EXACT_PAIRS
+    square, kept, histogram, width = 0.0, [], np.zeros(_BINS, np.int64), worst / _BINS
+    for x, y in pairs():
+        size = np.abs(y - line.slope * x - line.intercept)
+        square += float(size @ size)
+        if exact:
+            kept.append(size)
+        elif width > 0:
+            histogram += np.bincount(np.minimum(size / width, _BINS - 1).astype(np.intp), minlength=_BINS)
+    rmse = float(np.sqrt(square / count))
+    if exact:
+        return rmse, np.quantile(np.concatenate(kept), levels, method="inverted_cdf").tolist(), 0.0
+    if width == 0:
+        return rmse, [0.0] * len(levels), 0.0
+    rank = np.clip(np.ceil(np.array(levels) * count), 1, count)
+    return rmse, ((np.searchsorted(np.cumsum(histogram), rank) + 1) * width).tolist(), width

@@ -1,0 +1,247 @@
+"""The linear map that agreeing kernels determine (Theorem 5.3), and how far it is off when they agree only nearly (C.21).
+
+For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If these are
+equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the paper's G̃^{-⊤} Gᵀ (its
+matrices hold items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates
+
+    ‖f̃ − A f‖ ≤ ‖k̃ − k‖₂ / σ_min(G̃) ≤ √m ε / σ_min(G̃).
+
+This is Theorem C.21 with √m for √d̃. More anchors do not loosen it: σ_min grows like √m for anchors drawn alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from congruence._arrays import blocks
+from congruence.errors import InputError, TooFewAnchorsError
+from congruence.linalg import cross_svd
+from congruence.theory._base import (
+    Bound,
+    as_map,
+    check_levels,
+    check_upwards,
+    dual_encoders,
+    numerical_rank,
+    paired_models,
+)
+
+
+@dataclass(frozen=True)
+class AnchorMap:
+    """The linear map that the scores against text anchors determine.
+
+    Attributes
+    ----------
+    matrix : ndarray, shape (d, d̃)
+        Aᵀ, acting on rows: ``F @ matrix`` estimates ``F_target``, for images.
+    sigma_min : float
+        Smallest singular value of G̃ on the directions that its rows span.
+    rank : int
+        How many directions these are.
+    full_column_rank : bool
+        Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 ask for.
+    n_anchors : int
+    """
+
+    matrix: np.ndarray
+    sigma_min: float
+    rank: int
+    full_column_rank: bool
+    n_anchors: int
+
+
+@dataclass(frozen=True)
+class TextError:
+    """How far the text half of Theorem 5.3 is from holding; all zero when its conditions do.
+
+    Attributes
+    ----------
+    largest, mean : float
+        Of ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
+    quantiles : dict of float to float
+    sigma_min, sigma_max : float
+        Singular values of A. Texts are carried by A^{-⊤}, so a small σ_min(A) magnifies their errors.
+    """
+
+    largest: float
+    mean: float
+    quantiles: dict[float, float]
+    sigma_min: float
+    sigma_max: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
+
+
+def anchor_map(G: Any, G_target: Any, *, allow_rank_deficient: bool = False) -> AnchorMap:
+    """Find the linear map for images from texts alone, A = G̃⁺ G.
+
+    Parameters
+    ----------
+    G, G_target : array_like, shape (m, d) and (m, d̃)
+        Text anchors in the source and the target model, unit rows, with G̃ of rank d̃ and so m ≥ d̃.
+    allow_rank_deficient : bool, default=False
+        Accept fewer directions: A then leads into the span of the target's anchors only, and A f(x) estimates the part of
+        f̃(x) that lies there.
+
+    Returns
+    -------
+    AnchorMap
+
+    Raises
+    ------
+    TooFewAnchorsError
+        m < d̃.
+    InputError
+        m ≥ d̃ anchors span fewer than d̃ directions, or rows lie off the sphere.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    Notes
+    -----
+    Any widths: d ≤ d̃ is not needed. This is the map of the proof, which takes kernels at their word; a map for use is
+    better fitted to pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
+
+    References
+    ----------
+    Gupta et al. (2026), Theorem 5.3, appendix C.5.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.synthetic import random_rotation
+    >>> G, Q = random_rotation(4, seed=0), random_rotation(4, seed=1)
+    >>> bool(np.allclose(anchor_map(G, G @ Q).matrix, Q))
+    True
+    """
+    G, G_target = paired_models(G, G_target, ("G", "G_target"))
+    found = _solve(G, G_target)
+    m, d_target = G_target.shape
+    if found.rank < d_target and not allow_rank_deficient:
+        what = f"Got {m} text anchors that span {found.rank} of the target's {d_target} dimensions"
+        remedy = "or pass allow_rank_deficient=True for the map into their span"
+        if m < d_target:
+            raise TooFewAnchorsError(f"{what}; expected at least {d_target} anchors; do add some, {remedy}.")
+        raise InputError(f"{what}; expected all of them; do choose more varied anchors, {remedy}.")
+    return found
+
+
+def linear_bound(F: Any, G: Any, F_target: Any, G_target: Any) -> Bound:
+    """Bound ‖f̃(x) − A f(x)‖ for images by the disagreement of the kernels, and measure it.
+
+    Parameters
+    ----------
+    F, F_target : array_like, shape (n, d) and (n, d̃)
+        Images in the source and the target model, unit rows.
+    G, G_target : array_like, shape (m, d) and (m, d̃)
+        Text anchors in the source and the target model, unit rows.
+
+    Returns
+    -------
+    Bound
+        √m ε / σ_min(G̃), infinite where the anchors leave directions of the target unprobed. ``measured`` is Δ of
+        Theorem C.23. ``trivial`` is 1, which the map A = 0 reaches. ``conditions``: ``epsilon``, ``sigma_min``,
+        ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
+
+    Raises
+    ------
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    References
+    ----------
+    Gupta et al. (2026), Theorem C.21; see the head of this file for m > d̃.
+    """
+    F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
+    A = _solve(G, G_target)
+    m, d_target = G_target.shape
+    epsilon = longest = delta = 0.0
+    for part in blocks(len(F), 8 * 3 * (m + d_target)):
+        gap = F_target[part] @ G_target.T - F[part] @ G.T
+        epsilon = max(epsilon, float(np.abs(gap).max()))
+        longest = max(longest, float(np.linalg.norm(gap, axis=1).max()))
+        delta = max(delta, float(np.linalg.norm(F_target[part] - F[part] @ A.matrix, axis=1).max()))
+    sigma = A.sigma_min if A.rank == d_target else 0.0
+    return Bound(
+        "Thm C.21",
+        "‖f̃(x) − A f(x)‖, the error of the linear map on images",
+        float(np.sqrt(m)) * epsilon / sigma if sigma else float("inf"),
+        delta,
+        1.0,
+        {
+            "epsilon": epsilon,
+            "sigma_min": sigma,
+            "n_anchors": float(m),
+            "rank": float(A.rank),
+            "sharp": longest / sigma if sigma else float("inf"),
+        },
+    )
+
+
+def linear_text_error(G: Any, G_target: Any, A: Any, quantiles: Sequence[float] = (0.5, 0.9, 0.99)) -> TextError:
+    """Measure how far Proj_{Im A} g̃(y) is from A(AᵀA)⁻¹ g(y), which Theorem 5.3 says are equal.
+
+    They are when the kernels agree on image anchors that span the source space.
+
+    Parameters
+    ----------
+    G, G_target : array_like, shape (m, d) and (m, d̃)
+        Texts in the source and the target model, unit rows, d ≤ d̃.
+    A : array_like, shape (d, d̃)
+        The linear map for images, acting on rows, for example ``anchor_map(…).matrix``.
+    quantiles : sequence of float, default=(0.5, 0.9, 0.99)
+
+    Returns
+    -------
+    TextError
+
+    Raises
+    ------
+    InputError
+        A has not full column rank d, or rows lie off the sphere.
+    ParameterError
+        d > d̃, or a quantile outside [0, 1].
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    References
+    ----------
+    Gupta et al. (2026), Theorem 5.3.
+    """
+    G, G_target = paired_models(G, G_target, ("G", "G_target"))
+    d, d_target = G.shape[1], G_target.shape[1]
+    check_upwards(d, d_target)
+    matrix = as_map(A, d, d_target, "A")
+    levels = check_levels(quantiles)
+    # With Aᵀ = W S Vᵀ the columns of V span Im A, and A(AᵀA)⁻¹ = V S⁻¹ Wᵀ: compare the coordinates along V.
+    svd = cross_svd(matrix)
+    W, s, Vt = svd.U, svd.s, svd.Vt
+    if (rank := numerical_rank(s, matrix.shape)) < d:
+        raise InputError(
+            f"Got A of rank {rank}; expected full column rank {d}, without which texts cannot be "
+            "carried; do find A from anchors that span the source space."
+        )
+    errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
+    values = np.quantile(errors, levels, method="inverted_cdf").tolist()
+    return TextError(
+        float(errors.max()),
+        float(errors.mean()),
+        dict(zip(levels, values, strict=True)),
+        float(s[-1]),
+        float(s[0]),
+    )
+
+
+def _solve(G: np.ndarray, G_target: np.ndarray) -> AnchorMap:
+    """Return G̃⁺ G on the directions that G̃ probes."""
+    svd = cross_svd(G_target)
+    rank = numerical_rank(svd.s, G_target.shape)
+    U, s, Vt = svd.U[:, :rank], svd.s[:rank], svd.Vt[:rank]
+    matrix = (G.T @ (U / s)) @ Vt
+    # The rank of A is that of Uᵀ G; asked of A itself, rounding divided by a small singular value would count as a direction.
+    full = numerical_rank(scipy.linalg.svdvals(U.T @ G), G.shape) == G.shape[1]
+    return AnchorMap(matrix, float(s[-1]), rank, full, len(G))

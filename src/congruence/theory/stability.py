@@ -1,0 +1,347 @@
+"""From a linear map to a rotation, and from images to texts: Theorems C.23, C.25 and C.28, with what is measured beside them.
+
+Rows are items, so that F (n, d) here is the paper's Fᵀ, and Q (d, d̃) acts on rows: f̃ ≈ f @ Q, g ≈ g̃ @ Qᵀ.
+
+Texts are bounded through n image anchors. For h(y) = g(y) − Qᵀ g̃(y) and each anchor, ⟨f(xⱼ), h⟩ is the disagreement of the
+kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃(y)⟩, at most δ_f. Hence ‖F h‖₂ ≤ √n (ε′ + δ_f), with the number of anchors
+under the root (the paper has n = d anchors and prints √d̃, which is looser). Let σ₁ ≥ σ₂ ≥ … be the singular values of F, v₁, v₂, …
+its right singular vectors, and U_r the span of the first r of them. Then
+
+    ‖F h‖² = Σᵢ σᵢ² ⟨vᵢ, h⟩² ≥ σ_r² Σ_{i ≤ r} ⟨vᵢ, h⟩² = σ_r² ‖Proj_{U_r} h‖²,
+
+so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F. With r the rank, U_r is the span of the
+anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r it says more about fewer directions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from congruence._arrays import blocks
+from congruence._check import as_matrix, check_positive
+from congruence.errors import ParameterError
+from congruence.linalg import cross_svd, rotation_from_svd
+from congruence.theory._base import (
+    FARTHEST,
+    Bound,
+    as_map,
+    as_rotation,
+    check_upwards,
+    dual_encoders,
+    numerical_rank,
+    paired_models,
+)
+
+
+@dataclass(frozen=True)
+class PolarRotation:
+    """The rotation nearest to a linear map.
+
+    Attributes
+    ----------
+    rotation : ndarray, shape (d, d̃)
+        Qᵀ of A = Q (AᵀA)^{1/2}, acting on rows; its rows are orthonormal.
+    distance : float
+        ‖A − Q‖₂ = max |σᵢ(A) − 1|.
+    gram_distance : float
+        ‖AᵀA − I‖₂ = max |σᵢ(A)² − 1|, never less than ``distance``.
+    unique : bool
+        Whether A has full column rank; else Q is one of several, all at the same distance.
+    """
+
+    rotation: np.ndarray
+    distance: float
+    gram_distance: float
+    unique: bool
+
+
+@dataclass(frozen=True)
+class RankTradeOff:
+    """What the text bound says for each number r of leading directions of the image anchors.
+
+    Attributes
+    ----------
+    ranks : ndarray of int, shape (R,)
+        1, 2, …, the rank of the anchors.
+    rho : ndarray, shape (R,)
+        ρ(r), which bounds the text error within U_r. Never falls with r.
+    sharp : ndarray, shape (R,)
+        The same before the last step of the proof.
+    measured : ndarray, shape (R,)
+        max ‖Proj_{U_r} (g − Qᵀ g̃)‖ over the texts.
+    outside : ndarray, shape (R,)
+        max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts: the most the error can be beyond U_r. Never rises with r.
+    whole : ndarray, shape (R,)
+        √(sharp² + outside²), which bounds the whole text error ‖g − Qᵀ g̃‖, whatever the rank of the anchors.
+    """
+
+    ranks: np.ndarray
+    rho: np.ndarray
+    sharp: np.ndarray
+    measured: np.ndarray
+    outside: np.ndarray
+    whole: np.ndarray
+
+    @property
+    def best(self) -> int:
+        """The r at which the bound on the whole text error is least."""
+        return int(self.ranks[self.whole.argmin()])
+
+
+def polar_rotation(A: Any, *, rtol: float | None = None) -> PolarRotation:
+    """Find the rotation nearest to a linear map, its polar factor, and how near it is.
+
+    Parameters
+    ----------
+    A : array_like, shape (d, d̃)
+        Acts on rows, d ≤ d̃.
+    rtol : float, optional
+        Singular values up to this share of the largest count as zero. Rounding by default.
+
+    Returns
+    -------
+    PolarRotation
+
+    Raises
+    ------
+    ParameterError
+        d > d̃.
+    ShapeError, DtypeError, NotFiniteError
+
+    References
+    ----------
+    Gupta et al. (2026), proof of Theorem C.23.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> polar_rotation(np.diag([1.1, -0.8])).rotation
+    array([[ 1.,  0.],
+           [ 0., -1.]])
+    >>> round(polar_rotation(np.diag([1.1, -0.8])).distance, 12)
+    0.2
+    """
+    matrix = as_matrix(A, "A", allow_zero_rows=True).astype(np.float64)
+    check_upwards(*matrix.shape)
+    svd = cross_svd(matrix)
+    s, rotation = svd.s, rotation_from_svd(svd)
+    return PolarRotation(
+        rotation + 0.0,  # no negative zeros
+        float(np.abs(s - 1).max()),
+        float(np.abs(s**2 - 1).max()),
+        numerical_rank(s, matrix.shape, rtol) == len(s),
+    )
+
+
+def orthogonal_bound(F: Any, F_target: Any, A: Any, kappa: float) -> Bound:
+    """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it.
+
+    Parameters
+    ----------
+    F, F_target : array_like, shape (n, d) and (n, d̃)
+        Images in the source and the target model, unit rows, d ≤ d̃.
+    A : array_like, shape (d, d̃)
+        The linear map, acting on rows, for example ``anchor_map(…).matrix``.
+    kappa : float
+        κ_S of a subset S of these images, or more; at least 1, ``inf`` when they do not span Sym(d).
+
+    Returns
+    -------
+    Bound
+        Δ + κ (2 + Δ) Δ with Δ = max ‖f̃ − A f‖. ``conditions``: ``delta``, ``kappa``, ``polar_distance`` ‖A − Q‖₂,
+        ``gram_distance`` ‖AᵀA − I‖₂, and ``sharp``, the step before the last, Δ + ‖A − Q‖₂, which needs no κ.
+
+    Raises
+    ------
+    ParameterError
+        d > d̃, or κ below 1.
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    Notes
+    -----
+    The theorem assumes full column rank, so that Q is unique; the inequality needs no such thing.
+
+    References
+    ----------
+    Gupta et al. (2026), Theorem C.23.
+    """
+    F, F_target = paired_models(F, F_target, ("F", "F_target"))
+    check_upwards(F.shape[1], F_target.shape[1])
+    matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
+    if not kappa >= 1 - 1e-9:  # also refuses NaN
+        raise ParameterError(f"Got kappa={kappa!r}; expected at least 1, as |uᵀMu| ≤ ‖M‖; do correct it.")
+    polar = polar_rotation(matrix)
+    delta, measured = _farthest(F @ matrix, F_target), _farthest(F @ polar.rotation, F_target)
+    value = delta + kappa * (2 + delta) * delta if np.isfinite(kappa) else float("inf")
+    return Bound(
+        "Thm C.23",
+        "‖f̃(x) − Q f(x)‖, the error of the rotation on images",
+        value,
+        measured,
+        FARTHEST,
+        {
+            "delta": delta,
+            "kappa": float(kappa),
+            "polar_distance": polar.distance,
+            "gram_distance": polar.gram_distance,
+            "sharp": delta + polar.distance,
+        },
+    )
+
+
+def text_bound(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol: float | None = None) -> Bound:
+    """Bound ‖Qᵀ g̃(y) − g(y)‖ for texts by what a rotation does to image anchors, and measure it.
+
+    Parameters
+    ----------
+    F, F_target : array_like, shape (n, d) and (n, d̃)
+        Image anchors in the source and the target model, unit rows, n ≥ d, d ≤ d̃.
+    G, G_target : array_like, shape (m, d) and (m, d̃)
+        Texts in the source and the target model, unit rows.
+    Q : array_like, shape (d, d̃)
+        Any rotation, acting on rows: :func:`polar_rotation`'s, or ``rotation_`` of an ``OrthogonalMap`` with ``center=False``.
+    rtol : float, optional
+        Singular values of F up to this share of the largest count as zero. Rounding by default.
+
+    Returns
+    -------
+    Bound
+        √n (ε′ + δ_f) / σ_min(F), infinite where the anchors leave directions of the source unprobed.
+        ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
+        (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest entries.
+
+    Raises
+    ------
+    ParameterError
+        d > d̃.
+    InputError
+        Q is no rotation, or rows lie off the sphere.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    References
+    ----------
+    Gupta et al. (2026), Theorem C.25, with √n in place of √d̃; see the head of this file.
+    """
+    probe = _Probe(F, G, F_target, G_target, Q, rtol)
+    sigma = probe.s[-1] if probe.rank == probe.width else 0.0
+    quantity = "‖Qᵀ g̃(y) − g(y)‖, the error of the rotation on texts"
+    return probe.bound("Thm C.25", quantity, float(sigma), probe.rank, probe.whole)
+
+
+def projected_text_bound(
+    F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, rank: int | None = None, *, rtol: float | None = None
+) -> Bound:
+    """Bound the text error within the directions that image anchors probe, and measure it.
+
+    Parameters
+    ----------
+    F, G, F_target, G_target, Q, rtol
+        As in :func:`text_bound`, with any number of image anchors.
+    rank : int, optional
+        r, the number of leading right singular directions of F; the rank of F by default, which is Theorem C.28.
+
+    Returns
+    -------
+    Bound
+        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with ``sigma_min`` = σ_r.
+
+    Raises
+    ------
+    ParameterError
+        d > d̃, or ``rank`` above the rank of the anchors.
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    References
+    ----------
+    Gupta et al. (2026), Theorem C.28; the head of this file proves it for n anchors and fewer directions.
+    """
+    probe = _Probe(F, G, F_target, G_target, Q, rtol)
+    r = probe.rank if rank is None else int(check_positive(rank, "rank", integer=True))
+    if r > probe.rank:
+        raise ParameterError(
+            f"Got rank={r}; expected at most {probe.rank}, the rank of the image anchors; do lower it or add anchors."
+        )
+    quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
+    return probe.bound("Thm C.28", quantity, float(probe.s[r - 1]), r, float(probe.within[r - 1]))
+
+
+def rank_trade_off(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol: float | None = None) -> RankTradeOff:
+    """Return the bound of :func:`projected_text_bound` for every r at once, and one on the whole text error.
+
+    Parameters
+    ----------
+    F, G, F_target, G_target, Q, rtol
+        As in :func:`projected_text_bound`.
+
+    Returns
+    -------
+    RankTradeOff
+
+    Raises
+    ------
+    ParameterError, InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
+
+    Notes
+    -----
+    ρ(r) alone is least at r = 1, where it says nothing of the other directions. What lies outside U_r is bounded by how far the
+    texts of either model reach there, whatever they have to do with each other: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)²,
+    here with the sharp form of ρ. One r makes that least. This step is not in the paper.
+    """
+    probe = _Probe(F, G, F_target, G_target, Q, rtol)
+    r, s = probe.rank, probe.s[: probe.rank]
+    sharp, outside = probe.sharp / s, probe.beyond[:r]
+    whole = np.sqrt(sharp**2 + outside**2)
+    return RankTradeOff(np.arange(1, r + 1), probe.loose / s, sharp, probe.within[:r], outside, whole)
+
+
+class _Probe:
+    """What image anchors say of texts under a rotation, in each of the anchors' singular directions."""
+
+    def __init__(self, F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, rtol: float | None) -> None:
+        F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
+        Q = as_rotation(Q, F.shape[1], F_target.shape[1])
+        self.n, self.width = F.shape
+        svd = cross_svd(F)
+        self.s, Vt = svd.s, svd.Vt
+        self.rank = numerical_rank(self.s, F.shape, rtol)
+        moved = F_target - F @ Q
+        self.delta_f = float(np.linalg.norm(moved, axis=1).max())
+        self.epsilon = longest = self.whole = 0.0
+        self.within, self.beyond = np.zeros(len(self.s)), np.zeros(len(self.s))
+        for part in blocks(len(G), 8 * (3 * self.n + 8 * self.width)):
+            texts, carried = G[part], G_target[part] @ Q.T
+            gap = texts @ F.T - G_target[part] @ F_target.T
+            self.epsilon = max(self.epsilon, float(np.abs(gap).max()))
+            longest = max(longest, float(np.linalg.norm(gap, axis=1).max()))
+            self.whole = max(self.whole, float(np.linalg.norm(texts - carried, axis=1).max()))
+            within = np.sqrt(_energy(texts - carried, Vt))
+            beyond = sum(np.sqrt(np.maximum((Z**2).sum(axis=1)[:, None] - _energy(Z, Vt), 0)) for Z in (texts, carried))
+            self.within = np.maximum(self.within, within.max(axis=0))
+            self.beyond = np.maximum(self.beyond, np.max(beyond, axis=0))
+        # F h(y) = k(y) − k̃(y) + (F̃ − F Q) g̃(y), with ‖g̃‖ = 1.
+        self.loose = float(np.sqrt(self.n)) * (self.epsilon + self.delta_f)
+        self.sharp = longest + float(scipy.linalg.svdvals(moved)[0])
+
+    def bound(self, theorem: str, quantity: str, sigma: float, rank: int, measured: float) -> Bound:
+        conditions = {
+            "epsilon": self.epsilon,
+            "delta_f": self.delta_f,
+            "sigma_min": sigma,
+            "n_anchors": float(self.n),
+            "rank": float(rank),
+            "sharp": self.sharp / sigma if sigma else float("inf"),
+        }
+        return Bound(theorem, quantity, self.loose / sigma if sigma else float("inf"), measured, FARTHEST, conditions)
+
+
+def _energy(Z: np.ndarray, Vt: np.ndarray) -> np.ndarray:
+    """Return ‖Proj_{U_r} z‖² for each row z and each r."""
+    return np.cumsum((Z @ Vt.T) ** 2, axis=1)
+
+
+def _farthest(A: np.ndarray, B: np.ndarray) -> float:
+    return float(np.linalg.norm(A - B, axis=1).max())
