@@ -11,7 +11,7 @@ import numpy as np
 from congruence._check import as_matrix, check_positive, check_same_rows
 from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
-from congruence.metrics.null import REPAIRED
+from congruence.metrics.null import REPAIRED, chance, entry
 
 #: Measured when nothing is said: one of each family whose chance level is known to be near zero, or is reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
@@ -120,12 +120,11 @@ def similarity(
     True
     """
     names = list(dict.fromkeys(metrics))
-    unknown = [name for name in names if name not in REPAIRED]
-    if unknown or not names:
+    if not names:
         raise ParameterError(
-            f"Got metric {unknown[0] if unknown else None!r}; expected one that compares two spaces: {', '.join(REPAIRED)}; "
-            "do choose from these."
+            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}; do choose from these."
         )
+    entries = [entry(name) for name in names]
     check_positive(permutations, "permutations", integer=True)
     check_positive(halves, "halves", integer=True)
     A = as_matrix(X, "X", min_rows=8, allow_zero_rows=True)
@@ -141,45 +140,34 @@ def similarity(
     orders = [rng.permutation(n) for _ in range(permutations)]
     parts = [np.sort(rng.choice(n, n // 2, replace=False)) for _ in range(halves)]
     values, nulls, errors = [], [], []
-    for name in names:
-        score = REPAIRED[name](A, B)
-        values.append(score(np.arange(n)))
-        nulls.append([score(order) for order in orders])
+    for name, steps in zip(names, entries, strict=True):
+        first, second = steps.prepare(A, "X"), steps.prepare(B, "Y")
+        values.append(steps.compare(first, second))
+        nulls.append([steps.compare(first, steps.reorder(second, order)) for order in orders])
         errors.append(
             float(np.std([METRICS[name].fn(A[part], B[part]) for part in parts], ddof=1)) if halves > 1 else 0.0
         )
         if advance:
             advance(1)
-    signs = np.array([1.0 if METRICS[name].larger_is_closer else -1.0 for name in names])
-    null, value = np.array(nulls) * signs[:, None], np.array(values) * signs
-    centre, spread = null.mean(axis=1), null.std(axis=1, ddof=1) if permutations > 1 else np.zeros(len(names))
-    # A constant null (PWCCA with n ≤ d) tells nothing: neither the value nor a re-pairing stands out.
-    flat = spread <= 1e-9 * np.maximum(1, np.abs(centre))
-    width = np.where(flat, np.inf, spread)
-    best = ((null - centre[:, None]) / width[:, None]).max(axis=0)
-    standing = (value - centre) / width
-    tolerance = 1e-12
-    out = []
-    for k, name in enumerate(names):
-        closer = 1 + int((null[k] >= value[k] - tolerance).sum())
-        closest = 1 + int((best >= standing[k] - tolerance).sum())
-        out.append(
-            Similarity(
-                name,
-                values[k],
-                float(signs[k] * centre[k]),
-                float(spread[k]),
-                closer / (permutations + 1),
-                closest / (permutations + 1),
-                values[k] - 1.96 * errors[k],
-                values[k] + 1.96 * errors[k],
-                _held_out(name, A, B, parts[0]),
-                METRICS[name].larger_is_closer,
-                n,
-                permutations,
-            )
+    larger = np.array([METRICS[name].larger_is_closer for name in names])
+    found = chance(np.array(values), np.array(nulls).T, larger)
+    return [
+        Similarity(
+            name,
+            values[k],
+            float(found.mean[k]),
+            float(found.sd[k]),
+            float(found.p_value[k]),
+            float(found.adjusted_p_value[k]),
+            values[k] - 1.96 * errors[k],
+            values[k] + 1.96 * errors[k],
+            _held_out(name, A, B, parts[0]),
+            METRICS[name].larger_is_closer,
+            n,
+            permutations,
         )
-    return out
+        for k, name in enumerate(names)
+    ]
 
 
 def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> float | None:

@@ -26,7 +26,7 @@ from congruence.errors import (
     StorageError,
     ZeroRowError,
 )
-from congruence.stores import FORMATS, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.stores import FORMATS, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
 
 RNG = np.random.default_rng(0)
 SUFFIXES = list(FORMATS)
@@ -528,3 +528,49 @@ def test_real_archives(lvis_path):
     with np.load(lvis_path, allow_pickle=False) as data:
         assert np.array_equal(embeddings.vectors, data["text_eva02_b16"])
         assert json.dumps(embeddings.ids.tolist()) == json.dumps(data["names"].tolist())
+
+
+def test_matrices_are_named_in_natural_order(tmp_path):
+    import h5py
+    from safetensors.numpy import save_file
+
+    X = RNG.standard_normal((6, 3))
+    arrays = {"layer_10": X, "layer_2": 2 * X, "deep/layer_1": 3 * X, "ids": np.arange(6), "cube": np.ones((2, 2, 2))}
+    np.savez(tmp_path / "a.npz", **{key: array for key, array in arrays.items() if "/" not in key})
+    save_file(arrays, tmp_path / "a.safetensors", metadata={"made": "here"})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for key, array in arrays.items():
+            file[key] = array
+    pd.DataFrame({"id": list("abcdef"), "layer_10": list(X), "layer_2": list(2 * X)}).to_parquet(tmp_path / "a.parquet")
+    for name, deep in (
+        ("a.npz", []),
+        ("a.safetensors", ["deep/layer_1"]),
+        ("a.h5", ["deep/layer_1"]),
+        ("a.parquet", []),
+    ):
+        found = matrices(tmp_path / name)
+        assert list(found) == [*deep, "layer_2", "layer_10"]
+        np.testing.assert_array_equal(read_embeddings(found["layer_2"]).vectors, 2 * X)
+        assert list(matrices(f"{tmp_path / name}:layer_1*")) == ["layer_10"]
+        assert matrices(f"{tmp_path / name}:layer_2") == {"layer_2": f"{tmp_path / name}:layer_2"}
+        with pytest.raises(ParameterError, match=r"no matrix that matches 'x\*'.*layer_10"):
+            matrices(f"{tmp_path / name}:x*")
+
+
+def test_matrices_of_a_folder_are_its_files(tmp_path):
+    X = RNG.standard_normal((6, 3))
+    for name in ("b10.npy", "b9.npy"):
+        np.save(tmp_path / name, X)
+    pd.DataFrame(X).to_csv(tmp_path / "b9.csv", index=False)
+    (tmp_path / "space.json").write_text("{}")
+    (tmp_path / "README").write_text("words")
+    (tmp_path / ".hidden.npy").write_text("")
+    assert list(matrices(tmp_path)) == ["b9.csv", "b9.npy", "b10"]
+    assert list(matrices(f"{tmp_path}:*.npy")) == ["b9.npy"]
+    assert matrices(tmp_path / "b10.npy") == {"b10": str(tmp_path / "b10.npy")}
+    with pytest.raises(ParameterError, match="no matrix"):
+        matrices(f"{tmp_path}:none*")
+    with pytest.raises(FileError):
+        matrices(tmp_path / "none.npz")
+    with pytest.raises(ParameterError, match="matrices"):
+        matrices(tmp_path / "notes.md")

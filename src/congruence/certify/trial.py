@@ -184,7 +184,7 @@ def cross_fit(
         model = fit_map(tables, fitted, np.flatnonzero(fold != part), parameters)
         short = fit_map(tables, fitted, np.flatnonzero((fold != part) & (fold != (part + 1) % folds)), parameters)
         test = np.flatnonzero(of_store == part)
-        more, less = score(model, tables, test, tasks), score(short, tables, test, tasks)
+        more, less = ({}, {}) if not len(test) else (score(m, tables, test, tasks) for m in (model, short))
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
             values[test] = hits.score + ahead * (hits.score - less[name].score)
@@ -192,6 +192,8 @@ def cross_fit(
         for modality in tables.target:
             where = of_store if modality == tables.stored else of_other
             rows = np.flatnonzero(where == part)
+            if not len(rows):  # fewer prompts than folds
+                continue
             values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(where)))
             here = cosines(model, tables, modality, rows)
             values[rows] = here + ahead * (here - cosines(short, tables, modality, rows))

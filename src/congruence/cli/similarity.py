@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings
+    from congruence.layers import LayerComparison
 
 
 def command(
@@ -13,20 +17,34 @@ def command(
     metric: Annotated[
         list[str] | None, typer.Option(help="A metric, or all. May be repeated; by default one of each family.")
     ] = None,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers", help="Every matrix of one file (file:pattern, folder) against every one of the other."
+        ),
+    ] = False,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, on both sides.")] = None,
     target_ids: Annotated[str | None, typer.Option(help="The same for the second, if it differs.")] = None,
     permutations: Annotated[int, typer.Option(help="Random re-pairings.")] = 200,
-    halves: Annotated[int, typer.Option(help="Random halves for the interval.")] = 20,
+    halves: Annotated[int, typer.Option(help="Random halves for the interval; none with --layers.")] = 20,
     max_rows: Annotated[int | None, typer.Option(help="Draw this many rows if there are more.")] = None,
     seed: Annotated[int, typer.Option(help="Of re-pairings, halves and rows drawn.")] = 0,
+    plot: Annotated[str | None, typer.Option(help="With --layers: write the heat map to this SVG file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Score two spaces with several metrics, each beside what unrelated rows would score."""
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.embeddings import Pairs, Space
+    from congruence.errors import ParameterError
     from congruence.metrics.null import REPAIRED
     from congruence.similarity import DEFAULT, similarity
 
+    if layers:
+        _layers(first, second, metric, ids, target_ids, permutations, max_rows, seed, plot, force, as_json)
+        return
+    if plot is not None:
+        raise ParameterError("Got --plot without --layers; expected layers to draw; do add --layers.")
     pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
     chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
     with progress("comparing", len(chosen), as_json) as advance:
@@ -60,4 +78,114 @@ def command(
         f"{scores[0].n} items, {permutations} re-pairings",
         ["metric", "score", "95 %", "by chance", "p", "p, best of all", "held out", ""],
         rows,
+    )
+
+
+def _layers(
+    first: str,
+    second: str,
+    metric: list[str] | None,
+    ids: str | None,
+    target_ids: str | None,
+    permutations: int,
+    max_rows: int | None,
+    seed: int,
+    plot: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Compare every layer with every layer."""
+    from pathlib import Path
+
+    from congruence.cli._base import print_json, progress
+    from congruence.embeddings import Pairs
+    from congruence.errors import OutputExistsError, ParameterError
+    from congruence.layers import compare_layers
+    from congruence.metrics.null import entry
+
+    if metric is not None and (len(metric) > 1 or metric == ["all"]):
+        raise ParameterError(
+            f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it; do choose one."
+        )
+    chosen = metric[0] if metric else "linear_cka"
+    entry(chosen)  # an unknown one is said before the work, not after it
+    if plot is not None and Path(plot).exists() and not force:
+        raise OutputExistsError(
+            f"Got an output path that exists, {plot}; expected a new one; do pass --force to replace it."
+        )
+    ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
+    pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
+    with progress("re-pairing", permutations, as_json) as advance:
+        found = compare_layers(
+            {name: layer.take(pairs.source.ids).vectors for name, layer in ours.items()},
+            {name: layer.take(pairs.target.ids).vectors for name, layer in theirs.items()},
+            chosen,
+            permutations=permutations,
+            max_rows=max_rows,
+            seed=seed,
+            advance=advance,
+        )
+    if plot is not None:
+        from congruence.report.heatmap import write_heatmap
+
+        write_heatmap(plot, found.to_dict(), f"{Path(first).name} and {Path(second).name}", force=force)
+    if as_json:
+        print_json({"first": first, "second": second, "layers": found.to_dict(), "plot": plot})
+    else:
+        _print_heatmap(found)
+
+
+def _read_side(spec: str, ids: str | None) -> dict[str, Embeddings]:
+    """Read every matrix of a file or folder, with their rows in the order of the first."""
+    from congruence.cli._base import read
+    from congruence.embeddings import Pairs, Space
+    from congruence.errors import InputError
+    from congruence.stores import matrices
+
+    side: dict[str, Embeddings] = {}
+    for name, place in matrices(spec).items():
+        try:
+            layer = read(place, ids, Space())
+            first = next(iter(side.values()), layer)
+            side[name] = Pairs.join(first, layer, missing="error").target
+        except InputError as error:
+            raise type(error)(f"Layer {name} of {spec}: {error}") from error
+    return side
+
+
+def _print_heatmap(found: LayerComparison) -> None:
+    """Print the scores as a table, coloured where the terminal has colours."""
+    import sys
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from congruence.cli._base import number
+    from congruence.report.heatmap import STRONG, shades
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in found.y_layers:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    for i, (name, colours) in enumerate(zip(found.x_layers, shades(found.standing.tolist()), strict=True)):
+        cells = []
+        for j, (other, shade) in enumerate(zip(found.y_layers, colours, strict=True)):
+            red, green, blue = (round(255 + shade * (full - 255)) for full in (31, 95, 191))
+            ink = "#ffffff" if shade > STRONG else "#000000"
+            mark = "*" if (name, other) == found.best else " "
+            cells.append(Text(f" {found.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
+        table.add_row(Text(name), *cells)
+    # A table wider than the screen wraps, and one in a file has no width of its own: nothing is ever cut.
+    needed = Console(width=100_000).measure(table).maximum
+    console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
+    console.print(
+        f"[bold]{found.metric}, {found.n} items, {found.permutations} re-pairings[/]; stronger colour: further above chance"
+    )
+    console.print(table)
+    print(
+        f"* best of {found.values.size}: {found.best[0]} and {found.best[1]}, {number(found.best_value)}; by chance the best is "
+        f"{number(found.best_null_mean)} ± {number(found.best_null_sd)}. "
+        f"p = {number(found.best_p_value)} alone, {number(found.best_adjusted_p_value)} corrected for the search."
     )

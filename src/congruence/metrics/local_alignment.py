@@ -7,8 +7,7 @@ besides a block, never an n × n array.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -122,31 +121,51 @@ def _numerator(
     return _product(K[in_k], L[in_l])[0]
 
 
-def repaired_cknna(X: np.ndarray, Y: np.ndarray, k: int = 10) -> Callable[[np.ndarray], float]:
-    """Return a function from an order of Y's rows to ``cknna(X, Y[order], k)``, without comparing rows again.
+class Masked(NamedTuple):
+    """One side of :func:`cknna`: its masked Gram matrix and the root of its alignment with itself."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    scale: float
+    n: int
+
+
+def prepare_masked(A: np.ndarray, name: str, k: int = 10) -> Masked:
+    """Prepare one side of :func:`cknna`.
 
     Parameters
     ----------
-    X : ndarray, shape (n, d)
-    Y : ndarray, shape (n, e)
+    A : ndarray, shape (n, d)
+        Validated.
+    name : str
+        For messages.
     k : int, default=10
 
     Returns
     -------
-    callable
+    Masked
+
+    Raises
+    ------
+    ParameterError, InputError
     """
-    n = len(X)
-    first, (keys, L) = masked_gram(X, k, centred=False), masked_gram(Y, k, centred=False)
-    scale = math.sqrt(_with_itself(first, n, k, "X", "huh")) * math.sqrt(_with_itself((keys, L), n, k, "Y", "huh"))
-    i, j = np.divmod(keys, n)
+    n = len(A)
+    gram = masked_gram(A, k, centred=False)
+    return Masked(*gram, math.sqrt(_with_itself(gram, n, k, name, "huh")), n)
 
-    def value(order: np.ndarray) -> float:
-        place = np.argsort(order)
-        moved = place[i] * n + place[j]
-        again = np.argsort(moved)
-        return _numerator(first, (moved[again], L[again]), n) / scale
 
-    return value
+def reorder_masked(side: Masked, order: np.ndarray) -> Masked:
+    """Return what preparing ``A[order]`` would give, without comparing rows again."""
+    i, j = np.divmod(side.keys, side.n)
+    place = np.argsort(order)
+    moved = place[i] * side.n + place[j]
+    again = np.argsort(moved)
+    return Masked(moved[again], side.values[again], side.scale, side.n)
+
+
+def compare_masked(first: Masked, second: Masked) -> float:
+    """Return :func:`cknna` of two prepared sides."""
+    return _numerator(first[:2], second[:2], first.n) / (first.scale * second.scale)
 
 
 def masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -1,23 +1,118 @@
 """Scores of randomly re-paired rows, from what re-pairing leaves as it is: Gram matrices, neighbour tables and bases.
 
-Every entry of :data:`REPAIRED` prepares two matrices once and returns a function from an order of Y's rows to the score
-of ``(X, Y[order])``; the score itself is that of the identity.
+Every entry of :data:`REPAIRED` prepares a side once, re-pairs a prepared side, and compares two prepared sides, so that many
+sides compared with many others cost one preparation each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from congruence import kernels
-from congruence.errors import ShapeError
+from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics import correlations, neighbours
 from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
-from congruence.metrics.local_alignment import repaired_cknna
+from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
 
-Score = Callable[[np.ndarray], float]
+
+@dataclass(frozen=True)
+class Repaired:
+    """A measure in three steps; what passes between them is the measure's own affair.
+
+    Attributes
+    ----------
+    prepare : callable
+        From a validated matrix, shape (n, d), and its name for messages, to a prepared side.
+    reorder : callable
+        From a prepared side and an order to what preparing ``A[order]`` would give.
+    compare : callable
+        From two prepared sides to the score.
+    """
+
+    prepare: Callable[[np.ndarray, str], Any]
+    reorder: Callable[[Any, np.ndarray], Any]
+    compare: Callable[[Any, Any], float]
+
+    def __call__(self, X: np.ndarray, Y: np.ndarray) -> Callable[[np.ndarray], float]:
+        """Return a function from an order of Y's rows to the score of ``(X, Y[order])``."""
+        first, second = self.prepare(X, "X"), self.prepare(Y, "Y")
+        return lambda order: self.compare(first, self.reorder(second, order))
+
+
+def entry(name: Any) -> Repaired:
+    """Return an entry of :data:`REPAIRED`; an unknown name lists them.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if name not in REPAIRED:
+        raise ParameterError(
+            f"Got metric {name!r}; expected one that compares two spaces: {', '.join(REPAIRED)}; do choose from these."
+        )
+    return REPAIRED[name]
+
+
+# ------------------------------------------------------------------ what a null says
+
+
+class Chance(NamedTuple):
+    """Scores beside their null, each array of the shape of the scores.
+
+    Attributes
+    ----------
+    mean, sd : ndarray
+        Of the scores of re-paired rows.
+    p_value : ndarray
+        Share of re-pairings, the actual one included, that score as close or closer.
+    adjusted_p_value : ndarray
+        The same against the closest of *all* scores in a re-pairing, each standardised by its own null.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    p_value: np.ndarray
+    adjusted_p_value: np.ndarray
+
+
+def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | bool) -> Chance:
+    """Judge scores by those of re-paired rows, one by one and against the best of all.
+
+    Parameters
+    ----------
+    values : ndarray, any shape
+    null : ndarray, shape (permutations, *values.shape)
+        Row r holds all scores of one and the same re-pairing.
+    larger_is_closer : bool or ndarray of bool, shape (*values.shape)
+
+    Returns
+    -------
+    Chance
+
+    References
+    ----------
+    Westfall and Young (1993), "Resampling-based multiple testing": the single-step max-T procedure.
+    """
+    sign = np.where(larger_is_closer, 1.0, -1.0)
+    values, null = values * sign, null * sign
+    draws, axes = len(null), tuple(range(1, null.ndim))
+    centre = null.mean(axis=0)
+    spread = null.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape)
+    # A constant null (PWCCA with n ≤ d) tells nothing: neither the value nor a re-pairing stands out.
+    flat = spread <= 1e-9 * np.maximum(1, np.abs(centre))
+    width = np.where(flat, np.inf, spread)
+    best = ((null - centre) / width).max(axis=axes)
+    standing, tolerance = (values - centre) / width, 1e-12
+    alone = (null >= values - tolerance).sum(axis=0)
+    search = (best.reshape(-1, *[1] * values.ndim) >= standing - tolerance).sum(axis=0)
+    return Chance(sign * centre, spread, (1 + alone) / (draws + 1), (1 + search) / (draws + 1))
+
+
+# ------------------------------------------------------------------ preparing, re-pairing and comparing
 
 
 def _centred(A: np.ndarray) -> np.ndarray:
@@ -25,129 +120,182 @@ def _centred(A: np.ndarray) -> np.ndarray:
     return A - A.mean(axis=0)
 
 
-def _narrow(A: np.ndarray) -> np.ndarray:
-    """Return centred rows in a basis of their own span: the same Gram matrix from at most n columns."""
+def _take(A: Any, order: np.ndarray) -> Any:
+    return A[order]
+
+
+def _varying(size: float, name: str) -> float:
+    """Return the size of a side, by which it is divided, refusing one without any."""
+    if not size > 0:
+        raise InputError(
+            f"Got rows of {name} that are all equal, or equally far from each other; expected rows that differ; "
+            "do check the encoder."
+        )
+    return size
+
+
+def _scaled(A: np.ndarray, name: str) -> np.ndarray:
+    """Return centred rows whose largest entry is 1."""
     A = _centred(A)
-    if A.shape[1] <= len(A):
-        return A
-    values, vectors = np.linalg.eigh(A @ A.T)
-    return vectors * np.sqrt(np.clip(values, 0, None))
+    return A / _varying(float(np.abs(A).max()), name)
 
 
-def _linear_cka(X: np.ndarray, Y: np.ndarray) -> Score:
-    A, B = _narrow(X), _narrow(Y)
-    a, b = np.zeros(A.shape[1]), np.zeros(B.shape[1])
-    first = kernels.hsic_unbiased(kernels.linear_sums(A, A, a, a))
-    second = kernels.hsic_unbiased(kernels.linear_sums(B, B, b, b))
-    scale = np.sqrt(first) * np.sqrt(second)
-    return lambda order: float(kernels.hsic_unbiased(kernels.linear_sums(A, B[order], a, b)) / scale)
-
-
-def _matrices(X: np.ndarray, name: str) -> None:
-    if len(X) > MOST_ROWS:
+def _whole(A: np.ndarray, metric: str) -> None:
+    if len(A) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(X)} rows for the null of {name}; expected {MOST_ROWS} at most, since it keeps whole matrices; "
+            f"Got {len(A)} rows for the null of {metric}; expected {MOST_ROWS} at most, since it keeps whole matrices; "
             "do compare a sample of the rows."
         )
 
 
-def _rbf_cka(X: np.ndarray, Y: np.ndarray) -> Score:
-    _matrices(X, "rbf_cka")
-    n = len(X)
-
-    def centred(A: np.ndarray) -> np.ndarray:
-        """Return the U-centred kernel of unit norm: unbiased HSIC is the inner product of two such (Székely and Rizzo 2014)."""
-        A = _centred(A)
-        K = np.exp(-kernels.squared_distances(A, A) / (2 * kernels.median_squared_distance(A)))
-        np.fill_diagonal(K, 0)
-        rows = K.sum(axis=1) / (n - 2)
-        K += rows.sum() / (n - 1) - rows - rows[:, None]
-        np.fill_diagonal(K, 0)
-        return K / np.linalg.norm(K)
-
-    K, L = centred(X), centred(Y)
-    return lambda order: _inner(K, L, order)
+def _reorder_square(L: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return L[order][:, order]; a stretch of rows at a time, it stays in the processor's cache."""
+    out = np.empty_like(L)
+    for i in range(0, len(L), 256):
+        np.take(L[order[i : i + 256]], order, axis=1, out=out[i : i + 256], mode="clip")
+    return out
 
 
-def _inner(K: np.ndarray, L: np.ndarray, order: np.ndarray) -> float:
-    """Sum K ∘ L[order][:, order] a stretch of rows at a time."""
-    return float(sum(np.vdot(K[i : i + 256], L[order[i : i + 256]][:, order]) for i in range(0, len(K), 256)))
+def _u_centre(K: np.ndarray) -> np.ndarray:
+    """Return a kernel such that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014); K is used up."""
+    n = len(K)
+    np.fill_diagonal(K, 0)
+    rows = K.sum(axis=1) / (n - 2)
+    K += rows.sum() / (n - 1) - rows - rows[:, None]
+    np.fill_diagonal(K, 0)
+    return K
 
 
-def _neighbours(measure: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray, np.ndarray], Score]:
-    def prepare(X: np.ndarray, Y: np.ndarray) -> Score:
-        P, Q = neighbours.tables(X, Y, 10, "inner")
-        # Row i is now Y's row order[i], and whoever was its neighbour has moved as well.
-        return lambda order: measure(P, np.argsort(order)[Q[order]])
+class _Linear(NamedTuple):
+    """A linear kernel whose U-centred form has unit norm: features, or the whole of it where that is cheaper to compare."""
+
+    matrix: np.ndarray
+    whole: bool
+
+
+def _prepare_linear(A: np.ndarray, name: str) -> _Linear:
+    A = _scaled(A, name)
+    n, d = A.shape
+    if n <= 4 * d:  # re-pairing and comparing then cost n² operations instead of n·d²
+        K = _u_centre(A @ A.T)
+        return _Linear(K / _varying(float(np.linalg.norm(K)), name), True)
+    return _Linear(A / np.sqrt(np.sqrt(_varying(_linear_inner(A, A), name))), False)
+
+
+def _linear_inner(A: np.ndarray, B: np.ndarray) -> float:
+    n = len(A)
+    zeros = np.zeros(A.shape[1]), np.zeros(B.shape[1])
+    return float(n * (n - 3) * kernels.hsic_unbiased(kernels.linear_sums(A, B, *zeros)))
+
+
+def _reorder_linear(side: _Linear, order: np.ndarray) -> _Linear:
+    return _Linear(_reorder_square(side.matrix, order) if side.whole else side.matrix[order], side.whole)
+
+
+def _compare_linear(first: _Linear, second: _Linear) -> float:
+    if first.whole == second.whole:
+        return (_inner if first.whole else _linear_inner)(first.matrix, second.matrix)
+    K, B = (first.matrix, second.matrix) if first.whole else (second.matrix, first.matrix)
+    # With rows that sum to zero and no diagonal, K does not notice whether the other kernel is U-centred.
+    return float(np.vdot(B, K @ B))
+
+
+def _inner(K: np.ndarray, L: np.ndarray) -> float:
+    return float(np.vdot(K, L))
+
+
+def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
+    _whole(A, "rbf_cka")
+    A = _centred(A)
+    scale = _varying(kernels.median_squared_distance(A), name)
+    K = _u_centre(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
+    return K / _varying(float(np.linalg.norm(K)), name)
+
+
+def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
+    _whole(A, "rsa")
+    side = Dissimilarities(A, "correlation", name)
+    ordered, ranks = side.sorted(), np.empty(side.size)
+    for place, values in side.blocks(root=False):
+        ranks[place] = side.excess(ordered, values)
+    square = np.zeros((len(A), len(A)))
+    square[np.triu_indices(len(A), 1)] = ranks / _varying(float(np.linalg.norm(ranks)), name)
+    return square + square.T
+
+
+def _prepare_neighbours(A: np.ndarray, name: str) -> np.ndarray:
+    return neighbours.neighbour_table(A, 10, "inner", name=name)[0]
+
+
+def _reorder_neighbours(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
+    # Row i is now the row order[i] of before, and whoever was its neighbour has moved as well.
+    return np.argsort(order)[Q[order]]
+
+
+def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]:
+    def prepare(A: np.ndarray, name: str) -> np.ndarray:
+        """Return an orthonormal basis of the leading principal components, on centred rows."""
+        U, s, _ = correlations.spectrum(np, _scaled(A, name))
+        return U[:, : correlations.kept(np, s, keep)]
 
     return prepare
 
 
-def _basis(A: np.ndarray, keep: float | int) -> np.ndarray:
-    """Orthonormal basis of the leading principal components, on centred rows."""
-    U, s, _ = correlations.spectrum(np, _centred(A))
-    return U[:, : correlations.kept(np, s, keep)]
+def _compare_bases(U: np.ndarray, V: np.ndarray) -> float:
+    return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False), 0, 1).mean())
 
 
-def _canonical(keep: float | int) -> Callable[[np.ndarray, np.ndarray], Score]:
-    def prepare(X: np.ndarray, Y: np.ndarray) -> Score:
-        U, V = _basis(X, keep), _basis(Y, keep)
-        return lambda order: float(np.clip(np.linalg.svd(U.T @ V[order], compute_uv=False), 0, 1).mean())
+class _Weighted(NamedTuple):
+    """A basis, and the coordinates of the columns in it, which no order of the rows changes."""
 
-    return prepare
-
-
-def _pwcca(X: np.ndarray, Y: np.ndarray) -> Score:
-    A = _centred(X)
-    U, V = _basis(X, len(X)), _basis(Y, len(Y))
-    coordinates = U.T @ A
-
-    def value(order: np.ndarray) -> float:
-        left, s, _ = np.linalg.svd(U.T @ V[order], full_matrices=False)
-        used = np.abs(left.T @ coordinates).sum(axis=1)
-        return float((used * np.clip(s, 0, 1)).sum() / used.sum())
-
-    return value
+    basis: np.ndarray
+    coordinates: np.ndarray
 
 
-def _rsa(X: np.ndarray, Y: np.ndarray) -> Score:
-    _matrices(X, "rsa")
-
-    def ranks(A: np.ndarray, name: str) -> np.ndarray:
-        side = Dissimilarities(A, "correlation", name)
-        ordered, out = side.sorted(), np.empty(side.size)
-        for place, values in side.blocks(root=False):
-            out[place] = side.excess(ordered, values)
-        square = np.zeros((len(A), len(A)))
-        square[np.triu_indices(len(A), 1)] = out
-        return (square + square.T) / np.linalg.norm(out)
-
-    K, L = ranks(X, "X"), ranks(Y, "Y")
-    return lambda order: _inner(K, L, order) / 2
+def _prepare_weighted(A: np.ndarray, name: str) -> _Weighted:
+    U, s, Vt = correlations.spectrum(np, _scaled(A, name))
+    return _Weighted(U, s[:, None] * Vt)
 
 
-def _procrustes_distance(X: np.ndarray, Y: np.ndarray) -> Score:
-    A, B = _narrow(X), _narrow(Y)
-    A, B = A / np.linalg.norm(A), B / np.linalg.norm(B)
+def _reorder_weighted(side: _Weighted, order: np.ndarray) -> _Weighted:
+    return _Weighted(side.basis[order], side.coordinates)
 
-    def value(order: np.ndarray) -> float:
-        return float(np.arccos(np.clip(np.linalg.norm(A.T @ B[order], "nuc"), 0, 1)))
 
-    return value
+def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
+    left, s, _ = np.linalg.svd(first.basis.T @ second.basis, full_matrices=False)
+    used = np.abs(left.T @ first.coordinates).sum(axis=1)
+    return float((used * np.clip(s, 0, 1)).sum() / used.sum())
+
+
+def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
+    """Return unit-norm centred rows in a basis of their own span: the same shape from at most n columns."""
+    A = _scaled(A, name)
+    if A.shape[1] > len(A):
+        values, vectors = np.linalg.eigh(A @ A.T)
+        A = vectors * np.sqrt(np.clip(values, 0, None))
+    return A / np.linalg.norm(A)
+
+
+def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
+    return float(np.arccos(np.clip(np.linalg.norm(A.T @ B, "nuc"), 0, 1)))
+
+
+def _neighbours(measure: Callable[[np.ndarray, np.ndarray], float]) -> Repaired:
+    return Repaired(_prepare_neighbours, _reorder_neighbours, measure)
 
 
 #: By name in METRICS, with the parameters that are the defaults there.
-REPAIRED: dict[str, Callable[[Any, Any], Score]] = {
-    "linear_cka": _linear_cka,
-    "rbf_cka": _rbf_cka,
-    "cknna": repaired_cknna,
+REPAIRED: dict[str, Repaired] = {
+    "linear_cka": Repaired(_prepare_linear, _reorder_linear, _compare_linear),
+    "rbf_cka": Repaired(_prepare_rbf, _reorder_square, _inner),
+    "cknna": Repaired(prepare_masked, reorder_masked, compare_masked),
     "mutual_knn": _neighbours(neighbours.common_share),
     "cycle_knn": _neighbours(neighbours.cycle_share),
     "lcs_knn": _neighbours(neighbours.common_length),
     "edit_knn": _neighbours(neighbours.edit_share),
-    "cca": _canonical(50),
-    "svcca": _canonical(0.99),
-    "pwcca": _pwcca,
-    "rsa": _rsa,
-    "procrustes_distance": _procrustes_distance,
+    "cca": Repaired(_prepare_basis(50), _take, _compare_bases),
+    "svcca": Repaired(_prepare_basis(0.99), _take, _compare_bases),
+    "pwcca": Repaired(_prepare_weighted, _reorder_weighted, _compare_weighted),
+    "rsa": Repaired(_prepare_rsa, _reorder_square, lambda K, L: _inner(K, L) / 2),
+    "procrustes_distance": Repaired(_prepare_shape, _take, _compare_shapes),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ import pyarrow as pa
 from congruence._check import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Sink, Source, missing_file
+from congruence.stores._base import BATCH, Sink, Source, missing_file, natural
 from congruence.stores.folder import FolderSink, FolderSource
-from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, read_hdf5_column
-from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, read_npy_column, read_npz_column
-from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
-from congruence.stores.safetensors_file import SafetensorsSink, SafetensorsSource, read_safetensors_column
+from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, hdf5_shapes, read_hdf5_column
+from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, npz_shapes, read_npy_column, read_npz_column
+from congruence.stores.parquet import ParquetSink, ParquetSource, parquet_shapes, read_parquet_column
+from congruence.stores.safetensors_file import (
+    SafetensorsSink,
+    SafetensorsSource,
+    read_safetensors_column,
+    safetensors_shapes,
+)
 from congruence.stores.text import (
     CsvSink,
     CsvSource,
@@ -35,6 +41,7 @@ __all__ = [
     "FORMATS",
     "Sink",
     "Source",
+    "matrices",
     "open_sink",
     "open_source",
     "parse_spec",
@@ -68,6 +75,15 @@ _COLUMNS: dict[str, Callable[[str, str | None], np.ndarray]] = {
     ".h5": read_hdf5_column,
     ".hdf5": read_hdf5_column,
     ".txt": read_txt_column,
+}
+
+
+_SHAPES: dict[str, Callable[[str], dict[str, tuple[int, ...]]]] = {
+    ".npz": npz_shapes,
+    ".safetensors": safetensors_shapes,
+    ".parquet": parquet_shapes,
+    ".h5": hdf5_shapes,
+    ".hdf5": hdf5_shapes,
 }
 
 
@@ -249,6 +265,51 @@ def read_embeddings(
         Any of the errors of :func:`open_source` and :class:`~congruence.embeddings.Embeddings`.
     """
     return open_source(spec, ids=ids, space=space).read(allow_zero_rows=allow_zero_rows)
+
+
+def matrices(spec: str | Path) -> dict[str, str]:
+    """Name the matrices that a file or folder holds, layers of a model for example, without reading them.
+
+    Parameters
+    ----------
+    spec : str or path-like
+        A file with several arrays: each with two axes is one. ``file:pattern``: those whose key matches, with ``*`` and
+        ``?`` as in a shell. A folder: each file of vectors in it is one.
+
+    Returns
+    -------
+    dict of str to str
+        Spec for :func:`open_source` by key or file name, in natural order: ``layer_2`` before ``layer_10``.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    ParameterError
+        No matrix, or none that matches; or an unknown kind of file.
+    """
+    path, pattern = parse_spec(spec)
+    if Path(path).is_dir():
+        kinds = set(FORMATS) - {""}
+        files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
+        stems = [p.stem for p in files]
+        named = {p.stem if stems.count(p.stem) == 1 else p.name: p for p in files}
+        found = {name: str(p) for name, p in named.items() if pattern is None or fnmatchcase(name, pattern)}
+        shapes: dict[str, Any] = dict.fromkeys(named, "")
+    else:
+        suffix = _suffix(path, FORMATS, "matrices")
+        if suffix not in _SHAPES:
+            return {pattern or Path(path).stem: str(spec)}
+        shapes = _SHAPES[suffix](path)
+        found = {
+            key: f"{path}:{key}"
+            for key, shape in shapes.items()
+            if len(shape) == 2 and (pattern is None or key == pattern or fnmatchcase(key, pattern))
+        }
+    if not found:
+        listed = ", ".join(f"{name} {shape}".strip() for name, shape in shapes.items()) or "nothing"
+        wanted = "" if pattern is None else f" that matches {pattern!r}"
+        raise ParameterError(f"Got no matrix{wanted} in {path}, which holds {listed}; expected one; do choose another.")
+    return {key: found[key] for key in sorted(found, key=natural)}
 
 
 def read_column(spec: str | Path) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -339,6 +340,11 @@ def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str =
     if len(matrices) != 1:
         raise missing_key(None, path, found, what)
     return matrices[0]
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key under which layer_10 follows layer_9."""
+    return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", name) if text]
 
 
 def sidecar(path: Path) -> Path:

@@ -16,17 +16,12 @@ import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.errors import IdError, OutputExistsError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Sink, Source, missing_file, read_sidecar, slice_ids, space_json
+from congruence.stores._base import BATCH, Sink, Source, missing_file, natural, read_sidecar, slice_ids, space_json
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
 
 #: Rows of a part when there is no source layout to mirror.
 PART_ROWS = 1_000_000
-
-
-def _natural(path: Path) -> list[tuple[int, int | str]]:
-    """Sort key under which part_10 follows part_9."""
-    return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", path.name) if text]
 
 
 def _number(path: Path) -> int | None:
@@ -37,7 +32,9 @@ def _number(path: Path) -> int | None:
 
 def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     for suffix in suffixes:
-        parts = sorted((p for p in folder.glob(f"*{suffix}") if not p.name.startswith(".")), key=_natural)
+        parts = sorted(
+            (p for p in folder.glob(f"*{suffix}") if not p.name.startswith(".")), key=lambda p: natural(p.name)
+        )
         if parts:
             return parts
     return []

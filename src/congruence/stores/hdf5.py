@@ -55,6 +55,12 @@ def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def hdf5_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the datasets in an HDF5 file by name. Raises FileError, CorruptFileError."""
+    with _open(path) as file:
+        return _shapes(file)
+
+
 class Hdf5Source(Source):
     """Rows of one dataset in an HDF5 file.
 

@@ -190,6 +190,12 @@ def _npz_shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...
     return shapes
 
 
+def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays in a ``.npz`` by name. Raises FileError, CorruptFileError."""
+    with _open_npz(path) as archive:
+        return _npz_shapes(archive, str(path))
+
+
 class NpzSource(Source):
     """Rows of one array in a ``.npz`` archive, stored or deflated.
 

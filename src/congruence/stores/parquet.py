@@ -51,6 +51,13 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
+def parquet_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a table's columns by name; lists of any length count as matrices. Raises FileError, CorruptFileError."""
+    with _open(path) as file:
+        n = file.metadata.num_rows
+        return {f.name: (n, -1) if _is_list(f.type) else (n,) for f in file.schema_arrow}
+
+
 class ParquetSource(Source):
     """Rows of a list column in a ``.parquet`` file, of fixed or variable list size.
 

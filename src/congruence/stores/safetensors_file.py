@@ -89,6 +89,12 @@ def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
         raise ValueError(f"tensor {name!r} has {last - first} bytes for {entry['dtype']} {shape}")
 
 
+def safetensors_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors in a ``.safetensors`` by name. Raises FileError, CorruptFileError."""
+    header, _ = _read_header(path)
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
 class SafetensorsSource(Source):
     """Rows of one tensor in a ``.safetensors`` file; bfloat16 comes out as float32.
 
