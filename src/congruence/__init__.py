@@ -53,6 +53,7 @@ _MODULES = (
     "similarity",
     "stores",
     "synthetic",
+    "transport",
 )
 
 __all__ = ["__version__", *_HOME]
