@@ -73,10 +73,10 @@ def test_python_on_the_pages_is_python(page):
 def test_names_on_the_pages_exist(page):
     text = page.read_text(encoding="utf-8")
     commands = set(re.findall(r"(?:`|^)congruence ([a-z]+)\b", text, flags=re.M))
-    assert commands <= {"fit", "transform", "evaluate", "inspect", "export", "report", "similarity", "demo"}
+    assert commands <= {"fit", "transform", "evaluate", "inspect", "export", "report", "similarity", "shift", "demo"}
     options = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", text)) - {"--no-center", "--no-check", "--no-check-space"}
     known = set()
-    for command in ("fit", "transform", "evaluate", "inspect", "export", "report", "similarity", "demo"):
+    for command in ("fit", "transform", "evaluate", "inspect", "export", "report", "similarity", "shift", "demo"):
         source = (ROOT / f"src/congruence/cli/{command}.py").read_text()
         known |= {
             "--" + name.replace("_", "-").removeprefix("as-")

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from congruence.cli import demo, evaluate, export, fit, inspect, report, similarity, transform
+from congruence.cli import demo, evaluate, export, fit, inspect, report, shift, similarity, transform
 
 app = typer.Typer(
     name="congruence",
@@ -26,6 +26,7 @@ app.command("evaluate")(evaluate.command)
 app.command("inspect")(inspect.command)
 app.command("export")(export.command)
 app.command("similarity")(similarity.command)
+app.command("shift")(shift.command)
 app.command("report")(report.command)
 app.command("demo")(demo.command)
 
