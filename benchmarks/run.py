@@ -14,6 +14,8 @@ JOBS = [
     ["bench_few_anchors.py"],
     ["bench_pairing.py"],
     ["bench_similarity.py", "--rows", "10000"],
+    ["bench_sliced.py"],
+    ["bench_sliced.py", "--rows", "20000", "10007"],
 ]
 
 for job in JOBS:
