@@ -56,6 +56,7 @@ _MODULES = (
     "stores",
     "synthetic",
     "theory",
+    "transport",
 )
 
 __all__ = ["__version__", *_HOME]
