@@ -15,6 +15,8 @@ JOBS = [
     ["bench_pairing.py"],
     ["bench_similarity.py", "--rows", "10000"],
     ["bench_theory.py"],
+    ["bench_sliced.py"],
+    ["bench_sliced.py", "--rows", "20000", "10007"],
 ]
 
 for job in JOBS:

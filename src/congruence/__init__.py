@@ -57,6 +57,7 @@ _MODULES = (
     "stores",
     "synthetic",
     "theory",
+    "transport",
 )
 
 __all__ = ["__version__", *_HOME]

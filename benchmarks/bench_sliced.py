@@ -1,0 +1,96 @@
+"""Sliced Wasserstein on the sphere beside POT: the same rows, the same frames, both variants.
+
+Both are repeated in turn, each in a process of its own so that its peak memory can be told; "at rest" is what the imports and
+the data alone take there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+VARIANTS = ("circular", "linear")
+
+
+def peak_mb() -> float:
+    # Not ru_maxrss: that of a child starts at its parent's.
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+def child(who: str, variant: str, folder: Path) -> None:
+    X, Y, U = (np.load(folder / f"{name}.npy") for name in "XYU")
+    if who == "ours":
+        from congruence.transport import sliced_wasserstein_sphere
+
+        def measure():
+            return sliced_wasserstein_sphere(X, Y, variant=variant, projections=U)
+    else:
+        import ot
+
+        fn = {"circular": ot.sliced_wasserstein_sphere, "linear": ot.linear_sliced_wasserstein_sphere}[variant]
+
+        def measure():
+            return float(fn(X, Y, n_projections=len(U), projections=U))
+
+    rest = peak_mb()
+    start = time.perf_counter()
+    value = measure()
+    seconds = time.perf_counter() - start
+    print(json.dumps({"value": value, "seconds": seconds, "peak_mb": peak_mb(), "rest_mb": rest}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs=2, default=[20_000, 20_000], help="of the two clouds")
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--projections", type=int, default=100)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=["ours", "POT"], help="leave the other out")
+    parser.add_argument("--child", nargs=2)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    if options.child:
+        child(*options.child, options.folder)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), np.random.default_rng(0)
+        for side, n, lean in zip("XY", options.rows, (0.1, 0.0), strict=True):
+            A = rng.standard_normal((n, options.dim), dtype=np.float32) + np.float32(lean)
+            np.save(folder / f"{side}.npy", A / np.linalg.norm(A, axis=1, keepdims=True))
+        frames = np.linalg.qr(rng.standard_normal((options.projections, options.dim, 2)))[0]
+        np.save(folder / "U.npy", frames.astype(np.float32))
+        n, m = options.rows
+        print(
+            f"{n:,} and {m:,} × {options.dim} float32, {options.projections} circles, {options.repeat} runs each, in turn"
+        )
+        for variant in VARIANTS:
+            results: dict[str, list[dict]] = {who: [] for who in ("POT", "ours") if options.only in (None, who)}
+            for _ in range(options.repeat):
+                for who, runs in results.items():
+                    command = [sys.executable, __file__, "--child", who, variant, "--folder", folder]
+                    runs.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            for who, runs in results.items():
+                seconds = np.median([r["seconds"] for r in runs])
+                peak, rest = (max(r[key] for r in runs) for key in ("peak_mb", "rest_mb"))
+                print(
+                    f"  {variant:9s} {who:4s}  {runs[0]['value']:.6f}   median {seconds:6.2f} s   "
+                    f"peak memory {peak:6.0f} MB, at rest {rest:4.0f} MB"
+                )
+            if len(results) == 2:
+                time_ratio, memory_ratio = (
+                    np.median([f[key] / o[key] for f, o in zip(results["POT"], results["ours"], strict=True)])
+                    for key in ("seconds", "peak_mb")
+                )
+                print(f"  {variant:9s} ours: time {time_ratio:.1f} times less, memory {memory_ratio:.1f} times less")
+
+
+if __name__ == "__main__":
+    main()
