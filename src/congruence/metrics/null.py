@@ -115,9 +115,7 @@ def _rsa(X: np.ndarray, Y: np.ndarray) -> Score:
 
     def ranks(A: np.ndarray, name: str) -> np.ndarray:
         side = Dissimilarities(A, "correlation", name)
-        ordered, out = side.sorted(), np.empty(side.size)
-        for place, values in side.blocks(root=False):
-            out[place] = side.excess(ordered, values)
+        out = side.ranks(side.sorted())
         square = np.zeros((len(A), len(A)))
         square[np.triu_indices(len(A), 1)] = out
         return (square + square.T) / np.linalg.norm(out)
