@@ -26,7 +26,7 @@ def to_numpy(array: Any) -> np.ndarray:
     """
     if isinstance(array, np.ndarray):
         return array
-    if hasattr(array, "detach"):  # torch: numpy() refuses tensors that require grad or live on a GPU
+    if is_tensor(array):  # numpy() refuses tensors that require grad or live on a GPU
         array = array.detach().cpu()
         if str(array.dtype) == "torch.bfloat16":  # NumPy has no bfloat16
             array = array.float()
@@ -56,6 +56,23 @@ def namespace(*arrays: Any) -> Any:
 
         return xp
     return array_api_compat.array_namespace(*known)
+
+
+def is_tensor(array: Any) -> bool:
+    """Say whether ``array`` is a torch tensor, without loading torch."""
+    return hasattr(array, "detach")
+
+
+def is_remote(array: Any) -> bool:
+    """Say whether ``array`` is a torch tensor outside the host's memory, which NumPy cannot read in place."""
+    return is_tensor(array) and array.device.type != "cpu"
+
+
+def device(array: Any) -> Any:
+    """Return where ``array`` lives, in the form in which its namespace takes it."""
+    import array_api_compat
+
+    return array_api_compat.device(array)
 
 
 def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16) -> Iterator[slice]:

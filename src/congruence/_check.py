@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, to_numpy
+from congruence._arrays import blocks, is_tensor, namespace, to_numpy
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -187,6 +187,36 @@ def as_matrix(
         A = A.astype(np.float64 if A.dtype.itemsize >= 8 else A.dtype.newbyteorder("="))
     check_rows(A, name, ids=ids, allow_zero_rows=allow_zero_rows)
     return A
+
+
+def as_native(X: Any, name: str, *, min_rows: int = 1) -> Any:
+    """Do as :func:`as_matrix`, zero rows allowed, but leave a torch tensor as it is, on its device and with its graph.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+    name : str
+    min_rows : int, default=1
+
+    Returns
+    -------
+    ndarray or tensor, shape (n, d)
+        A tensor is the caller's own, in any precision; an array is float16, float32 or float64.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
+    """
+    if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
+        xp, A = namespace(X), X.detach()
+        if xp.isdtype(A.dtype, ("bool", "integral", "real floating")):
+            # One bit a block is fetched, and only at the end, so that a GPU need not wait for the host in between.
+            parts = blocks(A.shape[0], 8 * A.shape[1])
+            if bool(xp.all(xp.stack([xp.all(xp.isfinite(A[part, :])) for part in parts]))):
+                return X
+    # A tensor that comes this far is refused, or of a kind that only NumPy's rules cover.
+    A = as_matrix(X, name, min_rows=min_rows, allow_zero_rows=True, copy_half=False)
+    return X if is_tensor(X) else A
 
 
 def check_same_rows(n_source: int, n_target: int, source: str = "source", target: str = "target") -> None:

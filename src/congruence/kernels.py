@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from congruence._arrays import blocks, namespace
+from congruence._arrays import blocks, device, is_remote, namespace, to_numpy
 
 
 class KernelSums(NamedTuple):
@@ -166,12 +166,12 @@ def squared_distances(A: Any, B: Any) -> Any:
     return xp.clip(square, 0.0, None)
 
 
-def median_squared_distance(X: np.ndarray, most: int = 4_000, seed: int = 0) -> float:
+def median_squared_distance(X: Any, most: int = 4_000, seed: int = 0) -> float:
     """Median of the non-zero squared distances between rows.
 
     Parameters
     ----------
-    X : ndarray, shape (n, d)
+    X : array, shape (n, d)
     most : int, default=4000
         Rows looked at; beyond that, a random subset of this size.
     seed : int, default=0
@@ -181,9 +181,18 @@ def median_squared_distance(X: np.ndarray, most: int = 4_000, seed: int = 0) -> 
     float
         0 when all rows are equal.
     """
+    X = X if is_remote(X) else to_numpy(X)  # NumPy's median need not sort
+    xp, place = namespace(X), device(X)
     if len(X) > most:
-        X = X[np.random.default_rng(seed).choice(len(X), most, replace=False)]
-    square = squared_distances(X, X)[np.triu_indices(len(X), 1)]
+        rows = np.random.default_rng(seed).choice(len(X), most, replace=False)
+        X = xp.take(X, xp.asarray(rows, device=place), axis=0)
+    rows = xp.arange(len(X), device=place)
+    square = squared_distances(X, X)[rows[:, None] < rows]
     # Rounding leaves tiny distances between equal rows: below this they are zero.
-    square = square[square > 1e-14 * max(float(square.max(initial=0.0)), 1e-300)]
-    return float(np.median(square)) if len(square) else 0.0
+    square = square[square > 1e-14 * max(float(xp.max(square)), 1e-300)] if len(X) > 1 else square
+    if not len(square):
+        return 0.0
+    if isinstance(square, np.ndarray):
+        return float(np.median(square))
+    square = xp.sort(square)
+    return float(square[(len(square) - 1) // 2] + square[len(square) // 2]) / 2

@@ -157,6 +157,8 @@ def test_torch_gives_the_same_and_differentiates(metric):
         assert torch.autograd.gradcheck(metric, (A, B))
     fixed = lambda a, b: rbf_cka(a, b, bandwidth=2.0)  # noqa: E731 - the median's own gradient is not followed
     assert torch.autograd.gradcheck(fixed, (A, B))
+    assert torch.autograd.gradcheck(lambda a, b: linear_cka(a, b, estimator="minibatch", batch_size=5), (A, B))
+    assert torch.autograd.gradcheck(lambda a, b: cross_kernel_cka(a, a.flip(0) ** 2, b, b.flip(0) ** 2), (A, B))
     wide = torch.tensor(pair(6, 9, 8)[0], requires_grad=True)
     assert torch.autograd.gradcheck(lambda a: linear_cka(a, B[:6]), (wide,))
 

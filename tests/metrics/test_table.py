@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
+from congruence.errors import InputError, ParameterError
 from congruence.metrics import INVARIANCES, METRICS
 
 #: More columns than CCA's reduction keeps, or it would be invariant to more than it promises.
@@ -109,6 +110,67 @@ def test_half_precision_strides_and_torch(name):
     wide = np.empty((2 * N, D))
     wide[::2] = A
     assert metric.fn(wide[::2], np.asfortranarray(B)) == pytest.approx(value, abs=1e-9)
+
+
+def edges():
+    """Pairs of small arrays at the edge of what is sensible."""
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((2, 40, 12))
+    wide = rng.standard_normal((2, 14, 30))
+    first = np.arange(12) < 4
+    return {
+        "fewer rows than columns": (*wide,),
+        "ties": (rng.integers(-1, 2, (40, 12)), rng.integers(0, 3, (40, 12))),
+        "duplicated rows": (A[rng.integers(0, 9, 40)], B[rng.integers(0, 9, 40)]),
+        "constant columns": (np.where(first, 3.0, A), np.where(first, 0.0, B)),
+        "half precision": ((4e3 * A).astype(np.float16), B.astype(np.float16)),
+        "strides": (np.repeat(A, 2, axis=0)[::2], np.asfortranarray(B)),
+        "reversed": (A[::-1, ::-1], B[::-1]),
+        "other widths": (A, B[:, :5]),
+        "k = n − 1": (A[:11], B[:11]),
+        "k > n − 1": (A[:4], B[:4]),
+        "one column": (A[:, :1], B[:, :1]),
+        "a row of zeros": (np.vstack([np.zeros(12), A[1:]]), B),
+        "equal rows": (np.ones((40, 12)), B),
+    }
+
+
+#: Who refuses an edge, and in what words. All others have a value there.
+REFUSED = {
+    "other widths": dict.fromkeys(("paired_cosine", "paired_distance"), "widths 12 and 5"),
+    "k > n − 1": dict.fromkeys(("cknna", "mutual_knn", "cycle_knn", "lcs_knn", "edit_knn"), "k=10 for 4 rows"),
+    "one column": {"rsa": "equal entries in X"},
+    "a row of zeros": {"paired_cosine": "zeros in X", "rsa": "equal entries in X"},
+    "equal rows": {
+        "linear_cka": "does not vary",
+        "rsa": "equal entries in X",
+        **dict.fromkeys(("rbf_cka", "cca", "svcca", "pwcca", "procrustes_distance"), "equal"),
+    },
+}
+
+
+@pytest.mark.parametrize("edge", edges())
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.filterwarnings("error")
+def test_edges_have_a_value_or_a_reason_in_numpy_and_torch(name, edge):
+    pytest.importorskip("torch")
+    from pretend_gpu import PretendGPU
+
+    metric, (A, B) = METRICS[name], edges()[edge]
+    with PretendGPU() as gpu:
+        there = [gpu.put(side.T.copy()).T for side in (A, B)]
+        here = [side.cpu() for side in there]
+        assert not here[0].is_contiguous() or A.shape[1] == 1
+        if reason := REFUSED.get(edge, {}).get(name):
+            for sides in ((A, B), here, there):
+                with pytest.raises((InputError, ParameterError), match=f"Got .*{reason}.*; expected .*; do "):
+                    metric.fn(*sides)
+            return
+        value = metric.fn(A, B)
+        assert metric.range[0] - 1e-12 <= value <= metric.range[1] + 1e-12
+        assert value == pytest.approx(metric.fn(A.astype(float), B.astype(float)), abs=1e-5)
+        for sides in (here, there):
+            assert float(metric.fn(*sides)) == pytest.approx(value, abs=1e-9)
 
 
 def table():

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import namespace, to_numpy
-from congruence._check import as_matrix, check_same_rows
+from congruence._arrays import device, is_tensor, namespace, to_numpy
+from congruence._check import as_matrix, as_native, check_same_rows
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
 #: What may be done without changing a value. Up to ``"joint permutation"`` to either side alone, each in its own way.
@@ -86,10 +86,7 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
-    A, B = (
-        as_matrix(side, name, min_rows=min_rows, allow_zero_rows=True, copy_half=False)
-        for side, name in zip((X, Y), names, strict=True)
-    )
+    A, B = (as_native(side, name, min_rows=min_rows) for side, name in zip((X, Y), names, strict=True))
     check_same_rows(len(A), len(B), *names)
     try:
         xp = namespace(X, Y)
@@ -97,9 +94,15 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
         raise DtypeError(
             f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library; do convert one of them."
         ) from error
-    # What as_matrix returns is detached from the graph, so a tensor is taken from the caller after the checks.
-    first, second = (old if hasattr(old, "detach") else xp.asarray(new) for old, new in ((X, A), (Y, B)))
-    return xp, first, second
+    tensors = [side for side in (A, B) if is_tensor(side)]
+    if len({side.device for side in tensors}) > 1:
+        raise DtypeError(
+            f"Got {names[0]} on {A.device} and {names[1]} on {B.device}; expected one device; do move one of them."
+        )
+    if tensors:  # beside a list
+        A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
+        return xp, A, B
+    return xp, xp.asarray(A), xp.asarray(B)
 
 
 def float_pair(X: Any, Y: Any, *, min_rows: int = 2) -> tuple[Any, Any, Any]:
@@ -131,23 +134,24 @@ def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
         )
 
 
-def unit(A: np.ndarray, name: str) -> np.ndarray:
-    """Return rows scaled to unit norm in A's dtype; a row without direction is an error.
+def unit(A: Any, name: str) -> Any:
+    """Return rows of an array or tensor scaled to unit norm in A's dtype; a row without direction is an error.
 
     Raises
     ------
     ZeroRowError
     """
     # Scaling by the largest entry first keeps the squares from overflowing or vanishing.
-    top = np.abs(A).max(axis=1, keepdims=True)
-    if not top.all():
-        rows = np.flatnonzero(top[:, 0] == 0)
+    xp = namespace(A)
+    top = xp.max(xp.abs(A), axis=1, keepdims=True)
+    if not xp.all(top):
+        rows = to_numpy(xp.nonzero(top[:, 0] == 0)[0])
         raise ZeroRowError(
             f"Got a row of zeros in {name} (row {rows[0]}); expected a direction, since a cosine needs one; "
             "do drop such rows."
         )
     scaled = A / top
-    return scaled / np.sqrt(np.einsum("ij,ij->i", scaled, scaled))[:, None]
+    return scaled / xp.sqrt(xp.einsum("ij,ij->i", scaled, scaled))[:, None]
 
 
 def codes(labels: Any, n: int, name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from congruence import kernels
-from congruence._arrays import blocks, namespace, to_numpy
+from congruence._arrays import blocks, device, is_tensor, namespace, to_numpy
 from congruence._check import check_choice, check_positive
 from congruence.errors import InputError, ShapeError
 from congruence.metrics._base import give, native_pair
@@ -74,7 +74,7 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
     order = np.random.default_rng(seed).permutation(A.shape[0])
     totals: list[Any] = [0.0, 0.0, 0.0]
     for start in range(0, len(order) - 3, batch_size):
-        rows = xp.asarray(np.sort(order[start : start + batch_size]))
+        rows = xp.asarray(np.sort(order[start : start + batch_size]), device=device(A))
         a, b = xp.take(A, rows, axis=0), xp.take(B, rows, axis=0)
         for k, value in enumerate(_three(a, b, kernels.hsic_unbiased)):
             totals[k] = totals[k] + value
@@ -173,7 +173,7 @@ def rbf_cka(
 
 
 def _median(side: Any) -> float:
-    return kernels.median_squared_distance(to_numpy(side))
+    return kernels.median_squared_distance(side.detach() if is_tensor(side) else side)
 
 
 def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:

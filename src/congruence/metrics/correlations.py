@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import namespace
+from congruence._arrays import device, namespace, to_numpy
 from congruence._check import as_matrix, check_choice, check_positive, check_same_rows, check_width
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair
@@ -85,7 +85,7 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
     C = C / top
     norms = xp.sum(C * C, axis=1)
     squared = xp.clip(norms[:, None] + norms[None, :] - 2 * (C @ xp.matrix_transpose(C)), 0.0, None)
-    rows = xp.arange(n)
+    rows = xp.arange(n, device=device(A))
     pairs = xp.sort(squared[rows[:, None] < rows[None, :]])
     median = (pairs[(len(pairs) - 1) // 2] + pairs[len(pairs) // 2]) / 2
     if _number(median) <= 64 * _EPS * _number(xp.max(norms)):
@@ -209,7 +209,7 @@ def kept(xp: Any, s: Any, keep: float | int) -> int:
     """Return how many components :func:`svcca` keeps, by number or by share of the variance."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
-    variances = [_number(v) ** 2 for v in s]
+    variances = to_numpy(s) ** 2
     share = np.cumsum(variances) / np.sum(variances)
     # A share reached but for rounding counts as reached.
     return int(np.count_nonzero(share < keep - 8 * _EPS)) + 1

@@ -2,6 +2,8 @@
 
 Dissimilarities are built in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers a side. Ranks
 need no second one: the vector is sorted in place, and the blocks, built once more, look their ranks up in it.
+
+Tensors of a GPU stay there, sorting included; only Kendall's τ fetches its ranks, for SciPy.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_choice, check_positive, check_same_rows
+from congruence._arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
+from congruence._check import as_matrix, as_native, check_choice, check_positive, check_same_rows
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics._base import unit
 
@@ -31,93 +33,108 @@ class Dissimilarities:
     All of them are squared distances: 1 − cos is half that of unit vectors, and no comparison notices the factor.
     """
 
-    def __init__(self, A: np.ndarray, rdm: str, name: str) -> None:
-        A = A.astype(np.float64)
+    def __init__(self, A: Any, rdm: str, name: str) -> None:
+        self.xp = xp = namespace(A)
+        A = xp.astype(A, xp.float64)
         self.root = rdm == "euclidean"
         if rdm == "correlation":
             A = A - A[:, :1]  # exact zeros in a row of equal entries
-            flat = np.flatnonzero(~A.any(axis=1))
-            if flat.size:
+            flat = xp.nonzero(~xp.any(A, axis=1))[0]
+            if len(flat):
                 raise ZeroRowError(
-                    f"Got a row of equal entries in {name} (row {flat[0]}); expected entries that differ, since a "
+                    f"Got a row of equal entries in {name} (row {int(flat[0])}); expected entries that differ, since a "
                     "correlation needs variance; do drop such rows or take rdm='euclidean'."
                 )
-            A -= A.mean(axis=1, keepdims=True)
+            A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
             A = unit(A, name)
         else:
             # Distances do not notice the shift, and their digits gain; scale is no matter to any comparison.
             A = A - A[0]
-            A -= A.mean(axis=0)
-            top = np.abs(A).max()
-            A /= top if top else 1.0
+            A -= xp.mean(A, axis=0)
+            A /= float(xp.max(xp.abs(A))) or 1.0
         self.A = A
-        self.squares = np.einsum("ij,ij->i", A, A)
+        self.squares = xp.einsum("ij,ij->i", A, A)
         self.size = len(A) * (len(A) - 1) // 2
-        self.top = float(self.squares.max())
+        self.top = float(xp.max(self.squares))
         self.eps = 8 * _EPS * np.sqrt(A.shape[1])
         self.tie = self.eps * self.top
 
-    def rounding(self, values: np.ndarray) -> np.ndarray:
+    def rounding(self, values: Any) -> Any:
         """Return by how much equal dissimilarities of about this size may differ: the smaller, the more exact."""
         # A product is as exact as the rows are long, but stands only where that is at most 1 / _CLOSE times the value;
-        # of smaller values, differences of the rows, there remains the rounding of the entries.
-        values = np.maximum(values, 0.0)
-        return self.eps * np.minimum(self.top, values / _CLOSE + np.sqrt(values * self.top))
+        # of smaller values, differences of the rows, there remains the rounding of the entries: also between copies of
+        # a row, which torch need not sum alike.
+        values = self.xp.clip(values, 0.0, None)
+        return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
-    def blocks(self, *, root: bool) -> Iterator[tuple[slice, np.ndarray]]:
+    def blocks(self, *, root: bool) -> Iterator[tuple[slice, Any]]:
         """Yield places in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
         n, start = len(self.A), 0
         for part in blocks(n, 96 * n):  # ranks take a dozen temporaries of a block's size
             rows = self.A[part]
             gaps = rows @ self.A[part.start :].T
-            later = np.arange(n - part.start) > np.arange(len(rows))[:, None]
+            columns = self.xp.arange(n - part.start, device=device(rows))
+            later = columns > columns[: len(rows), None]
             gaps *= -2
             gaps += self.squares[part, None]
             gaps += self.squares[part.start :]
             self._mend(gaps, part, later)
             values = gaps[later]
             if root and self.root:
-                np.sqrt(values, out=values)
+                values = self.xp.sqrt(values)
             yield slice(start, start + len(values)), values
             start += len(values)
 
-    def _mend(self, gaps: np.ndarray, part: slice, wanted: np.ndarray) -> None:
+    def _mend(self, gaps: Any, part: slice, wanted: Any) -> None:
         """Compute the distances of close pairs from differences: the product has lost their digits."""
         lengths = self.squares[part, None] + self.squares[part.start :]
         near = wanted & (gaps < _CLOSE * lengths)
-        i, j = np.nonzero(near)
+        i, j = self.xp.nonzero(near)
         for few in blocks(len(i), 8 * self.A.shape[1], budget=8 * 2**20):
             gap = self.A[part.start + i[few]] - self.A[part.start + j[few]]
-            gaps[i[few], j[few]] = np.einsum("ij,ij->i", gap, gap)
+            gaps[i[few], j[few]] = self.xp.einsum("ij,ij->i", gap, gap)
 
-    def condensed(self, *, root: bool) -> np.ndarray:
+    def condensed(self, *, root: bool) -> Any:
         """Return all of it as one vector."""
-        out = np.empty(self.size)
+        out = self._vector()
         for place, values in self.blocks(root=root):
             out[place] = values
         return out
 
-    def sorted(self) -> np.ndarray:
+    def sorted(self) -> Any:
         """Return the squared dissimilarities in ascending order."""
         out = self.condensed(root=False)
+        if is_tensor(out):
+            return out.sort().values
         out.sort()
         return out
 
-    def excess(self, ordered: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def excess(self, ordered: Any, values: Any) -> Any:
         """Return how many more dissimilarities lie below than above: twice the average rank, centred."""
-        order = np.argsort(values)  # neighbouring look-ups touch neighbouring memory
+        xp = self.xp
+        order = xp.argsort(values, stable=False)  # neighbouring look-ups touch neighbouring memory
         asked = values[order]
         rounding = self.rounding(asked)
-        out = np.empty(len(values))
-        below = np.searchsorted(ordered, asked - rounding, side="left")
-        above = len(ordered) - np.searchsorted(ordered, asked + rounding, side="right")
-        out[order] = below - above
+        out = xp.empty_like(asked)
+        below = xp.searchsorted(ordered, asked - rounding, side="left")
+        above = len(ordered) - xp.searchsorted(ordered, asked + rounding, side="right")
+        out[order] = xp.astype(below - above, xp.float64)
         return out
 
+    def ranks(self, ordered: Any) -> Any:
+        """Return :meth:`excess` of all of it."""
+        out = self._vector()
+        for place, values in self.blocks(root=False):
+            out[place] = self.excess(ordered, values)
+        return out
 
-def _spread(low: float, high: float, tie: float, name: str) -> None:
-    if high - low <= tie:
+    def _vector(self) -> Any:
+        return self.xp.empty(self.size, dtype=self.xp.float64, device=device(self.A))
+
+
+def _spread(low: Any, high: Any, tie: float, name: str) -> None:
+    if float(high - low) <= tie:
         raise InputError(
             f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
             "needs variance; do check the encoder, or take compare='cosine'."
@@ -142,10 +159,7 @@ def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
     for side, name in ((X, "X"), (Y, "Y")):
         ordered = side.sorted()
         _spread(ordered[0], ordered[-1], side.tie, name)
-        out = np.empty(side.size)
-        for place, values in side.blocks(root=False):
-            out[place] = side.excess(ordered, values)
-        ranks.append(out)
+        ranks.append(to_numpy(side.ranks(ordered)))
     return float(kendalltau(ranks[0], ranks[1]).statistic)
 
 
@@ -153,14 +167,21 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, centre: bool) -> float:
     a, b = X.condensed(root=True), Y.condensed(root=True)
     for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
         if centre:
-            _spread(vector.min(), vector.max(), side.tie, name)
-            vector -= vector.mean()
-        elif not vector.max() > side.tie:
+            _spread(side.xp.min(vector), side.xp.max(vector), side.tie, name)
+            vector -= side.xp.mean(vector)
+        elif not side.xp.max(vector) > side.tie:
             raise InputError(
                 f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine "
                 "needs a direction; do check the encoder."
             )
-    return float(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b))
+    return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
+
+
+def _side(X: Any, Y: Any, name: str) -> Any:
+    """Validate X, as a tensor if X and Y share a device other than the host that has float64, else in NumPy."""
+    if is_remote(X) and is_remote(Y) and X.device == Y.device and X.device.type != "mps":
+        return as_native(X, name, min_rows=3).detach()
+    return as_matrix(X, name, min_rows=3, allow_zero_rows=True)
 
 
 def rsa(
@@ -195,7 +216,8 @@ def rsa(
     Returns
     -------
     float
-        In [-1, 1], for ``"cosine"`` in [0, 1]; also for tensors, since ranks have no gradient.
+        In [-1, 1], for ``"cosine"`` in [0, 1]; also for tensors, since ranks have no gradient. Tensors of one GPU are
+        compared there.
 
     Raises
     ------
@@ -221,7 +243,7 @@ def rsa(
     """
     check_choice(rdm, _RDMS, "rdm")
     check_choice(compare, _COMPARISONS, "compare")
-    A, B = as_matrix(X, "X", min_rows=3, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=3, allow_zero_rows=True)
+    A, B = _side(X, Y, "X"), _side(Y, X, "Y")
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
     if max_rows is None:

@@ -14,7 +14,7 @@ import numpy as np
 from congruence._arrays import blocks
 from congruence._check import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
-from congruence.metrics.neighbours import check_k, moderate, neighbour_table, pair_values
+from congruence.metrics.neighbours import check_k, home, moderate, neighbour_table, pair_values
 
 
 def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
@@ -91,7 +91,9 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
     check_k(k, n)
-    first, second = (masked_gram(side, k, centred=definition == "jam") for side in (A, B))
+    first, second = (
+        masked_gram(side, k, centred=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
+    )
     scale = math.prod(
         math.sqrt(_with_itself(gram, n, k, name, definition)) for gram, name in ((first, "X"), (second, "Y"))
     )
@@ -168,7 +170,7 @@ def compare_masked(first: Masked, second: Masked) -> float:
     return _numerator(first[:2], second[:2], first.n) / (first.scale * second.scale)
 
 
-def masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np.ndarray]:
+def masked_gram(A: np.ndarray, k: int, *, centred: bool, place: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the entries of a Gram matrix at each row's k nearest neighbours.
 
     Parameters
@@ -177,6 +179,8 @@ def masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np
     k : int
     centred : bool
         Entries of HKH instead of K. The neighbours are K's in both cases.
+    place : torch.device, optional
+        Where neighbours are searched.
 
     Returns
     -------
@@ -187,7 +191,7 @@ def masked_gram(A: np.ndarray, k: int, *, centred: bool) -> tuple[np.ndarray, np
     """
     n = len(A)
     A = moderate(A)
-    index, value = neighbour_table(A, k, "inner")
+    index, value = neighbour_table(A, k, "inner", place=place)
     order = np.argsort(index, axis=1)
     index = np.take_along_axis(index, order, axis=1)
     value = np.take_along_axis(value, order, axis=1).ravel()

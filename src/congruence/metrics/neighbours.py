@@ -5,6 +5,9 @@ is found block by block: a fast product in the input's precision proposes every 
 and the few proposed are compared again by sums in float64. The answer therefore depends neither on the block size nor
 on the order in which a product adds up, and copies of a row tie exactly.
 
+The product, its O(n² d) operations, and the search of its blocks run on the GPU that holds a tensor. The host fetches the data once,
+O(n d), and the places proposed; it compares them itself, so that every device gives the same table to the bit.
+
 Memory: one block of similarities and the two tables, never an n × n array.
 """
 
@@ -15,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
 from congruence._check import as_matrix, check_choice, check_positive, check_same_rows
 from congruence.errors import ParameterError
 from congruence.metrics._base import unit
@@ -66,7 +69,7 @@ def nearest(X: Any, k: int, *, metric: str = "inner", blocked: int | None = None
     """
     check_choice(metric, NEIGHBOURS, "metric")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
-    return neighbour_table(A, k, metric, blocked)[0]
+    return neighbour_table(A, k, metric, blocked, place=home(X))[0]
 
 
 def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
@@ -252,7 +255,15 @@ def tables(X: Any, Y: Any, k: int, neighbours: str) -> tuple[np.ndarray, np.ndar
     B = as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
     check_k(k, len(A))
-    return neighbour_table(A, k, neighbours, name="X")[0], neighbour_table(B, k, neighbours, name="Y")[0]
+    return (
+        neighbour_table(A, k, neighbours, name="X", place=home(X))[0],
+        neighbour_table(B, k, neighbours, name="Y", place=home(Y))[0],
+    )
+
+
+def home(X: Any) -> Any:
+    """Return the device that X's tables are searched on: a tensor's own, or None for the host, where NumPy is quicker."""
+    return X.device if is_remote(X) else None
 
 
 def check_k(k: int, n: int) -> None:
@@ -289,7 +300,7 @@ def moderate(A: np.ndarray) -> np.ndarray:
 
 
 def neighbour_table(
-    A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X"
+    A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each row's k nearest other rows and how near they are; see :func:`nearest`.
 
@@ -302,6 +313,8 @@ def neighbour_table(
     blocked : int, optional
     name : str
         For messages.
+    place : torch.device, optional
+        Where the blocks are multiplied and searched; by default in NumPy.
 
     Returns
     -------
@@ -318,28 +331,32 @@ def neighbour_table(
     if blocked is not None:
         check_positive(blocked, "blocked", integer=True)
     A = moderate(A)
-    quick, shift, slack = _quick_form(A, metric, name)
+    send, dropped = _courier(place, A.dtype)
+    quick, shift, slack = _quick_form(A, metric, name, dropped)
     exact = _exact_similarity(A, metric, name)
     index = np.empty((n, k), dtype=np.intp)
     value = np.empty((n, k))
     size = n * A.dtype.itemsize + 64 * k
     parts = blocks(n, size) if blocked is None else blocks(n, 1, budget=int(blocked), minimum=1)
-    room: np.ndarray | None = None
+    there, shift = send(quick), None if shift is None else send(shift)
+    del quick  # what was sent may be a copy
+    xp = namespace(there)
+    room: Any = None
     for part in parts:
         if room is None:  # one block serves all: a new one each time would stand beside the old one for a moment
-            room = np.empty((part.stop, n), dtype=A.dtype)
-        similarity = np.matmul(quick[part], quick.T, out=room[: part.stop - part.start])
+            room = xp.empty((part.stop, n), dtype=there.dtype, device=device(there))
+        similarity = xp.matmul(there[part], there.T, out=room[: part.stop - part.start])
         if shift is not None:
             similarity -= shift
-        own = np.arange(part.start, part.stop)
+        own = xp.arange(part.start, part.stop, device=device(there))
         similarity[own - part.start, own] = -np.inf
         # Whoever is among the k nearest is at most one error below the true k-th value, which is at most one error
         # below the k-th quick value. Rounded towards less, because the comparison happens in the quick precision.
         bound = _kth_from_below(similarity, k) - 2 * slack[part]
-        proposed = similarity >= np.nextafter(bound.astype(A.dtype), A.dtype.type(-np.inf))[:, None]
+        proposed = similarity >= send(np.nextafter(bound.astype(A.dtype), A.dtype.type(-np.inf)))[:, None]
         proposed[own - part.start, own] = False
-        for rows in _portions(np.count_nonzero(proposed, axis=1)):
-            i, j = np.nonzero(proposed[rows])
+        for rows in _portions(to_numpy(xp.count_nonzero(proposed, axis=1))):
+            i, j = map(to_numpy, xp.nonzero(proposed[rows]))
             v = exact(i + part.start + rows.start, j)
             order = np.lexsort((j, -v, i))
             i, j, v = i[order], j[order], v[order]
@@ -351,7 +368,40 @@ def neighbour_table(
     return index, value
 
 
-def _quick_form(A: np.ndarray, metric: str, name: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def _courier(place: Any, dtype: Any) -> tuple[Callable[[np.ndarray], Any], float]:
+    """Return a function that sends arrays to a device, and the share of a factor that products there may drop.
+
+    Parameters
+    ----------
+    place : torch.device or None
+    dtype : dtype
+        Of the factors: float32 or float64.
+
+    Returns
+    -------
+    callable
+        From an ndarray to the array or tensor to compute with.
+    float
+        Beyond the rounding of arithmetic in ``dtype``.
+    """
+    if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
+        return lambda array: array, 0.0
+    import torch
+
+    dropped = 0.0
+    if dtype == np.float32:
+        try:
+            precision = torch.get_float32_matmul_precision()
+        except RuntimeError:  # set through the options a device has of its own, which may mean any of these
+            precision = "medium"
+        # Factors may be cut to TF32's 10 bits behind the point, or to bfloat16's 7, where the caller has allowed it.
+        dropped = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
+    return lambda array: torch.from_numpy(array).to(place), dropped
+
+
+def _quick_form(
+    A: np.ndarray, metric: str, name: str, dropped: float
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Prepare rows whose inner products, less a shift of each column, order the neighbours of a row up to rounding.
 
     Parameters
@@ -359,6 +409,8 @@ def _quick_form(A: np.ndarray, metric: str, name: str) -> tuple[np.ndarray, np.n
     A : ndarray, shape (n, d)
     metric : {"inner", "cosine", "euclidean"}
     name : str
+    dropped : float
+        The share of a factor that the product may drop.
 
     Returns
     -------
@@ -387,7 +439,8 @@ def _quick_form(A: np.ndarray, metric: str, name: str) -> tuple[np.ndarray, np.n
             shift[part] = 0.5 * np.einsum("ij,ij->i", rows, rows) if metric == "euclidean" else -(rows @ mean)
         lengths = _norms(quick)
     longest = float(lengths.max())
-    slack = (d + 8) * float(precision.eps) * longest * lengths + d * float(precision.tiny)
+    slack = ((d + 8) * float(precision.eps) + dropped * (2 + dropped)) * longest * lengths
+    slack += d * float(precision.tiny) * (1 + 2 * longest)  # numbers too small for a normal one may count as 0
     if shift is not None:
         slack += 4 * float(precision.eps) * float(np.abs(shift).max())
         shift = shift.astype(A.dtype)
@@ -410,7 +463,7 @@ def _norms(A: np.ndarray) -> np.ndarray:
     return out
 
 
-def _kth_from_below(similarity: np.ndarray, k: int) -> np.ndarray:
+def _kth_from_below(similarity: Any, k: int) -> np.ndarray:
     """Return for each row a number not above its k-th largest entry, and seldom much below it, in float64.
 
     The columns are dealt into many groups; the k-th largest of the groups' maxima has k entries at or above it. Maxima
@@ -420,7 +473,9 @@ def _kth_from_below(similarity: np.ndarray, k: int) -> np.ndarray:
     groups = max(256, 16 * k)
     width = n // groups
     if width > 1:
-        similarity = similarity[:, : groups * width].reshape(m, width, groups).max(axis=1)
+        similarity = namespace(similarity).max(similarity[:, : groups * width].reshape(m, width, groups), axis=1)
+    if is_tensor(similarity):
+        return to_numpy(similarity.topk(k, dim=1, sorted=True).values[:, -1]).astype(np.float64)
     place = similarity.shape[1] - k
     return np.partition(similarity, place, axis=1)[:, place].astype(np.float64)
 

@@ -215,9 +215,7 @@ def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
 def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
     _whole(A, "rsa")
     side = Dissimilarities(A, "correlation", name)
-    ordered, ranks = side.sorted(), np.empty(side.size)
-    for place, values in side.blocks(root=False):
-        ranks[place] = side.excess(ordered, values)
+    ranks = side.ranks(side.sorted())
     square = np.zeros((len(A), len(A)))
     square[np.triu_indices(len(A), 1)] = ranks / _varying(float(np.linalg.norm(ranks)), name)
     return square + square.T
