@@ -19,7 +19,7 @@ from congruence import Embeddings
 from congruence.certify import ACTIONS, Thresholds, certify
 from congruence.certify.tables import make_tables
 from congruence.certify.trial import cosines, fit_map, score, tasks_of
-from congruence.certify.verdict import decide
+from congruence.certify.verdict import decide, with_known
 from congruence.synthetic import upgrade_problem
 
 POPULATION = 3000
@@ -34,7 +34,7 @@ class Case:
     def __init__(self, arrays, kind, labels=None, prompts=None):
         self.arrays, self.kind, self.codes, self.prompts = arrays, kind, labels, prompts
 
-    def part(self, rows, what="anchors"):
+    def part(self, rows):
         names = [str(i) for i in rows]
         sides = []
         for model in ("source", "target"):
@@ -103,17 +103,17 @@ def examine(case, n, rows, pool, population, thresholds, seed):
     task = next(iter(tasks))
     mapping = fit_map(tables, said.fitted, np.arange(n), {})
     truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
-    covered = {}
+    covered = defaultdict(list)
     for name, ways in said.ways.items():
         for way, e in ways.items():
             for key in ("rate", f"rate, {way}"):
-                covered[key] = covered.get(key, []) + [(e.low, truth[f"{name}/{way}"], e.high)]
+                covered[key].append((e.low, truth[f"{name}/{way}"], e.high))
     for name, e in said.retention.items():
         a, b = (truth[f"{task}/{way}"] for way in name.split("/"))
-        covered["ratio"] = covered.get("ratio", []) + [(e.low, a / b if b else np.inf, e.high)]
+        covered["ratio"].append((e.low, a / b if b else np.inf, e.high))
     for modality, e in said.cosines.items():
         if not (case.prompts is not None and modality == "text"):  # twenty prompts are all there are
-            covered["cosine"] = covered.get("cosine", []) + [(e.low, truth[f"cosine/{modality}"], e.high)]
+            covered["cosine"].append((e.low, truth[f"cosine/{modality}"], e.high))
     gains, curve = [], {}
 
     def at(more):
@@ -134,7 +134,7 @@ def examine(case, n, rows, pool, population, thresholds, seed):
                 return more
         return None
 
-    ways = {way: truth[f"{task}/{way}"] for way in said.ways[task]}
+    ways = with_known({way: truth[f"{task}/{way}"] for way in said.ways[task]}, task)
     narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
     right = decide(ways, enough, thresholds, narrows=narrows)
     near = {right.action}
@@ -166,12 +166,24 @@ def main() -> None:
         gains += more
         confusion[right.action, said.verdict.action, said.verdict.action in near] += 1
         sure.append((said.verdict.confidence.get(said.verdict.action, 0), said.verdict.action == right.action))
-        log.append({**facts, "said": said.verdict.action, "right": right.action, "near": sorted(near), "sure": said.verdict.confidence})
-    print("| 95 % interval of | intervals | contain the truth | truth below | truth above |\n| --- | --- | --- | --- | --- |")
+        log.append(
+            {
+                **facts,
+                "said": said.verdict.action,
+                "right": right.action,
+                "near": sorted(near),
+                "sure": said.verdict.confidence,
+            }
+        )
+    print(
+        "| 95 % interval of | intervals | contain the truth | truth below | truth above |\n| --- | --- | --- | --- | --- |"
+    )
     for name, triples in sorted(covered.items()):
         low, true, high = np.array(triples).T
         inside = (low <= true) & (true <= high)
-        print(f"| {name} | {len(true)} | {inside.mean():.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |")
+        print(
+            f"| {name} | {len(true)} | {inside.mean():.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |"
+        )
     expected, real, most = np.array(gains).T
     print(
         f"\ngain of more anchors: expected {expected.mean():.4f}, true {real.mean():.4f}, error (rms) "
@@ -190,7 +202,9 @@ def main() -> None:
     for low, high in ((0, 0.6), (0.6, 0.9), (0.9, 1.01)):
         part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
         if len(part):
-            print(f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f}")
+            print(
+                f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f}"
+            )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(log, file, indent=1)
@@ -210,7 +224,8 @@ def real_cases(folder, rng, count):
     with np.load(f"{folder}/lvis1203_clip.npz", allow_pickle=False) as data:
         lvis = {key: data[key].astype(np.float64) for key in data.files if key != "names"}
     emoji = {
-        side: {m: e.vectors.astype(np.float64) for m, e in getattr(bundle, side).items() if m in ("image", "text")} for side in ("source", "target")
+        side: {m: e.vectors.astype(np.float64) for m, e in getattr(bundle, side).items() if m in ("image", "text")}
+        for side in ("source", "target")
     }
     texts = ["text_openai_vitb32", "text_openai_vitb16", "text_eva02_b16"]
     pairs = [(a, b) for a in texts for b in texts if a != b]

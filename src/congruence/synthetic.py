@@ -273,7 +273,8 @@ def upgrade_problem(
     frame = random_rotation(width, d_source, seed=int(rng.integers(2**31)))
     if d_source > d_target:
         frame = rotation.T
-    images, texts = [], []
+    images: list[np.ndarray] = []
+    texts: list[np.ndarray] = []
     for side in (images, texts):
         common = rng.standard_normal((n, width)) / np.sqrt(width)
         shift = rng.standard_normal(width)

@@ -23,7 +23,8 @@ def case(stay=None, stored=0.0, queries=0.0, best=None):
     [
         (case(0.5, 0.79, 0.79, 0.8), "carry"),
         (case(0.5, 0.6, 0.79, 0.8), "queries"),
-        (case(0.5, 0.76, 0.79, 0.8), "queries"),
+        (case(0.5, 0.76, 0.80, 0.8), "queries"),
+        (case(0.5, 0.77, 0.79, 0.8), "carry"),
         (case(0.5, 0.6, 0.6, 0.8), "re-embed"),
         (case(0.79, 0.78, 0.78, 0.8), "stay"),
         (case(0.9, 0.5, 0.5, 0.8), "stay"),
@@ -69,7 +70,9 @@ def test_thresholds_move_the_verdict():
     assert decide(case(0.5, 0.79, 0.79, 0.8), never, Thresholds(worth=0.4), narrows=False).action == "stay"
 
 
-@pytest.mark.parametrize("bad", [{"retention": 0}, {"retention": 1.2}, {"worth": -1}, {"most_anchors": 1.5}])
+@pytest.mark.parametrize(
+    "bad", [{"retention": 0}, {"retention": 1.2}, {"worth": -1}, {"tie": -1}, {"most_anchors": 1.5}]
+)
 def test_bad_thresholds(bad):
     with pytest.raises(ParameterError):
         Thresholds(**bad)

@@ -13,8 +13,9 @@ from congruence.certify._certificate import Certificate, Verdict
 from congruence.certify.curve import Curve, measure_curves
 from congruence.certify.intervals import Estimate, percentile_interval, rate_interval, replicate, resamples
 from congruence.certify.tables import Tables, make_tables
+from congruence.certify.theorems import theory_entries
 from congruence.certify.trial import WAYS, Measured, cross_fit, fit_map, tasks_of, try_on
-from congruence.certify.verdict import ACTIONS, Decision, Thresholds, decide
+from congruence.certify.verdict import ACTIONS, Decision, Thresholds, decide, with_known
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ModalityError, ProjectionWarning
 from congruence.maps import OrthogonalMap
@@ -110,7 +111,9 @@ def certify(
             tables, held, names, task, tasks[task], parameters, repeats=repeats, seed=seed, advance=advance
         )
     rng = np.random.default_rng(seed)
-    pairing = check_pairing(tables.source[names[0]], tables.target[names[0]], ids=tables.ids[names[0]], random_state=seed)
+    pairing = check_pairing(
+        tables.source[names[0]], tables.target[names[0]], ids=tables.ids[names[0]], random_state=seed
+    )
     ways = {
         name: {way: _rate(measured, f"{name}/{way}") for way in WAYS if f"{name}/{way}" in measured.scores}
         for name in tasks
@@ -146,7 +149,7 @@ def certify(
         gains=_gains(curve, cosine_curve),
         pairing=pairing.to_dict(),
         probed=_probed(mapping, held or tables),
-        theory=[],
+        theory=theory_entries(tables, mapping, seed),
         thresholds=thresholds,
         notes=notes,
     )
@@ -257,9 +260,7 @@ def _gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
 
 
 def _probed(mapping: OrthogonalMap, tables: Tables) -> dict[str, float]:
-    return {
-        name: float(mapping.for_modality(name).probed_energy(rows).mean()) for name, rows in tables.source.items()
-    }
+    return {name: float(mapping.for_modality(name).probed_energy(rows).mean()) for name, rows in tables.source.items()}
 
 
 def _judge(
@@ -284,7 +285,12 @@ def _judge(
         )
 
     def ask(values: dict[str, float], curve: Curve) -> Decision:
-        return decide(values, lambda wanted: curve.enough(wanted, thresholds.most_anchors), thresholds, narrows=narrows)
+        return decide(
+            with_known(values, task),
+            lambda wanted: curve.enough(wanted, thresholds.most_anchors),
+            thresholds,
+            narrows=narrows,
+        )
 
     decision = ask(values, curve)
     curves = [curve.redraw(rng) for _ in range(_CURVES)]
@@ -310,6 +316,7 @@ def _in_words(
         "own@1": "retrieval of the same item",
     }.get(task, task)
     carry = max(values["stored"], values["queries"])
+    values = with_known(values, task)
     stay, best = values.get("stay"), values.get("re-embed")
     kept = f", {carry / best:.0%} of the target model's own {best:.3f}" if best else ""
     beside = f" (staying: {stay:.3f})" if stay is not None else ""

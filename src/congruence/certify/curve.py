@@ -62,7 +62,7 @@ class Curve:
         weight = np.sqrt(sizes / sizes.max())
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
         for exponent in EXPONENTS:
-            design = np.stack([np.ones(len(sizes)), -(sizes / sizes.max()) ** -exponent], axis=1) * weight[:, None]
+            design = np.stack([np.ones(len(sizes)), -((sizes / sizes.max()) ** -exponent)], axis=1) * weight[:, None]
             (top, drop), *_ = np.linalg.lstsq(design, mean * weight, rcond=None)
             if drop < 0:  # fewer anchors are never better but by chance
                 top, drop = float(np.average(mean, weights=weight**2)), 0.0
@@ -192,7 +192,12 @@ def measure_curves(
 
 
 def _rows_to_score(
-    tables: Tables, queries: Tables | None, fitted: Sequence[str], left: np.ndarray, shown: str, rng: np.random.Generator
+    tables: Tables,
+    queries: Tables | None,
+    fitted: Sequence[str],
+    left: np.ndarray,
+    shown: str,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of the store, and of the modality whose cosine is shown, that the map may be scored on."""
     if queries is not None:

@@ -77,6 +77,39 @@ def make_tables(
     ------
     InputError, ModalityError, IdError, ShapeError, SpaceMismatchError
     """
+    _check_sides(source, target, what)
+    names = list(source)
+    stored = "image" if "image" in names else names[0]
+    asked = next((name for name in names if name != stored), stored)
+    ids: dict[str, np.ndarray] = {}
+    left: dict[str, np.ndarray] = {}
+    right: dict[str, np.ndarray] = {}
+    for modality in names:
+        if modality in target:
+            pairs = Pairs.join(source[modality], target[modality])
+            ids[modality], left[modality], right[modality] = pairs.ids, pairs.source.vectors, pairs.target.vectors
+        else:
+            ids[modality], left[modality] = source[modality].ids, source[modality].vectors
+    classes = None
+    if labels is not None:
+        classes = _classes(labels, ids, stored, asked)
+    elif stored != asked:
+        for modality, take in _same_items(ids, stored, asked).items():
+            for table in (ids, left, right):
+                if modality in table:
+                    table[modality] = table[modality][take]
+    by_class = classes is not None and stored != asked
+    least = min(len(rows) for name, rows in right.items() if not (by_class and name == asked) or stored not in right)
+    if what == "anchors" and least < FEWEST:
+        raise TooFewAnchorsError(
+            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything; do encode more."
+        )
+    dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
+    return Tables(ids, left, right, stored, asked, classes, dropped)
+
+
+def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
+    """Refuse modalities, models or widths that do not go together."""
     names = list(source)
     if not names or not set(target) & set(names):
         raise InputError(
@@ -88,14 +121,12 @@ def make_tables(
             f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two "
             "modalities, those of the target among those of the source; do leave the others out."
         )
-    for modality in names:
-        items = source[modality]
-        for side in (items, target.get(modality)):
-            if side is not None and side.space.modality not in (None, modality):
-                raise ModalityError(
-                    f"Got {side.space.modality} vectors as {modality}; expected {modality} vectors; do check the files."
-                )
     for side, name in ((source, "source"), (target, "target")):
+        for modality, items in side.items():
+            if items.space.modality not in (None, modality):
+                raise ModalityError(
+                    f"Got {items.space.modality} vectors as {modality}; expected {modality} vectors; do check the files."
+                )
         models = {items.space.model for items in side.values()} - {None}
         if len(models) > 1:
             raise SpaceMismatchError(
@@ -106,60 +137,36 @@ def make_tables(
             raise ShapeError(
                 f"Got modalities of widths {sorted(widths)} in the {name} model; expected one space; do check the files."
             )
-    stored = "image" if "image" in names else names[0]
-    asked = next((name for name in names if name != stored), stored)
-    ids: dict[str, np.ndarray] = {}
-    left: dict[str, np.ndarray] = {}
-    right: dict[str, np.ndarray] = {}
-    rows = sum(len(items) for items in source.values())
-    for modality in names:
-        if modality in target:
-            pairs = Pairs.join(source[modality], target[modality])
-            ids[modality], left[modality], right[modality] = pairs.ids, pairs.source.vectors, pairs.target.vectors
-        else:
-            ids[modality], left[modality] = source[modality].ids, source[modality].vectors
-    classes = None
-    if labels is not None:
-        keep = np.array([i in labels for i in ids[stored]], dtype=bool)
-        if not keep.all():
-            missing = ids[stored][~keep]
-            raise IdError(
-                f"Got no label for {len(missing)} of {len(keep)} items (first {missing[0]!r}); expected one for each; "
-                "do add them or drop the items."
-            )
-        of_item = [str(labels[i]) for i in ids[stored]]
-        if stored != asked:
-            place = {str(name): k for k, name in enumerate(ids[asked])}
-            unknown = sorted(set(of_item) - set(place))
-            if unknown:
-                raise IdError(
-                    f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class "
-                    f"names to be ids of the {asked} rows; do check the labels."
-                )
-            classes = np.array([place[label] for label in of_item])
-        else:
-            classes = np.unique(of_item, return_inverse=True)[1]
-    elif stored != asked:
-        common = set(ids[asked])
-        keep = np.array([i in common for i in ids[stored]], dtype=bool)
-        if not keep.any():
-            raise IdError(
-                f"Got {stored} and {asked} rows without a common id; expected the same items in both modalities, or labels "
-                f"that say which {asked} describes each {stored}; do pass labels."
-            )
-        place = {name: k for k, name in enumerate(ids[asked])}
-        order = {stored: np.flatnonzero(keep), asked: np.array([place[i] for i in ids[stored][keep]])}
-        for modality, take in order.items():
-            ids[modality] = ids[modality][take]
-            left[modality] = left[modality][take]
-            if modality in right:
-                right[modality] = right[modality][take]
-    kept = sum(len(items) for items in left.values())
-    by_class = classes is not None and stored != asked
-    least = min(len(rows) for name, rows in right.items() if not (by_class and name == asked) or stored not in right)
-    if what == "anchors" and least < FEWEST:
-        raise TooFewAnchorsError(
-            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything; do encode more."
-        )
-    return Tables(ids, left, right, stored, asked, classes, rows - kept)
 
+
+def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, asked: str) -> np.ndarray:
+    """Return the class of each stored row: a row of the other modality, or any code if there is none."""
+    missing = [i for i in ids[stored] if i not in labels]
+    if missing:
+        raise IdError(
+            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {str(missing[0])!r}); expected one for each; "
+            "do add them or drop the items."
+        )
+    of_item = [str(labels[i]) for i in ids[stored]]
+    if stored == asked:
+        return np.unique(of_item, return_inverse=True)[1]
+    place = {str(name): k for k, name in enumerate(ids[asked])}
+    unknown = sorted(set(of_item) - set(place))
+    if unknown:
+        raise IdError(
+            f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids "
+            f"of the {asked} rows; do check the labels."
+        )
+    return np.array([place[label] for label in of_item])
+
+
+def _same_items(ids: Mapping[str, np.ndarray], stored: str, asked: str) -> dict[str, np.ndarray]:
+    """Return, for both modalities, the rows of the items that both have, in one order."""
+    place = {name: k for k, name in enumerate(ids[asked])}
+    rows = np.array([k for k, name in enumerate(ids[stored]) if name in place], dtype=int)
+    if not len(rows):
+        raise IdError(
+            f"Got {stored} and {asked} rows without a common id; expected the same items in both modalities, or labels that say "
+            f"which {asked} describes each {stored}; do pass labels."
+        )
+    return {stored: rows, asked: np.array([place[name] for name in ids[stored][rows]])}

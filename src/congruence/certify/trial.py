@@ -80,7 +80,9 @@ def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters
     return model
 
 
-def score(model: OrthogonalMap, tables: Tables, test: np.ndarray, tasks: Mapping[str, int], only: str | None = None) -> Any:
+def score(
+    model: OrthogonalMap, tables: Tables, test: np.ndarray, tasks: Mapping[str, int], only: str | None = None
+) -> Any:
     """Score test rows of the store (or, by row, their queries) under each way to search.
 
     Parameters
@@ -132,9 +134,7 @@ def score(model: OrthogonalMap, tables: Tables, test: np.ndarray, tasks: Mapping
                 if alone and tables.classes is None:
                     continue
                 depth = min(depth, tables.n - 1)
-                hits = recall(
-                    queries[test], store, same[test], same, depth, own=test, find_own=tables.classes is None
-                )
+                hits = recall(queries[test], store, same[test], same, depth, own=test, find_own=tables.classes is None)
             out[f"{task}/{way}"] = hits
     return out
 

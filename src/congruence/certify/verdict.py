@@ -28,6 +28,9 @@ class Thresholds:
         Least share of the target model's own score that carried vectors must reach.
     worth : float, default=0.01
         Smallest difference of scores worth acting on.
+    tie : float, default=0.03
+        Least advantage of carried queries over carried stored vectors that keeps the store as it is: below, carrying the
+        store is preferred, since new items can then join it without the source model.
     most_anchors : int, default=5000
         Most further anchors that could be collected.
     must_move : bool, default=False
@@ -40,12 +43,14 @@ class Thresholds:
 
     retention: float = 0.95
     worth: float = 0.01
+    tie: float = 0.03
     most_anchors: int = 5000
     must_move: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self.retention, "retention")
         check_positive(self.worth, "worth", zero=True)
+        check_positive(self.tie, "tie", zero=True)
         check_positive(self.most_anchors, "most_anchors", zero=True, integer=True)
         if self.retention > 1:
             raise ParameterError(
@@ -76,6 +81,11 @@ class Decision:
     wanted: float
 
 
+def with_known(ways: dict[str, float], task: str) -> dict[str, float]:
+    """Add what needs no measurement: in one model alone an item that looks for itself finds itself."""
+    return {**ways, "re-embed": 1.0} if task == "own@1" else ways
+
+
 def decide(
     ways: dict[str, float],
     enough: Callable[[float], int | None],
@@ -104,7 +114,11 @@ def decide(
     best = ways.get("re-embed")
     stored, queries = ways["stored"], ways["queries"]
     carry = max(stored, queries)
-    if stay is not None and max(carry, best if best is not None else carry) <= stay + thresholds.worth and best is not None:
+    if (
+        stay is not None
+        and max(carry, best if best is not None else carry) <= stay + thresholds.worth
+        and best is not None
+    ):
         return Decision("stay", None, stay + thresholds.worth)
     wanted = -1.0
     if best is not None:
@@ -114,7 +128,9 @@ def decide(
     if carry >= wanted:
         # At equal scores the move is finished by carrying the store, unless that would lose dimensions for good.
         ahead = queries - stored
-        by_queries = ahead > thresholds.worth or (narrows and ahead >= -thresholds.worth) or stored < wanted
+        by_queries = (
+            ahead > thresholds.tie or (narrows and ahead >= -thresholds.tie) or stored < wanted - thresholds.tie
+        )
         return Decision("queries" if by_queries else "carry", None, wanted)
     more = enough(wanted)
     if more is not None:

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 def command(
     data: Annotated[
-        str | None, typer.Argument(help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one.")
+        str | None,
+        typer.Argument(help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one."),
     ] = None,
-    source_image: Annotated[str | None, typer.Option(help="Anchor images in the source model: a file, or file:key.")] = None,
+    source_image: Annotated[
+        str | None, typer.Option(help="Anchor images in the source model: a file, or file:key.")
+    ] = None,
     source_text: Annotated[str | None, typer.Option(help="Anchor texts in the source model.")] = None,
     target_image: Annotated[str | None, typer.Option(help="The same images in the target model.")] = None,
     target_text: Annotated[str | None, typer.Option(help="The same texts in the target model.")] = None,
@@ -25,17 +28,27 @@ def command(
     query_target_text: Annotated[str | None, typer.Option(help="Held-out texts in the target model.")] = None,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
     labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each image (of each text, if there are no images).")
+        str | None,
+        typer.Option(help="file:column with the class of each image (of each text, if there are no images)."),
     ] = None,
     query_labels: Annotated[str | None, typer.Option(help="The same for the held-out items.")] = None,
     anchors: Annotated[
         int | None, typer.Option(help="Take this many items at random as anchors; the others are the held-out queries.")
     ] = None,
-    fitted: Annotated[str | None, typer.Option(help="Fit on image, text or both. Default: all that both models have.")] = None,
-    retention: Annotated[float, typer.Option(help="Least share of the target's own score to ask of carried vectors.")] = 0.95,
+    fitted: Annotated[
+        str | None, typer.Option(help="Fit on image, text or both. Default: all that both models have.")
+    ] = None,
+    retention: Annotated[
+        float, typer.Option(help="Least share of the target's own score to ask of carried vectors.")
+    ] = 0.95,
     worth: Annotated[float, typer.Option(help="Smallest difference of scores worth acting on.")] = 0.01,
+    tie: Annotated[
+        float, typer.Option(help="Least advantage of carried queries over a carried store to leave the store as it is.")
+    ] = 0.03,
     most_anchors: Annotated[int, typer.Option(help="Most further anchors that could be collected.")] = 5000,
-    must_move: Annotated[bool, typer.Option("--must-move", help="The source model goes away: staying is no choice.")] = False,
+    must_move: Annotated[
+        bool, typer.Option("--must-move", help="The source model goes away: staying is no choice.")
+    ] = False,
     folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
     repeats: Annotated[int, typer.Option(help="Random orders of the anchors for the learning curve.")] = 10,
     seed: Annotated[int, typer.Option(help="Of folds, orders and bootstrap samples.")] = 0,
@@ -52,8 +65,10 @@ def command(
     from congruence.errors import OutputExistsError
 
     if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path; do pass --force to replace it.")
-    thresholds = Thresholds(retention, worth, most_anchors, must_move)
+        raise OutputExistsError(
+            f"Got a report that exists, {report}; expected a new path; do pass --force to replace it."
+        )
+    thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
     given = (
         {"image": source_image, "text": source_text},
         {"image": target_image, "text": target_text},
@@ -95,7 +110,9 @@ def command(
         raise typer.Exit(1)
 
 
-def _read(specs: tuple[dict[str, str | None], ...], ids: str | None) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+def _read(
+    specs: tuple[dict[str, str | None], ...], ids: str | None
+) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
     from congruence.cli._base import read
     from congruence.embeddings import Space
 
@@ -148,7 +165,10 @@ def _split(
 
     def part(held: bool) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
         first, second = (
-            {m: rows if by_class and m != stored else rows.take(rule.held_out(rows.ids) == held) for m, rows in side.items()}
+            {
+                m: rows if by_class and m != stored else rows.take(rule.held_out(rows.ids) == held)
+                for m, rows in side.items()
+            }
             for side in sides
         )
         return first, second
@@ -163,19 +183,32 @@ def print_certificate(certificate: Certificate) -> None:
 
     verdict = certificate.verdict
     print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print("In bootstrap samples: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()) + "\n")
+    print(
+        "In bootstrap samples: "
+        + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items())
+        + "\n"
+    )
 
     def cell(estimate: Any) -> str:
-        return "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
+        return (
+            "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
+        )
 
     print_table(
         f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items scored; 95 % intervals",
         ["measure", "stay", "carry the store", "carry queries", "re-embed"],
-        [[task, *(cell(ways.get(way)) for way in ("stay", "stored", "queries", "re-embed"))] for task, ways in certificate.ways.items()],
+        [
+            [task, *(cell(ways.get(way)) for way in ("stay", "stored", "queries", "re-embed"))]
+            for task, ways in certificate.ways.items()
+        ],
     )
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]
-    rows += [[f"cosine of carried {modality} and target {modality}", cell(e)] for modality, e in certificate.cosines.items()]
-    rows += [[f"{m} energy in directions the anchors probed", f"{share:.1%}"] for m, share in certificate.probed.items()]
+    rows += [
+        [f"cosine of carried {modality} and target {modality}", cell(e)] for modality, e in certificate.cosines.items()
+    ]
+    rows += [
+        [f"{m} energy in directions the anchors probed", f"{share:.1%}"] for m, share in certificate.probed.items()
+    ]
     print_table("", ["", "value"], rows)
     print_table(
         f"More anchors (now {certificate.n_anchors})",
