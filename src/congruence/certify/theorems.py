@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence.certify.tables import Tables
 from congruence.embeddings import normalize_rows
-from congruence.errors import TooFewAnchorsError
+from congruence.errors import InputError
 from congruence.maps import OrthogonalMap
 from congruence.theory import (
     Bound,
@@ -89,7 +89,7 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int) -> list[En
         entries.append(_agreement(agreement, "image–text similarities", theorem))
     try:
         A = anchor_map(G, G_other)
-    except TooFewAnchorsError:
+    except InputError:
         entries.append(
             _entry(
                 "Thm 5.3",
