@@ -63,7 +63,7 @@ def test_verdicts_on_known_relations(facts, thresholds, action):
 def test_few_anchors_of_a_true_rotation_ask_for_more():
     p = problem(n=700, d=64, decay=0.0, target_noise=0.9)
     options = {"queries": sides(p, slice(300, None)), "thresholds": Thresholds(retention=0.93, must_move=True), **QUICK}
-    few = certify(*sides(p, slice(0, 60)), **options)
+    few = certify(*sides(p, slice(0, 24)), **options)
     assert few.verdict.action == "collect", few.verdict
     assert 0 < few.verdict.more <= 5000
     assert f"{few.verdict.more:,} more" in few.verdict.headline

@@ -23,6 +23,9 @@ from congruence.pairing import PairingReport, check_pairing
 
 __all__ = ["ACTIONS", "WAYS", "Certificate", "Estimate", "Thresholds", "Verdict", "certify"]
 
+#: Share of a modality's energy in directions the anchors probed, below which anchors of that modality are asked for.
+WELL_PROBED = 0.9
+
 #: Curves drawn for the confidence of the verdict.
 _CURVES = 100
 
@@ -130,7 +133,8 @@ def certify(
     cosine = _mean(measured, f"cosine/{shown}", draws, rng)
     cosine_curve = cosine_curve.lifted(cosine.value - float(cosine_curve.at(cosine_curve.n)))
     narrows = mapping.n_features_in_ > mapping.d_target
-    verdict = _judge(ways[task], drawn, curve, thresholds, narrows, pairing, task, rng)
+    probed = _probed(mapping, held or tables)
+    verdict = _judge(ways[task], drawn, curve, thresholds, narrows, pairing, task, probed, rng)
     return Certificate(
         verdict=verdict,
         task=task,
@@ -148,7 +152,7 @@ def certify(
         cosine_curve=cosine_curve.to_dict(),
         gains=_gains(curve, cosine_curve),
         pairing=pairing.to_dict(),
-        probed=_probed(mapping, held or tables),
+        probed=probed,
         theory=theory_entries(tables, mapping, seed),
         thresholds=thresholds,
         notes=notes,
@@ -271,6 +275,7 @@ def _judge(
     narrows: bool,
     pairing: PairingReport,
     task: str,
+    probed: dict[str, float],
     rng: np.random.Generator,
 ) -> Verdict:
     values = {way: estimate.value for way, estimate in ways.items()}
@@ -303,6 +308,10 @@ def _judge(
         said[action] = said.get(action, 0) + 1
     confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
     headline, reason = _in_words(decision, values, curve, thresholds, task)
+    least = min(probed, key=lambda name: probed[name])
+    if decision.action not in ("carry", "queries") and probed[least] < WELL_PROBED:
+        unseen = f"{1 - probed[least]:.0%} of the {least} energy lies where no anchor looked, so {least} anchors would tell most"
+        reason = f"{reason[:-1]}; {unseen}."
     return Verdict(decision.action, decision.more, headline, reason, confidence)
 
 
