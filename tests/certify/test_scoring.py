@@ -11,21 +11,20 @@ from congruence.certify.scoring import nearest_rows, recall
 def clouds(n=40, d=5, noise=1.0, seed=0):
     rng = np.random.default_rng(seed)
     gallery = rng.standard_normal((n, d))
-    return gallery + noise * rng.standard_normal((n, d)), gallery
+    queries = gallery + noise * rng.standard_normal((n, d))
+    return tuple(A / np.linalg.norm(A, axis=1, keepdims=True) for A in (queries, gallery))
 
 
 def hits_without(queries, gallery, query_class, gallery_class, k, own, gone, find_own):
     """Scores of all queries but the removed one's, with one gallery row removed, by sorting everything."""
-    q = queries / np.linalg.norm(queries, axis=1, keepdims=True)
-    g = gallery / np.linalg.norm(gallery, axis=1, keepdims=True)
-    near = q @ g.T
+    near = queries @ gallery.T
     if not find_own:
-        near[np.arange(len(q)), own] = -np.inf
+        near[np.arange(len(queries)), own] = -np.inf
     if gone is not None:
         near[:, gone] = -np.inf
     order = np.argsort(-near, axis=1)[:, :k]
     found = (gallery_class[order] == query_class[:, None]) & np.isfinite(np.take_along_axis(near, order, axis=1))
-    keep = np.ones(len(q), bool) if gone is None else own != gone
+    keep = np.ones(len(queries), bool) if gone is None else own != gone
     return found.any(axis=1) * keep
 
 
@@ -55,6 +54,5 @@ def test_a_fixed_gallery_pulls_nothing():
 def test_nearest_rows_come_nearest_first():
     queries, gallery = clouds()
     near = nearest_rows(queries, gallery, 40)
-    q, g = (A / np.linalg.norm(A, axis=1, keepdims=True) for A in (queries, gallery))
-    np.testing.assert_array_equal(near, np.argsort(-(q @ g.T), axis=1))
+    np.testing.assert_array_equal(near, np.argsort(-(queries @ gallery.T), axis=1))
     assert not (nearest_rows(queries, gallery, 39, np.arange(40)) == np.arange(40)[:, None]).any()

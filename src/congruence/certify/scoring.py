@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._arrays import blocks
-from congruence.embeddings import normalize_rows
 
 
 @dataclass(frozen=True)
@@ -32,12 +31,13 @@ class Hits:
 
 
 def nearest_rows(queries: np.ndarray, gallery: np.ndarray, k: int, left_out: np.ndarray | None = None) -> np.ndarray:
-    """Find each query's k nearest gallery rows by cosine, nearest first.
+    """Find each query's k nearest gallery rows by inner product, nearest first.
 
     Parameters
     ----------
     queries : ndarray, shape (m, d)
     gallery : ndarray, shape (n, d)
+        Unit rows make this the cosine.
     k : int
         At most n, or n − 1 with ``left_out``.
     left_out : ndarray of int, shape (m,), optional
@@ -47,10 +47,9 @@ def nearest_rows(queries: np.ndarray, gallery: np.ndarray, k: int, left_out: np.
     -------
     ndarray of int, shape (m, k)
     """
-    q, g = normalize_rows(queries), normalize_rows(gallery)
-    out = np.empty((len(q), k), dtype=np.int64)
-    for part in blocks(len(q), 16 * len(g)):
-        near = q[part] @ g.T
+    out = np.empty((len(queries), k), dtype=np.int64)
+    for part in blocks(len(queries), 16 * len(gallery)):
+        near = queries[part] @ gallery.T
         if left_out is not None:
             near[np.arange(len(near)), left_out[part]] = -np.inf
         best = np.argpartition(near, -k, axis=1)[:, -k:]
@@ -75,6 +74,7 @@ def recall(
     ----------
     queries : ndarray, shape (m, d)
     gallery : ndarray, shape (n, d)
+        Unit rows, or their parts that a map sees.
     query_class, gallery_class : ndarray of int
         A class of its own for each item makes this the retrieval of the paired item.
     k : int

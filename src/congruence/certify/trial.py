@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence.certify.scoring import recall
+from congruence.certify.scoring import Hits, recall
 from congruence.certify.tables import Tables
 from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
@@ -24,6 +24,9 @@ PULL = 0.6
 #: What the deviation of a cross-validated mean cosine is to that of its items: folds share anchors, so their errors do not
 #: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
 SHARED_FOLDS = 1.2
+
+
+_ALL = slice(None)
 
 
 @dataclass
@@ -80,9 +83,54 @@ def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters
     return model
 
 
+Galleries = dict[str, np.ndarray]
+
+
+def galleries(model: OrthogonalMap, tables: Tables, rows: np.ndarray | slice = _ALL) -> Galleries:
+    """Return what the store looks like through a map, by way, unit rows or parts of them.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+        With means of all modalities.
+    tables : Tables
+    rows : ndarray of int or slice
+        Stored rows.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``"stored"``: carried rows. ``"queries"``: the part of the source's rows that carried queries can meet. Inner products
+        with these are those with the rows themselves; they let each row be seen by a map that has not been fitted on it.
+        An anchor lies wholly where the map looks, other rows do not, so that in a gallery anchors would stand in front.
+    """
+    store = normalize_rows(tables.source[tables.stored][rows])
+    here = model.for_modality(tables.stored)
+    out = {"stored": normalize_rows(here.transform(tables.source[tables.stored][rows]))}
+    if tables.asked in tables.target:
+        there = model.for_modality(tables.asked)
+        # A carried query is (q − μ_B) Qᵀ + μ_A. Its product with x is that with x Q Qᵀ + what x has along μ_A outside Q.
+        mean, rotation = there.source_mean_, model.rotation_
+        if np.allclose(model.gains_, 1) and rotation.shape[0] <= rotation.shape[1]:
+            out["queries"] = store
+        else:
+            U, s, _ = np.linalg.svd(rotation, full_matrices=False)
+            U = U[:, s > 1e-8]
+            beyond = mean - U @ (U.T @ mean)
+            length = np.linalg.norm(beyond)
+            basis = np.column_stack([U, beyond / length]) if length > 1e-12 else U
+            out["queries"] = (store @ basis) @ basis.T
+    return out
+
+
 def score(
-    model: OrthogonalMap, tables: Tables, test: np.ndarray, tasks: Mapping[str, int], only: str | None = None
-) -> Any:
+    model: OrthogonalMap,
+    tables: Tables,
+    test: np.ndarray,
+    tasks: Mapping[str, int],
+    only: str | None = None,
+    seen: Galleries | None = None,
+) -> dict[str, Hits]:
     """Score test rows of the store (or, by row, their queries) under each way to search.
 
     Parameters
@@ -95,6 +143,8 @@ def score(
     tasks : mapping of str to int
     only : str, optional
         Measure this way alone.
+    seen : dict of str to ndarray, optional
+        From :func:`galleries`; by default of this map.
 
     Returns
     -------
@@ -102,39 +152,39 @@ def score(
         By ``"<task>/<way>"``, for test rows.
     """
     stored, asked = tables.stored, tables.asked
-    sides: dict[str, tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]] = {
-        "stay": (lambda: tables.source[stored], lambda: tables.source[asked]),
-    }
+    ways = ["stay"]
     if asked in tables.target:
-        sides["stored"] = (
-            lambda: model.for_modality(stored).transform(tables.source[stored]),
-            lambda: tables.target[asked],
-        )
-        sides["queries"] = (
-            lambda: tables.source[stored],
-            lambda: model.for_modality(asked).inverse().transform(tables.target[asked]),
-        )
-        if stored in tables.target:
-            sides["re-embed"] = (lambda: tables.target[stored], lambda: tables.target[asked])
+        ways += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
+    if only is not None:
+        ways = [way for way in ways if way == only]
+    seen = galleries(model, tables) if seen is None and {"stored", "queries"} & {*ways} else seen or {}
     out = {}
-    for way, (make_store, make_asked) in sides.items():
-        if only is not None and way != only:
-            continue
-        store, queries = make_store(), make_asked()
+    for way in ways:
+        side = tables.source if way in ("stay", "queries") else tables.target
+        store = seen[way] if way in seen and not tables.by_class else None
+        if store is None:
+            carried = way == "stored"
+            rows = model.for_modality(stored).transform(tables.source[stored]) if carried else side[stored]
+            store = normalize_rows(rows)
+        if way == "queries":
+            queries = normalize_rows(model.for_modality(asked).inverse().transform(tables.target[asked]))
+        else:
+            queries = normalize_rows((tables.source if way == "stay" else tables.target)[asked])
         for task, depth in tasks.items():
             if tables.by_class:
                 assert tables.classes is not None
                 classes = np.arange(len(queries))
                 hits = recall(store[test], queries, tables.classes[test], classes, min(depth, len(queries) - 1))
             else:
-                same = tables.classes if tables.classes is not None else np.arange(tables.n)
                 # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
                 # alone that is no question.
-                alone = stored == asked and way in ("stay", "re-embed")
-                if alone and tables.classes is None:
+                if stored == asked and tables.classes is None and way in ("stay", "re-embed"):
                     continue
-                depth = min(depth, tables.n - 1)
-                hits = recall(queries[test], store, same[test], same, depth, own=test, find_own=tables.classes is None)
+                same = tables.classes if tables.classes is not None else np.arange(tables.n)
+                find_own = tables.classes is None
+                hits = recall(
+                    queries[test], store, same[test], same, min(depth, tables.n - 1), own=test, find_own=find_own
+                )
             out[f"{task}/{way}"] = hits
     return out
 
@@ -180,11 +230,24 @@ def cross_fit(
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     out = Measured()
     pulls: dict[str, np.ndarray] = {}
+    models = []
     for part in range(folds):
-        model = fit_map(tables, fitted, np.flatnonzero(fold != part), parameters)
-        short = fit_map(tables, fitted, np.flatnonzero((fold != part) & (fold != (part + 1) % folds)), parameters)
+        away = [np.flatnonzero(fold != part), np.flatnonzero((fold != part) & (fold != (part + 1) % folds))]
+        models.append([fit_map(tables, fitted, train, parameters) for train in away])
+    # Every stored row through the map of its own fold, which has not seen it.
+    seen: list[Galleries] = [{}, {}]
+    if not tables.by_class:
+        for part in range(folds):
+            rows = np.flatnonzero(of_store == part)
+            for which in (0, 1):
+                for way, vectors in galleries(models[part][which], tables, rows).items():
+                    seen[which].setdefault(way, np.empty((tables.n, vectors.shape[1]), vectors.dtype))[rows] = vectors
+    for part in range(folds):
+        model, short = models[part]
         test = np.flatnonzero(of_store == part)
-        more, less = ({}, {}) if not len(test) else (score(m, tables, test, tasks) for m in (model, short))
+        more, less = (
+            ({}, {}) if not len(test) else (score(models[part][k], tables, test, tasks, seen=seen[k]) for k in (0, 1))
+        )
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
             values[test] = hits.score + ahead * (hits.score - less[name].score)
