@@ -83,44 +83,29 @@ def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters
     return model
 
 
-Galleries = dict[str, np.ndarray]
+def part_seen(model: OrthogonalMap, tables: Tables, rows: np.ndarray) -> np.ndarray:
+    """Return the part of stored rows, scaled to unit norm, that carried queries can meet.
 
-
-def galleries(model: OrthogonalMap, tables: Tables, rows: np.ndarray | slice = _ALL) -> Galleries:
-    """Return what the store looks like through a map, by way, unit rows or parts of them.
+    A carried query is (q − μ_B) Qᵀ + μ_A, so its product with x is that with the projection of x on the directions of Q and
+    μ_A. An anchor lies wholly within them, another row does not: in a gallery anchors would stand in front of the rows they
+    are to be a sample of. Taken through a map not fitted on it, each row shows the part that it would have shown as a stranger.
 
     Parameters
     ----------
     model : OrthogonalMap
-        With means of all modalities.
+        With means of the asked modality.
     tables : Tables
-    rows : ndarray of int or slice
-        Stored rows.
+    rows : ndarray of int
 
     Returns
     -------
-    dict of str to ndarray
-        ``"stored"``: carried rows. ``"queries"``: the part of the source's rows that carried queries can meet. Inner products
-        with these are those with the rows themselves; they let each row be seen by a map that has not been fitted on it.
-        An anchor lies wholly where the map looks, other rows do not, so that in a gallery anchors would stand in front.
+    ndarray, shape (len(rows), d_source)
     """
     store = normalize_rows(tables.source[tables.stored][rows])
-    here = model.for_modality(tables.stored)
-    out = {"stored": normalize_rows(here.transform(tables.source[tables.stored][rows]))}
-    if tables.asked in tables.target:
-        there = model.for_modality(tables.asked)
-        # A carried query is (q − μ_B) Qᵀ + μ_A. Its product with x is that with x Q Qᵀ + what x has along μ_A outside Q.
-        mean, rotation = there.source_mean_, model.rotation_
-        if np.allclose(model.gains_, 1) and rotation.shape[0] <= rotation.shape[1]:
-            out["queries"] = store
-        else:
-            U, s, _ = np.linalg.svd(rotation, full_matrices=False)
-            U = U[:, s > 1e-8]
-            beyond = mean - U @ (U.T @ mean)
-            length = np.linalg.norm(beyond)
-            basis = np.column_stack([U, beyond / length]) if length > 1e-12 else U
-            out["queries"] = (store @ basis) @ basis.T
-    return out
+    there = model.for_modality(tables.asked)
+    directions = np.linalg.svd(np.column_stack([there.rotation_, there.source_mean_]), full_matrices=False)
+    basis = directions[0][:, directions[1] > 1e-8 * directions[1][0]]
+    return (store @ basis) @ basis.T
 
 
 def score(
@@ -129,7 +114,7 @@ def score(
     test: np.ndarray,
     tasks: Mapping[str, int],
     only: str | None = None,
-    seen: Galleries | None = None,
+    seen: np.ndarray | None = None,
 ) -> dict[str, Hits]:
     """Score test rows of the store (or, by row, their queries) under each way to search.
 
@@ -143,8 +128,8 @@ def score(
     tasks : mapping of str to int
     only : str, optional
         Measure this way alone.
-    seen : dict of str to ndarray, optional
-        From :func:`galleries`; by default of this map.
+    seen : ndarray, shape (n, d_source), optional
+        The store as carried queries see it (:func:`part_seen`); by default the unit rows.
 
     Returns
     -------
@@ -157,19 +142,19 @@ def score(
         ways += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
     if only is not None:
         ways = [way for way in ways if way == only]
-    seen = galleries(model, tables) if seen is None and {"stored", "queries"} & {*ways} else seen or {}
     out = {}
     for way in ways:
-        side = tables.source if way in ("stay", "queries") else tables.target
-        store = seen[way] if way in seen and not tables.by_class else None
-        if store is None:
-            carried = way == "stored"
-            rows = model.for_modality(stored).transform(tables.source[stored]) if carried else side[stored]
-            store = normalize_rows(rows)
-        if way == "queries":
-            queries = normalize_rows(model.for_modality(asked).inverse().transform(tables.target[asked]))
+        if way == "stored":
+            store = model.for_modality(stored).transform(tables.source[stored])
         else:
-            queries = normalize_rows((tables.source if way == "stay" else tables.target)[asked])
+            store = (tables.target if way == "re-embed" else tables.source)[stored]
+        if way == "queries":
+            queries = model.for_modality(asked).inverse().transform(tables.target[asked])
+        else:
+            queries = (tables.source if way == "stay" else tables.target)[asked]
+        store, queries = normalize_rows(store), normalize_rows(queries)
+        if way == "queries" and seen is not None:
+            store = seen
         for task, depth in tasks.items():
             if tables.by_class:
                 assert tables.classes is not None
@@ -234,14 +219,14 @@ def cross_fit(
     for part in range(folds):
         away = [np.flatnonzero(fold != part), np.flatnonzero((fold != part) & (fold != (part + 1) % folds))]
         models.append([fit_map(tables, fitted, train, parameters) for train in away])
-    # Every stored row through the map of its own fold, which has not seen it.
-    seen: list[Galleries] = [{}, {}]
-    if not tables.by_class:
-        for part in range(folds):
-            rows = np.flatnonzero(of_store == part)
-            for which in (0, 1):
-                for way, vectors in galleries(models[part][which], tables, rows).items():
-                    seen[which].setdefault(way, np.empty((tables.n, vectors.shape[1]), vectors.dtype))[rows] = vectors
+    seen: list[np.ndarray | None] = [None, None]
+    if not tables.by_class and tables.asked in tables.target:
+        for which in (0, 1):
+            whole = np.empty((tables.n, models[0][0].n_features_in_))
+            for part in range(folds):
+                rows = np.flatnonzero(of_store == part)
+                whole[rows] = part_seen(models[part][which], tables, rows)
+            seen[which] = whole
     for part in range(folds):
         model, short = models[part]
         test = np.flatnonzero(of_store == part)
