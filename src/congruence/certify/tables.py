@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,16 @@ class Tables:
     def n(self) -> int:
         """Rows in the store."""
         return len(self.source[self.stored])
+
+    def take(self, rows: np.ndarray) -> Tables:
+        """Return some items: of both modalities, unless the other one describes classes."""
+        names = [self.stored] if self.by_class else list(self.source)
+        picked = [
+            {name: table[rows] if name in names else table for name, table in side.items()}
+            for side in (self.ids, self.source, self.target)
+        ]
+        classes = None if self.classes is None else self.classes[rows]
+        return replace(self, ids=picked[0], source=picked[1], target=picked[2], classes=classes)
 
     @property
     def by_class(self) -> bool:
