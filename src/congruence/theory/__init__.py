@@ -3,5 +3,16 @@
 from __future__ import annotations
 
 from congruence.theory._base import Bound
+from congruence.theory.probed import Probed, ProbedShare, probed_share, probed_subspace
+from congruence.theory.spanning import Spanning, anchors_needed, sym_spanning
 
-__all__ = ["Bound"]
+__all__ = [
+    "Bound",
+    "Probed",
+    "ProbedShare",
+    "Spanning",
+    "anchors_needed",
+    "probed_share",
+    "probed_subspace",
+    "sym_spanning",
+]
