@@ -5,13 +5,16 @@ from __future__ import annotations
 from congruence.theory._base import Bound
 from congruence.theory.probed import Probed, ProbedShare, probed_share, probed_subspace
 from congruence.theory.spanning import Spanning, anchors_needed, sym_spanning
+from congruence.theory.spanning_constant import Kappa, kappa
 
 __all__ = [
     "Bound",
+    "Kappa",
     "Probed",
     "ProbedShare",
     "Spanning",
     "anchors_needed",
+    "kappa",
     "probed_share",
     "probed_subspace",
     "sym_spanning",
