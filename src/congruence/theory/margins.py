@@ -1,0 +1,308 @@
+"""Will every class prompt find its own class in the other model? (Proposition C.19)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from congruence._arrays import blocks
+from congruence._check import as_matrix, check_width
+from congruence.errors import ParameterError, ShapeError
+from congruence.theory._base import paired_models
+from congruence.theory.probed import probed_subspace
+
+#: A margin smaller than this, times the largest squared norm, could be rounding.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Margins:
+    """What Proposition C.19 says about each class prompt, and what retrieval really does.
+
+    Attributes
+    ----------
+    rank : int
+        Dimension r of U_X, the anchors' span.
+    gamma, eta : float
+        γ and η of Definition C.18: the smallest margin inside U_X, the largest product of the residuals outside it.
+    rho : float
+        The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption C.17); Theorem C.28
+        bounds it.
+    margins, residuals, errors : ndarray, shape (K,)
+        By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩| over all c', where
+        g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
+    offsets : ndarray, shape (K,)
+        By class: the largest gain of another class over c in what Definition C.18 leaves out of γ,
+        max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩. What all classes share cancels here.
+    inside : ndarray, shape (K,)
+        ‖u_c‖.
+    retrieved : ndarray of int, shape (K,)
+        ĉ(y_c) = argmax ⟨Q g(y_c), g̃(y_c')⟩, the class really found.
+    rounding : float
+        A margin below this is taken for none.
+    names : tuple of str, or None
+    """
+
+    rank: int
+    gamma: float
+    eta: float
+    rho: float
+    margins: np.ndarray
+    residuals: np.ndarray
+    errors: np.ndarray
+    offsets: np.ndarray
+    inside: np.ndarray
+    retrieved: np.ndarray
+    rounding: float
+    names: tuple[str, ...] | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether γ > 2η, the condition of the proposition: all classes right, if the assumption holds too."""
+        return self.gamma - 2 * self.eta > self.rounding
+
+    @property
+    def safe(self) -> np.ndarray:
+        """Classes with γ_c > 2η_c: right, if the proposition's assumption holds."""
+        return self._above(2 * self.residuals)
+
+    @property
+    def certified(self) -> np.ndarray:
+        """Classes with γ_c > 2(η_c + s_c): right, whatever the models."""
+        return self._above(2 * (self.residuals + self.errors))
+
+    @property
+    def certified_by_difference(self) -> np.ndarray:
+        """Classes with γ_c > max r(c, c') − r(c, c): right, whatever the models, and never fewer than ``certified``."""
+        return self._above(self.offsets)
+
+    @property
+    def right(self) -> np.ndarray:
+        """Classes that retrieval really finds."""
+        right: np.ndarray = self.retrieved == np.arange(len(self.retrieved))
+        return right
+
+    def _above(self, threshold: np.ndarray) -> np.ndarray:
+        above: np.ndarray = self.margins - threshold > self.rounding
+        return above
+
+    def certified_within(self, rho: float | None = None) -> np.ndarray:
+        """Return the classes with γ_c > 2(η_c + ‖u_c‖ρ): right in any two models whose ‖e‖ is at most ρ.
+
+        Parameters
+        ----------
+        rho : float, optional
+            A bound on ‖e‖, as Theorem C.28 gives; by default the largest measured.
+
+        Returns
+        -------
+        ndarray of bool, shape (K,)
+
+        Raises
+        ------
+        ParameterError
+            ``rho`` below what is measured: it would be no bound.
+        """
+        if rho is None:
+            rho = self.rho
+        if not rho >= self.rho * (1 - 1e-12):
+            raise ParameterError(
+                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it; do raise rho."
+            )
+        return self._above(2 * (self.residuals + self.inside * rho))
+
+    def confusion(self, promised: np.ndarray | None = None) -> dict[str, int]:
+        """Count classes by what was promised and what happened.
+
+        Parameters
+        ----------
+        promised : ndarray of bool, shape (K,), optional
+            By default ``safe``.
+
+        Returns
+        -------
+        dict of str to int
+            Keys "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
+        """
+        promised = self.safe if promised is None else promised
+        return {
+            f"{'safe' if p else 'unsafe'} & {'right' if r else 'wrong'}": int(
+                np.sum((promised == p) & (self.right == r))
+            )
+            for p in (True, False)
+            for r in (True, False)
+        }
+
+    def breaking(self) -> list[str]:
+        """Return the classes with γ_c ≤ 2η_c by name (or number), the worst first."""
+        shortfall = self.margins - 2 * self.residuals
+        worst = [int(c) for c in np.argsort(shortfall, kind="stable") if not self.safe[c]]
+        return [self.names[c] if self.names is not None else str(c) for c in worst]
+
+    def in_words(self) -> str:
+        """Return a sentence or two for a person."""
+        K = len(self.margins)
+        what = (
+            f"γ = {self.gamma:.3g} and η = {self.eta:.3g}: Proposition C.19 "
+            + ("promises every class" if self.holds else "promises nothing for all classes together")
+            + f". Class by class it promises {int(self.safe.sum())} of {K}"
+        )
+        if self.rho > self.rounding:
+            what += (
+                f" if its assumption held, which is off by {self.rho:.3g}; "
+                f"{int(self.certified_by_difference.sum())} are certain whatever the models"
+            )
+        return f"{what}; retrieval finds {int(self.right.sum())}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the summary and the classes as plain data."""
+        return {
+            "rank": self.rank,
+            "gamma": self.gamma,
+            "eta": self.eta,
+            "rho": self.rho,
+            "holds": self.holds,
+            "confusion": self.confusion(),
+            "confusion_certified": self.confusion(self.certified),
+            "confusion_certified_by_difference": self.confusion(self.certified_by_difference),
+            "breaking": self.breaking(),
+            "retrieved": self.retrieved.tolist(),
+            **{name: getattr(self, name).tolist() for name in ("margins", "residuals", "errors", "offsets", "inside")},
+        }
+
+
+def class_margins(
+    F_anchors: Any,
+    G_classes: Any,
+    G_target_classes: Any,
+    Q: Any,
+    *,
+    rank: int | None = None,
+    rtol: float | None = None,
+    names: Sequence[str] | None = None,
+) -> Margins:
+    """Ask of each class prompt whether the map must send it nearest to its own class.
+
+    Parameters
+    ----------
+    F_anchors : array_like, shape (n, d)
+        The other modality's anchors in the source model. Only their span U_X matters.
+    G_classes, G_target_classes : array_like, shapes (K, d) and (K, d_target)
+        One row a class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
+        (mean of unit rows, scaled to unit norm); rows are compared by inner product as they are.
+    Q : array_like, shape (d, d_target)
+        The rotation acting on rows, such as ``OrthogonalMap(spectrum="full").fit(…).rotation_``. Rows orthonormal to
+        10⁻³; the nearest exactly orthonormal one is used.
+    rank, rtol : optional
+        How U_X is cut: see :func:`congruence.theory.probed_subspace`.
+    names : sequence of str, optional
+        Of the classes.
+
+    Returns
+    -------
+    Margins
+
+    Raises
+    ------
+    ParameterError
+        d > d_target, or Q has no orthonormal rows.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+
+    References
+    ----------
+    Gupta et al. (2026), Definition C.18 and Proposition C.19.
+
+    Notes
+    -----
+    With Q written on columns, g = u + w for u in U_X and w orthogonal to it, and g̃ = Q u + e + w̃ for e in QU_X and w̃
+    orthogonal to that, every score is
+
+    ⟨Q g_c, g̃_c'⟩ = ⟨u_c, u_c'⟩ + ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩.
+
+    The proposition supposes e = 0, so the first and the last term remain. For c' ≠ c the first one falls by at least γ_c from c to
+    c', and the last by no less than −2η_c: γ_c > 2η_c makes class c right, and γ > 2η all of them, since γ ≤ γ_c and η ≥ η_c.
+    (The last inequality of the printed proof has its sign turned round; the condition stands.) Real models have e ≠ 0. Then the
+    middle term can cost 2s_c more, and γ_c > 2(η_c + s_c) is enough without any assumption; since
+    s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three count a term in full even if it is the same for every c',
+    as the gap between modalities makes it. Only differences decide: γ_c > max r(c, c') − r(c, c), with r the last two terms, is
+    the least that can be asked of what is left once γ_c is fixed.
+
+    Scores are compared block by block: memory is O(K·d), time O(K²·d).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = class_margins(np.eye(3)[:2], np.eye(3), np.eye(3), np.eye(3))
+    >>> found.gamma, found.eta  # the third class lies outside the span of the anchors
+    (0.0, 1.0)
+    >>> found.safe.tolist(), found.right.tolist()
+    ([True, True, False], [True, True, True])
+    """
+    G, G_target = paired_models(G_classes, G_target_classes, ("G_classes", "G_target_classes"), unit=False, min_rows=2)
+    (K, d), d_target = G.shape, G_target.shape[1]
+    R = _orthonormal(Q, d, d_target)
+    F = as_matrix(F_anchors, "F_anchors")
+    check_width(F.shape[1], d, "class_margins")
+    if names is not None and len(names) != K:
+        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each; do pass a name a row.")
+    basis = probed_subspace(F_anchors, rank=rank, rtol=rtol).basis
+    # Coordinates of u and of Proj g̃ in the basis of U_X and its image: products of those equal products of the vectors.
+    image = basis @ R
+    u, u_target = G @ basis.T, G_target @ image.T
+    error = u_target - u
+    w, w_target = (G - u @ basis) @ R, G_target - u_target @ image
+    carried = G @ R
+    margins, residuals, errors, offsets = (np.empty(K) for _ in range(4))
+    retrieved = np.empty(K, dtype=np.int64)
+    for rows in blocks(K, 3 * 8 * K):
+        own = (np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop))
+        inside, scores = u[rows] @ u.T, carried[rows] @ G_target.T
+        retrieved[rows] = scores.argmax(axis=1)
+        scores -= inside
+        gains = scores - scores[own][:, None]
+        gains[own] = -np.inf
+        offsets[rows] = gains.max(axis=1)
+        kept = inside[own]
+        inside[own] = -np.inf
+        margins[rows] = kept - inside.max(axis=1)
+        residuals[rows] = np.abs(w[rows] @ w_target.T).max(axis=1)
+        errors[rows] = np.abs(u[rows] @ error.T).max(axis=1)
+    return Margins(
+        len(basis),
+        float(margins.min()),
+        float(residuals.max()),
+        float(np.sqrt(np.einsum("ij,ij->i", error, error)).max()),
+        margins,
+        residuals,
+        errors,
+        offsets,
+        np.sqrt(np.einsum("ij,ij->i", u, u)),
+        retrieved,
+        _ROUNDING * float(max(np.einsum("ij,ij->i", side, side).max() for side in (G, G_target))),
+        None if names is None else tuple(map(str, names)),
+    )
+
+
+def _orthonormal(Q: Any, d: int, d_target: int) -> np.ndarray:
+    """Validate Q and return the nearest matrix with exactly orthonormal rows."""
+    R = as_matrix(Q, "Q", allow_zero_rows=True).astype(np.float64)
+    if R.shape != (d, d_target):
+        hint = "do pass its transpose, which acts on rows" if R.shape == (d_target, d) else "do fit it on these models"
+        raise ShapeError(f"Got Q of shape {R.shape}; expected ({d}, {d_target}), the widths of the classes; {hint}.")
+    if d > d_target:
+        raise ParameterError(
+            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since downwards no map is an isometry; "
+            "do exchange source and target."
+        )
+    off = float(np.abs(R @ R.T - np.eye(d)).max())
+    if off > 1e-3:
+        raise ParameterError(
+            f"Got Q whose rows are orthonormal only to {off:.3g}; expected 10⁻³; "
+            "do fit OrthogonalMap(spectrum='full'), whose rotation_ is not damped."
+        )
+    U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
+    return U @ Vt
