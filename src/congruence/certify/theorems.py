@@ -14,17 +14,25 @@ from congruence.theory import (
     Bound,
     KernelAgreement,
     anchor_map,
+    anchors_needed,
+    class_margins,
     gram_agreement,
+    kappa,
     kernel_agreement,
     linear_bound,
     orthogonal_bound,
     polar_rotation,
+    probed_share,
     projected_text_bound,
+    sym_spanning,
     text_bound,
 )
 
 #: Rows of a modality that are looked at, at most.
 _MOST = 2000
+
+#: Largest number of dimensions of the symmetric matrices for which κ is sought: beyond, it takes minutes.
+_MOST_KAPPA = 600
 
 Entry = dict[str, Any]
 
@@ -87,6 +95,8 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int) -> list[En
         agreement = kernel_agreement(F, G, F_other, G_other, relation)
         theorem = {"raw": "Assumption 5.2", "constant": "Thm 5.1", "affine": "Cor. C.6"}[relation]
         entries.append(_agreement(agreement, "image–text similarities", theorem))
+    spanning, constant = _spanning(F, tables.stored, seed)
+    entries.append(spanning)
     try:
         A = anchor_map(G, G_other)
     except InputError:
@@ -100,11 +110,54 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int) -> list[En
         )
     else:
         entries.append(_bound(linear_bound(F, G, F_other, G_other)))
-        entries.append(_bound(orthogonal_bound(F, F_other, A.matrix, float("inf"))))
+        entries.append(_bound(orthogonal_bound(F, F_other, A.matrix, constant)))
     Q = polar_rotation(rotation).rotation
     entries.append(_bound(text_bound(F, G, F_other, G_other, Q)))
     entries.append(_bound(projected_text_bound(F, G, F_other, G_other, Q)))
+    share = probed_share(F, G)
+    entries.append(
+        _entry(
+            "Thm C.16",
+            f"{tables.asked} in the span of the {tables.stored} anchors",
+            f"The {tables.stored} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.asked}'s "
+            "squared length; what lies outside is not determined by them.",
+            {"rank": share.rank, "quantiles": share.quantiles},
+        )
+    )
+    margins = class_margins(F, G, G_other, Q, names=tables.ids[tables.asked][rows[tables.asked]].tolist())
+    breaking = margins.breaking()
+    words = margins.in_words()
+    if breaking:
+        words += f" Hardest to tell apart: {', '.join(breaking[:3])}."
+    numbers = {key: value for key, value in margins.to_dict().items() if not isinstance(value, list)}
+    entries.append(_entry("Prop. C.19", "margins of classes", words, {**numbers, "breaking": breaking}))
     return entries
+
+
+def _spanning(F: np.ndarray, stored: str, seed: int) -> tuple[Entry, float]:
+    """Say whether the anchors span the symmetric matrices, and how firmly."""
+    n, d = F.shape
+    needed = anchors_needed(d)
+    what = f"{stored} anchors that span the symmetric matrices"
+    if n < needed:
+        words = (
+            f"Deriving a rotation from lengths alone takes {needed:,} {stored} anchors in {d} dimensions, and there are {n:,}: Thm 5.5 does not "
+            "apply, and a rotation is assumed, not proved."
+        )
+        return _entry("Def. 5.4", what, words, {"needed": needed, "n": n, "spans": False}), float("inf")
+    spanning = sym_spanning(F)
+    numbers = {"needed": needed, "n": n, "rank": spanning.rank, "spans": spanning.spans}
+    if not spanning.spans or needed > _MOST_KAPPA:
+        words = (
+            f"The {n:,} {stored} anchors span {spanning.rank:,} of the {needed:,} dimensions of the symmetric matrices."
+        )
+        return _entry("Def. 5.4", what, words, numbers), float("inf")
+    constant = kappa(F, seed=seed)
+    words = (
+        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which says how dearly unseen lengths are "
+        f"extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."
+    )
+    return _entry("Def. 5.4", what, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
 
 
 def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, Any] | None = None) -> Entry:
