@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg
 from scipy.special import logsumexp
 
 from congruence._arrays import blocks
@@ -153,8 +154,10 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not rests:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*rests, strict=True))
-    inner = cross_svd(A.T @ B, max_rank=len(rests))
-    return inner.U[:, : inner.rank] @ inner.Vt[: inner.rank], inner.rank
+    # The product AᵀB has as many columns as there are dimensions, but only a direction or two: decompose it in their span.
+    (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
+    inner = cross_svd(ra @ rb.T, max_rank=len(rests))
+    return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
 
 
 def cross_validate(
