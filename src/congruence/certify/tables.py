@@ -97,9 +97,9 @@ def make_tables(
     for modality in names:
         if modality in target:
             pairs = Pairs.join(source[modality], target[modality])
-            ids[modality], left[modality], right[modality] = pairs.ids, pairs.source.vectors, pairs.target.vectors
+            ids[modality], left[modality], right[modality] = pairs.ids, *map(_widened, pairs)
         else:
-            ids[modality], left[modality] = source[modality].ids, source[modality].vectors
+            ids[modality], left[modality] = source[modality].ids, _widened(source[modality].vectors)
     classes = None
     if labels is not None:
         classes = _classes(labels, ids, stored, asked)
@@ -116,6 +116,11 @@ def make_tables(
         )
     dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
     return Tables(ids, left, right, stored, asked, classes, dropped)
+
+
+def _widened(rows: np.ndarray) -> np.ndarray:
+    """Return half precision as single: processors multiply it hundreds of times faster."""
+    return rows.astype(np.float32) if rows.dtype == np.float16 else rows
 
 
 def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
