@@ -251,11 +251,12 @@ def _retention(
 
 def _gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
     steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
+    room = max(0.0, 1.0 - float(curve.at(curve.n)))  # no score exceeds 1
     return [
         {
             "more": more,
-            "score": curve.gain(more),
-            "score_at_most": curve.most(more),
+            "score": min(curve.gain(more), room),
+            "score_at_most": min(curve.most(more), room),
             "cosine": cosine_curve.gain(more),
             "cosine_at_most": cosine_curve.most(more),
         }
@@ -309,7 +310,8 @@ def _judge(
     confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
     headline, reason = _in_words(decision, values, curve, thresholds, task)
     least = min(probed, key=lambda name: probed[name])
-    if decision.action not in ("carry", "queries") and probed[least] < WELL_PROBED:
+    settled = decision.action in ("carry", "queries") or (decision.action == "stay" and "re-embed" in values)
+    if not settled and probed[least] < WELL_PROBED:
         unseen = f"{1 - probed[least]:.0%} of the {least} energy lies where no anchor looked, so {least} anchors would tell most"
         reason = f"{reason[:-1]}; {unseen}."
     return Verdict(decision.action, decision.more, headline, reason, confidence)
