@@ -76,7 +76,7 @@ def _source(resource: Resource) -> dict[str, Any]:
 
 def _row(entry: Entry, fact: dict[str, Any]) -> list[str]:
     # DTD's ten official partitions would fill the line
-    shown = [f"{split} {count:,}" for split, count in list(entry.splits.items())[:4] if not split[-1].isdigit()]
+    shown = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
     return [
         entry.name,
         entry.title,
@@ -89,10 +89,13 @@ def _row(entry: Entry, fact: dict[str, Any]) -> list[str]:
 
 
 def _description(entry: Entry, fact: dict[str, Any]) -> list[tuple[str, str]]:
+    named = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+    numbered = [split for split in entry.splits if split[-1].isdigit()]
     rows = [
         ("name", entry.name),
         ("classes", "" if entry.classes is None else str(entry.classes)),
-        ("splits", "; ".join(f"{split} {count:,}" for split, count in entry.splits.items()) or "one a folder, or all"),
+        ("splits", ", ".join(named) or "one a folder, or all"),
+        ("", f"{numbered[0]} … {numbered[-1]}, {entry.splits[numbered[0]]:,} each" if numbered else ""),
         ("splits by", entry.splits_from),
         ("first template", entry.templates[0]),
         ("templates", str(len(entry.templates))),

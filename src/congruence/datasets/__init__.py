@@ -119,7 +119,7 @@ def download_dataset(name: str, root: str | Path, advance: Callable[[int], objec
     Returns
     -------
     list of str
-        Paths made, below the root; empty if everything was there.
+        Files and folders made; empty if everything was there.
 
     Raises
     ------
@@ -137,13 +137,13 @@ def download_dataset(name: str, root: str | Path, advance: Callable[[int], objec
             f"Got nothing to download for {name}; expected a data set with a source; do name the folder."
         )
     root = Path(root).expanduser()
-    home, found = root / entry.folders[0], entry.locate(root)
+    found = entry.locate(root)
     made = []
     for resource in entry.resources:
-        if found not in (None, home):  # it lies under another name: what is missing goes there too
-            resource = _moved(resource, entry.folders[0], found)
+        if found is not None:  # perhaps under another name: what is missing goes there too
+            resource = _moved(resource, entry.folders[0], found.absolute())
         if install(resource, root, advance):
-            made.append(resource.creates)
+            made.append(str(root / resource.creates))
     return made
 
 

@@ -43,7 +43,7 @@ class ImageDataset(ABC):
     Raises
     ------
     InputError
-        No image, as many ids as labels they are not, a label without a class, or a template without ``{}``.
+        No image, not one label for each id, a label without a class, or a template without ``{}``.
     IdError
         An id occurs twice.
     """
@@ -69,7 +69,7 @@ class ImageDataset(ABC):
         if len(np.unique(self.ids)) < n:
             values, counts = np.unique(self.ids, return_counts=True)
             raise IdError(
-                f"Got the id {values[counts > 1][0]!r} twice in {name}; expected each image once; do drop one."
+                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once; do drop one."
             )
         for template in self.templates:
             if template.count("{}") != 1:

@@ -146,6 +146,10 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
     else:
         with tarfile.open(archive, mode="r:*") as tarred:
             yield _tar_members(tarred, archive)
+            if tarred.fileobj is not None:  # gzip's checksum lies behind what tar reads
+                while tarred.fileobj.read(2**20):
+                    if tarred.fileobj.tell() > 2 * MAX_BYTES:
+                        raise CorruptFileError(f"Got no end of {archive}; expected one; do not trust it.")
 
 
 def _zip_members(zipped: zipfile.ZipFile, archive: Path) -> Iterator[_Member]:

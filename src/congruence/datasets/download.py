@@ -145,20 +145,16 @@ def fetch(resource: Resource, target: str | Path, advance: Callable[[int], objec
             raise FileError(f"Got no file at {target}; expected it in the archive before; do unpack that again.")
         part = target.with_name(target.name + ".part")
         resumed = part.exists() and part.stat().st_size > 0
-        _receive(resource, target, part, advance)
-        try:
-            _verify(resource, part)
-        except CorruptFileError:
-            part.unlink()
-            if not resumed:
-                raise
-            # The beginning may have been of another file: once more from there, and no further.
-            _receive(resource, target, part, advance)
+        # What lay there may be the beginning of another file: then once more from the start, and no further.
+        for last in (False, True) if resumed else (True,):
             try:
+                _receive(resource, target, part, advance)
                 _verify(resource, part)
+                break
             except CorruptFileError:
-                part.unlink()
-                raise
+                part.unlink(missing_ok=True)
+                if last:
+                    raise
         with open(part, "rb") as file:
             os.fsync(file.fileno())
         os.replace(part, target)
@@ -267,7 +263,8 @@ def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[in
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing is left to send, or the file is another: begin again
             part.unlink()
-            return _receive(resource, target, part, advance)
+            _receive(resource, target, part, advance)
+            return
         raise FileError(
             f"Got the answer {error.code} {error.reason} from {url}; expected the file; do {by_hand(resource, target)}."
         ) from error
@@ -279,11 +276,11 @@ def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[in
             f"Got no answer from {url} ({reason}); expected a connection; "
             f"do run this again (it goes on where it stopped), or {by_hand(resource, target)}."
         ) from error
-    if total is not None and done < total:
+    expected = resource.size if total is None else total
+    if expected is not None and done < expected:
         raise FileError(
-            f"Got {done} of {total} bytes from {url}; expected them all; do run this again: it goes on where it stopped."
+            f"Got {done} of {expected} bytes from {url}; expected them all; do run this again: it goes on where it stopped."
         )
-    return None
 
 
 def _range(answer: Any, have: int) -> tuple[int, int | None]:

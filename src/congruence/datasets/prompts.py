@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-_PHOTOS = ("photo", "blurry photo", "black and white photo", "low contrast photo", "high contrast photo", "bad photo")
-
-_CIFAR100 = tuple(
-    f"a {photo} of {article} {size}{{}}."
-    for article in ("a", "the")
-    for photo, size in (*((photo, "") for photo in (*_PHOTOS, "good photo")), ("photo", "small "), ("photo", "big "))
+_SHOTS = (
+    "a photo of {a} {}.",
+    "a blurry photo of {a} {}.",
+    "a black and white photo of {a} {}.",
+    "a low contrast photo of {a} {}.",
+    "a high contrast photo of {a} {}.",
+    "a bad photo of {a} {}.",
+    "a good photo of {a} {}.",
+    "a photo of {a} small {}.",
+    "a photo of {a} big {}.",
 )
 
 # The CLIP repository has "a embroidered" and "a origami"; Table 2 does not.
@@ -51,7 +55,7 @@ _CALTECH101 = (
 #: Templates by data set, in the order of Table 2. ``folder`` has the one that CLIP and its successors begin with.
 TEMPLATES: dict[str, tuple[str, ...]] = {
     "pets": ("a photo of a {}, a type of pet.",),
-    "cifar100": _CIFAR100,
+    "cifar100": tuple(shot.replace("{a}", article) for article in ("a", "the") for shot in _SHOTS),
     "caltech101": _CALTECH101,
     "stl10": ("a photo of a {}.", "a photo of the {}."),
     "dtd": tuple(
