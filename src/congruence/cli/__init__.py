@@ -10,7 +10,20 @@ import sys
 
 import typer
 
-from congruence.cli import certify, demo, evaluate, export, fit, inspect, match, report, shift, similarity, transform
+from congruence.cli import (
+    certify,
+    datasets,
+    demo,
+    evaluate,
+    export,
+    fit,
+    inspect,
+    match,
+    report,
+    shift,
+    similarity,
+    transform,
+)
 
 app = typer.Typer(
     name="congruence",
@@ -30,6 +43,7 @@ app.command("similarity")(similarity.command)
 app.command("match")(match.command)
 app.command("shift")(shift.command)
 app.command("report")(report.command)
+app.command("datasets")(datasets.command)
 app.command("demo")(demo.command)
 
 

@@ -1,6 +1,170 @@
-"""Data to begin with: the bundled sample, and the file format that ``congruence report`` reads."""
+"""Data to begin with: the bundled sample, the file format of reports, and the paper's image data sets."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from congruence._check import check_choice
+from congruence.datasets._base import Entry, ImageDataset
 from congruence.datasets.bundle import KINDS, Bundle, read_bundle, write_bundle
+from congruence.datasets.caltech101 import ENTRY as _CALTECH101
+from congruence.datasets.cifar100 import ENTRY as _CIFAR100
+from congruence.datasets.download import Resource, install
+from congruence.datasets.dtd import ENTRY as _DTD
+from congruence.datasets.folder import ENTRY as _FOLDER
+from congruence.datasets.pets import ENTRY as _PETS
 from congruence.datasets.sample import SAMPLE_PATH, SAMPLE_SHA256, load_sample
+from congruence.datasets.stl10 import ENTRY as _STL10
+from congruence.datasets.sugarcrepe import SugarCrepe, load_sugarcrepe
+from congruence.errors import CorruptFileError, FileError, ParameterError
 
-__all__ = ["KINDS", "SAMPLE_PATH", "SAMPLE_SHA256", "Bundle", "load_sample", "read_bundle", "write_bundle"]
+__all__ = [
+    "DATASETS",
+    "KINDS",
+    "SAMPLE_PATH",
+    "SAMPLE_SHA256",
+    "Bundle",
+    "Entry",
+    "ImageDataset",
+    "SugarCrepe",
+    "download_dataset",
+    "load_sample",
+    "load_sugarcrepe",
+    "open_dataset",
+    "read_bundle",
+    "write_bundle",
+]
+
+#: Every image data set, by the name that commands and :func:`open_dataset` use.
+DATASETS: dict[str, Entry] = {entry.name: entry for entry in (_PETS, _CIFAR100, _CALTECH101, _STL10, _DTD, _FOLDER)}
+
+
+def open_dataset(
+    name: str, root: str | Path, split: str = "test", download: bool = False, *, complete: bool = True
+) -> ImageDataset:
+    """Open one split of a labelled image data set.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`DATASETS`.
+    root : path-like
+        The folder of the data set, or one that holds it under a name that CoOp or torchvision gives it.
+    split : str, default="test"
+        The paper's are ``train``, ``val`` (where there is one) and ``test``; ``congruence datasets NAME`` lists all.
+        For ``folder``: a folder in the root, or ``all`` if the class folders lie in the root itself.
+    download : bool, default=False
+        Fetch what is missing first, as :func:`download_dataset`.
+    complete : bool, default=True
+        Refuse a split that does not have the published number of images and classes; False for a part of it.
+
+    Returns
+    -------
+    ImageDataset
+
+    Raises
+    ------
+    ParameterError
+        Unknown data set or split; the message lists the known ones.
+    FileError
+        Not found; the message says what to put where.
+    CorruptFileError
+        Damaged, or not complete.
+
+    References
+    ----------
+    Gupta et al. (2026), appendix D.3, Tables 1 and 2.
+
+    Examples
+    --------
+    >>> from congruence.datasets import DATASETS
+    >>> sorted(DATASETS)
+    ['caltech101', 'cifar100', 'dtd', 'folder', 'pets', 'stl10']
+    >>> DATASETS["pets"].templates
+    ('a photo of a {}, a type of pet.',)
+    """
+    entry = DATASETS[check_choice(name, DATASETS, "data set")]
+    entry.check_split(split)
+    if download:
+        download_dataset(name, root)
+    folder = entry.locate(root)
+    if folder is None:
+        raise FileError(_missing(entry, Path(root)))
+    data = entry.open(folder, split)
+    published = (entry.splits.get(split), entry.classes)
+    if complete and entry.splits and (len(data), len(data.classes)) != published:
+        raise CorruptFileError(
+            f"Got {len(data)} images of {len(data.classes)} classes in {name}, {split}, at {folder}; "
+            f"expected {published[0]} of {published[1]}; do extract the archive again, or pass complete=False for a part."
+        )
+    return data
+
+
+def download_dataset(name: str, root: str | Path, advance: Callable[[int], object] | None = None) -> list[str]:
+    """Download what is missing of a data set, verify and unpack it.
+
+    Interrupted downloads go on where they stopped. An archive that is already in its place is verified and unpacked
+    without a network.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`DATASETS`.
+    root : path-like
+    advance : callable, optional
+        Told the number of bytes of each block that arrives.
+
+    Returns
+    -------
+    list of str
+        Files and folders made; empty if everything was there.
+
+    Raises
+    ------
+    ParameterError
+        Unknown, or nothing that could be downloaded.
+    FileError
+        No answer; the message says what to put where by hand.
+    CorruptFileError
+        A file is not the published one.
+    StorageError
+    """
+    entry = DATASETS[check_choice(name, DATASETS, "data set")]
+    if not entry.resources:
+        raise ParameterError(
+            f"Got nothing to download for {name}; expected a data set with a source; do name the folder."
+        )
+    root = Path(root).expanduser()
+    found = entry.locate(root)
+    made = []
+    for resource in entry.resources:
+        if found is not None:  # perhaps under another name: what is missing goes there too
+            resource = _moved(resource, entry.folders[0], found.absolute())
+        if install(resource, root, advance):
+            made.append(str(root / resource.creates))
+    return made
+
+
+def _moved(resource: Resource, name: str, folder: Path) -> Resource:
+    """Let a resource go to ``folder`` instead of the folder ``name`` below the root."""
+
+    def moved(path: str) -> str:
+        return str(folder / Path(path).relative_to(name)) if Path(path).is_relative_to(name) else path
+
+    into = None if resource.into is None else moved(resource.into)
+    return replace(resource, path=moved(resource.path), creates=moved(resource.creates), into=into)
+
+
+def _missing(entry: Entry, root: Path) -> str:
+    """Say what to put where."""
+    if not entry.resources:
+        return f"Got no folder {root}; expected one with a folder for each class; do check the path."
+    folder = root / entry.folders[0]
+    files = " and ".join(f"{Path(r.path).name} from {r.url}" for r in entry.resources if r.url is not None)
+    return (
+        f"Got no {entry.title} in {root}; expected {', '.join(entry.markers[0])} in it or in {folder}; "
+        f"do run congruence datasets {entry.name} --root {root} --download, "
+        f"or unpack {files}."
+    )

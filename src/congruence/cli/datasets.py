@@ -1,0 +1,113 @@
+"""``congruence datasets``: which image data sets are known, which are here, and how to get the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from congruence.datasets import Entry
+    from congruence.datasets.download import Resource
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="One data set; all by default.")] = None,
+    root: Annotated[str, typer.Option(help="Where they are, each in a folder of its own.")] = "data",
+    download: Annotated[bool, typer.Option("--download", help="Fetch what is missing, verify and unpack it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """List the known image data sets, or describe and download one."""
+    from congruence._check import check_choice
+    from congruence.cli._base import print_json, print_table, progress
+    from congruence.datasets import DATASETS, download_dataset
+    from congruence.errors import ParameterError
+
+    if name is None:
+        if download:
+            raise ParameterError("Got --download without a data set; expected one; do write congruence datasets NAME.")
+        facts = [_facts(entry, root) for entry in DATASETS.values()]
+        if as_json:
+            print_json({"root": root, "datasets": facts})
+            return
+        print_table(
+            f"image data sets, looked for in {root}",
+            ["name", "data set", "classes", "templates", "images by split", "download", "found"],
+            [_row(entry, fact) for entry, fact in zip(DATASETS.values(), facts, strict=True)],
+        )
+        return
+    entry = DATASETS[check_choice(name, DATASETS, "data set")]
+    made: list[str] = []
+    if download:
+        with progress(f"downloading {name}", sum(r.size or 0 for r in entry.resources), as_json) as advance:
+            made = download_dataset(name, root, advance)
+    fact = {**_facts(entry, root), "made": made}
+    if as_json:
+        print_json({"root": root, **fact})
+        return
+    print_table(entry.title, ["", ""], [[key, text] for key, text in _description(entry, fact) if text])
+
+
+def _facts(entry: Entry, root: str) -> dict[str, Any]:
+    """Describe a data set as plain data."""
+    folder = entry.locate(root) if entry.resources else None
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "classes": entry.classes,
+        "templates": list(entry.templates),
+        "splits": dict(entry.splits),
+        "splits_from": entry.splits_from,
+        "download": [_source(resource) for resource in entry.resources],
+        "bytes": sum(resource.size or 0 for resource in entry.resources),
+        "found": None if folder is None else str(folder),
+    }
+
+
+def _source(resource: Resource) -> dict[str, Any]:
+    return {
+        "url": resource.url,
+        "path": resource.path,
+        "bytes": resource.size,
+        "sha256": resource.sha256,
+        "md5": resource.md5,
+    }
+
+
+def _row(entry: Entry, fact: dict[str, Any]) -> list[str]:
+    # DTD's ten official partitions would fill the line
+    shown = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+    return [
+        entry.name,
+        entry.title,
+        "" if entry.classes is None else str(entry.classes),
+        str(len(entry.templates)),
+        ", ".join(shown) or "any",
+        f"{fact['bytes'] / 1e6:,.0f} MB" if fact["bytes"] else "",
+        fact["found"] or ("no" if entry.resources else ""),
+    ]
+
+
+def _description(entry: Entry, fact: dict[str, Any]) -> list[tuple[str, str]]:
+    named = [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
+    numbered = [split for split in entry.splits if split[-1].isdigit()]
+    rows = [
+        ("name", entry.name),
+        ("classes", "" if entry.classes is None else str(entry.classes)),
+        ("splits", ", ".join(named) or "one a folder, or all"),
+        ("", f"{numbered[0]} … {numbered[-1]}, {entry.splits[numbered[0]]:,} each" if numbered else ""),
+        ("splits by", entry.splits_from),
+        ("first template", entry.templates[0]),
+        ("templates", str(len(entry.templates))),
+        ("found", fact["found"] or ("no" if entry.resources else "")),
+        ("made", ", ".join(fact["made"])),
+    ]
+    for source in fact["download"]:
+        checksum = source["sha256"] or source["md5"]
+        rows += [
+            ("download", source["url"]),
+            ("  to", source["path"]),
+            ("  bytes", "not published" if source["bytes"] is None else str(source["bytes"])),
+            ("  checksum", checksum or "not published: that of the first download is recorded"),
+        ]
+    return rows

@@ -1,0 +1,294 @@
+"""What every labelled image data set offers, and how one is described in the table."""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice, name_rows
+from congruence._extras import require
+from congruence.datasets.download import Resource
+from congruence.errors import CorruptFileError, FileError, IdError, InputError, ParameterError
+
+#: What Pillow raises about files that are no image, or half of one.
+_NO_IMAGE = (OSError, ValueError, SyntaxError, EOFError, LookupError, ArithmeticError, struct.error)
+
+
+class ImageDataset(ABC):
+    """One split of a labelled image data set, read where it lies.
+
+    Parameters
+    ----------
+    name, split : str
+    classes : sequence of str
+        Name of each class, by label.
+    templates : sequence of str
+        Prompts with ``{}`` where the class name goes.
+    ids : sequence of str
+        One an image, without repetition.
+    labels : array_like of int, shape (n,)
+        From 0 to ``len(classes) − 1``.
+
+    Attributes
+    ----------
+    ids : ndarray of str, shape (n,)
+    labels : ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    InputError
+        No image, not one label for each id, a label without a class, or a template without ``{}``.
+    IdError
+        An id occurs twice.
+    """
+
+    def __init__(
+        self, name: str, split: str, classes: Sequence[str], templates: Sequence[str], ids: Sequence[str], labels: Any
+    ) -> None:
+        self.name, self.split = name, split
+        self.classes, self.templates = tuple(classes), tuple(templates)
+        self.ids = np.array(ids, dtype=str)
+        self.labels = np.array(labels, dtype=np.int64)
+        n = len(self.ids)
+        if n == 0 or self.labels.shape != (n,):
+            raise InputError(
+                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label an image; do check the list."
+            )
+        odd = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
+        if odd.size:
+            raise InputError(
+                f"Got label {self.labels[odd[0]]} in {name} (ids {name_rows(odd, self.ids)}); expected 0 to "
+                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes; do correct the list."
+            )
+        if len(np.unique(self.ids)) < n:
+            values, counts = np.unique(self.ids, return_counts=True)
+            raise IdError(
+                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once; do drop one."
+            )
+        for template in self.templates:
+            if template.count("{}") != 1:
+                raise InputError(f"Got the template {template!r}; expected one {{}} for the class name; do correct it.")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.split!r}, {len(self)} images, {len(self.classes)} classes)"
+
+    def image(self, i: int) -> Any:
+        """Open one image.
+
+        Parameters
+        ----------
+        i : int
+            0 to ``len(self) − 1``.
+
+        Returns
+        -------
+        PIL.Image.Image
+            In RGB, as stored: neither resized nor turned by its EXIF data, as the encoders of the paper take it.
+
+        Raises
+        ------
+        ParameterError
+            No such image.
+        FileError, CorruptFileError
+            The file is gone, or no image (the message names it).
+        MissingExtraError
+            Pillow is not installed (extra ``images``).
+        """
+        if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
+            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}; do count from 0.")
+        return self._image(int(i))
+
+    @abstractmethod
+    def _image(self, i: int) -> Any:
+        """Open image ``i``, which exists."""
+
+    def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
+        """Write out the texts of all classes.
+
+        Class by class, so that their embeddings, reshaped to (classes, templates, d), are what
+        :func:`congruence.metrics.ensemble_prompts` averages into prototypes (eq. 6). Fits on text take each prompt as
+        a row of its own.
+
+        Parameters
+        ----------
+        single : bool, default=False
+            The first template only, as under the paper's Table 2: "we use a single template per class for evaluation".
+
+        Returns
+        -------
+        list of (int, int, str)
+            Class, template, text.
+
+        References
+        ----------
+        Gupta et al. (2026), appendix D.3.2, Table 2 and eq. (6).
+        """
+        templates = self.templates[:1] if single else self.templates
+        return [
+            (c, t, template.replace("{}", name))
+            for c, name in enumerate(self.classes)
+            for t, template in enumerate(templates)
+        ]
+
+
+class ImageFiles(ImageDataset):
+    """A data set whose images are files.
+
+    Parameters
+    ----------
+    name, split, classes, templates, ids, labels
+        As of :class:`ImageDataset`.
+    folder : path-like
+        The ids are paths below it.
+
+    Raises
+    ------
+    FileError
+        Images of the list are missing (the message counts them).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        classes: Sequence[str],
+        templates: Sequence[str],
+        ids: Sequence[str],
+        labels: Any,
+        folder: str | Path,
+    ) -> None:
+        super().__init__(name, split, classes, templates, ids, labels)
+        self.folder = Path(folder)
+        missing = [i for i in self.ids.tolist() if not (self.folder / i).is_file()]
+        if missing:
+            raise FileError(
+                f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is {missing[0]}); "
+                "expected all that are listed; do extract the archive again."
+            )
+
+    def path(self, i: int) -> Path:
+        """Return where image ``i`` lies."""
+        return self.folder / str(self.ids[i])
+
+    def _image(self, i: int) -> Any:
+        pillow = require("PIL.Image", extra="images")
+        path = self.path(i)
+        if not path.is_file():
+            raise FileError(f"Got no image at {path}; expected it since the data set was opened; do put it back.")
+        try:
+            with pillow.open(path) as file:
+                return file.convert("RGB")
+        except (*_NO_IMAGE, pillow.DecompressionBombError) as error:
+            raise CorruptFileError(
+                f"Got no readable image in {path} ({error}); expected a whole one; do extract or copy it again."
+            ) from error
+
+
+class ImagePixels(ImageDataset):
+    """A data set whose images are records of one binary file, mapped into memory.
+
+    Parameters
+    ----------
+    name, split, classes, templates, ids, labels
+        As of :class:`ImageDataset`.
+    pixels : ndarray of uint8, shape (n, height, width, 3)
+        May be a view of a memory map in any order of axes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        classes: Sequence[str],
+        templates: Sequence[str],
+        ids: Sequence[str],
+        labels: Any,
+        pixels: np.ndarray,
+    ) -> None:
+        super().__init__(name, split, classes, templates, ids, labels)
+        self._pixels = pixels
+
+    def _image(self, i: int) -> Any:
+        return require("PIL.Image", extra="images").fromarray(np.ascontiguousarray(self._pixels[i]))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the table knows about a data set.
+
+    Attributes
+    ----------
+    name, title : str
+    classes : int or None
+        How many; None where any number will do.
+    splits : mapping of str to int
+        Images in each; empty where any name will do.
+    templates : tuple of str
+    folders : tuple of str
+        Where it may lie below a root, the first being where a download goes; the root itself is tried last.
+    markers : tuple of tuple of str
+        Files that tell it apart: all of one of these groups.
+    open : callable
+        ``open(folder, split)`` gives the data set.
+    resources : tuple of Resource
+        What a download fetches, in this order.
+    splits_from : str
+        Who drew the splits.
+    """
+
+    name: str
+    title: str
+    classes: int | None
+    splits: Mapping[str, int]
+    templates: tuple[str, ...]
+    folders: tuple[str, ...]
+    markers: tuple[tuple[str, ...], ...]
+    open: Callable[[Path, str], ImageDataset]
+    resources: tuple[Resource, ...] = ()
+    splits_from: str = ""
+
+    def locate(self, root: str | Path) -> Path | None:
+        """Return the folder below ``root`` (or ``root`` itself) that holds this data set, or None."""
+        root = Path(root).expanduser()
+        for folder in (*(root / name for name in self.folders), root):
+            if any(all((folder / name).exists() for name in group) for group in self.markers):
+                return folder
+        return None
+
+    def check_split(self, split: str) -> str:
+        """Return the split if there is one of this name.
+
+        Raises
+        ------
+        ParameterError
+            The message lists the splits.
+        """
+        return check_choice(split, self.splits, "split") if self.splits else split
+
+
+def read_lines(path: Path, what: str) -> list[str]:
+    """Return the lines of a small text file that are not empty.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    """
+    if not path.is_file():
+        raise FileError(f"Got no file at {path}; expected {what}; do extract the archive there.")
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"Got no text in {path}; expected {what}; do extract the archive again.") from error
+    lines = [line for line in lines if line]
+    if not lines:
+        raise CorruptFileError(f"Got an empty file at {path}; expected {what}; do extract the archive again.")
+    return lines

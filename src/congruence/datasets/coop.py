@@ -1,0 +1,133 @@
+"""The splits of the CoOp repository: ``{"train": [[path, label, class name], …], "val": …, "test": …}``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from congruence.datasets._base import ImageFiles
+from congruence.datasets.download import Resource, check_recorded
+from congruence.datasets.prompts import TEMPLATES
+from congruence.errors import CorruptFileError, FileError
+
+#: The three splits of every such file.
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class CoopSplits:
+    """A split file, read and checked.
+
+    Attributes
+    ----------
+    classes : tuple of str
+        By label; underscores are spaces, as CoOp writes them in prompts.
+    items : dict of str to list of (str, int)
+        By split: path below the image folder, and label.
+    """
+
+    classes: tuple[str, ...]
+    items: dict[str, list[tuple[str, int]]]
+
+
+def coop_resource(file: str, drive_id: str, folder: str) -> Resource:
+    """Describe a split file: it lies on Google Drive, and nobody publishes its checksum."""
+    return Resource(
+        url=f"https://drive.google.com/uc?export=download&id={drive_id}",
+        path=f"{folder}/{file}",
+        creates=f"{folder}/{file}",
+        check=read_coop,
+    )
+
+
+def read_coop(path: str | Path) -> CoopSplits:
+    """Read a split file of CoOp.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    CoopSplits
+
+    Raises
+    ------
+    CorruptFileError
+        No such JSON, a path that leaves its folder, an image in two splits, labels that do not run from 0 without
+        gaps, or a label with two names.
+
+    References
+    ----------
+    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models", whose repository draws and distributes them.
+    """
+
+    def damaged(what: str) -> CorruptFileError:
+        return CorruptFileError(
+            f"Got {what} in {path}; expected a split file of CoOp, {{'train': [[path, label, class], …], 'val', 'test'}}; "
+            "do download it again."
+        )
+
+    try:
+        data: Any = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"no JSON ({error})") from error
+    if not isinstance(data, dict) or not all(isinstance(data.get(split), list) for split in SPLITS):
+        raise damaged("no lists train, val and test")
+    names: dict[int, str] = {}
+    seen: dict[str, str] = {}
+    items: dict[str, list[tuple[str, int]]] = {}
+    for split in SPLITS:
+        items[split] = []
+        for row in data[split]:
+            if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
+                raise damaged(f"the entry {row!r} under {split}")
+            file, label, name = row
+            parts = PurePosixPath(file).parts
+            if not parts or file.startswith("/") or ".." in parts or "\\" in file or ":" in parts[0]:
+                raise damaged(f"the path {file!r}, which leaves the folder of images,")
+            if file in seen:
+                raise damaged(f"{file} under {seen[file]} and again under {split}")
+            if names.setdefault(label, name) != name:
+                raise damaged(f"two names of label {label}, {names[label]} and {name},")
+            seen[file] = split
+            items[split].append((file, label))
+    if sorted(names) != list(range(len(names))) or not names:
+        raise damaged(f"labels that do not run from 0 to {len(names) - 1}")
+    return CoopSplits(tuple(names[label].replace("_", " ") for label in range(len(names))), items)
+
+
+def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> ImageFiles:
+    """Open one split of a CoOp split file.
+
+    Parameters
+    ----------
+    name, split : str
+    file : Path
+        The split file.
+    images : Path
+        The folder its paths begin in.
+    instead : str
+        What to ask for without a split file, for the message.
+
+    Returns
+    -------
+    ImageFiles
+
+    Raises
+    ------
+    FileError, CorruptFileError
+        The split file or images are missing, or it changed since it was downloaded.
+    """
+    if not file.is_file():
+        raise FileError(
+            f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} comes from; "
+            f"do download it (congruence datasets {name} --download, or by hand from the links in CoOp's DATASETS.md, "
+            f"github.com/KaiyangZhou/CoOp), or ask for {instead}."
+        )
+    check_recorded(file)
+    found = read_coop(file)
+    ids, labels = zip(*found.items[split], strict=True) if found.items[split] else ((), ())
+    return ImageFiles(name, split, found.classes, TEMPLATES[name], ids, labels, images)

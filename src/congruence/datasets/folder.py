@@ -1,0 +1,105 @@
+"""Any folder of classes: ``root/<split>/<class>/*``, or ``root/<class>/*`` as the split ``all``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from congruence.datasets._base import Entry, ImageFiles
+from congruence.datasets.prompts import TEMPLATES
+from congruence.errors import FileError, ParameterError
+
+#: Suffixes of what counts as an image.
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+def list_classes(
+    folder: Path, root: Path, *, leave_out: frozenset[str] = frozenset()
+) -> tuple[list[str], list[str], list[int]]:
+    """List the images below each class folder, in the order of their names.
+
+    Parameters
+    ----------
+    folder : Path
+        Whose folders are the classes; hidden ones are none.
+    root : Path
+        What the ids are relative to.
+    leave_out : frozenset of str
+        Folders that are no class.
+
+    Returns
+    -------
+    names : list of str
+    ids : list of str
+    labels : list of int
+
+    Raises
+    ------
+    FileError
+        No folder, or one without an image.
+    """
+    if not folder.is_dir():
+        raise FileError(f"Got no folder {folder}; expected one with a folder for each class; do check the path.")
+    names = sorted(
+        p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name not in leave_out
+    )
+    if not names:
+        raise FileError(f"Got no folders in {folder}; expected one for each class; do sort the images into folders.")
+    ids: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        before = len(ids)
+        for where, inner, files in os.walk(folder / name):
+            inner.sort()
+            for file in sorted(files):
+                if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
+                    ids.append((Path(where) / file).relative_to(root).as_posix())
+        if len(ids) == before:
+            raise FileError(
+                f"Got no image in {folder / name}; expected some in each class folder; do remove the folder."
+            )
+        labels += [label] * (len(ids) - before)
+    return names, ids, labels
+
+
+def open_folder(folder: Path, split: str) -> ImageFiles:
+    """Open a folder of class folders; the classes are named after them.
+
+    Parameters
+    ----------
+    folder : Path
+    split : str
+        A folder in it that holds the class folders; ``all`` if they lie in ``folder`` itself.
+
+    Returns
+    -------
+    ImageFiles
+
+    Raises
+    ------
+    ParameterError
+        The split is no plain name.
+    FileError
+    """
+    if not split or split in (".", "..") or "/" in split or "\\" in split:
+        raise ParameterError(f"Got split={split!r}; expected the name of a folder, or 'all'; do choose one.")
+    home = folder if split == "all" else folder / split
+    if not home.is_dir():
+        raise FileError(
+            f"Got no folder {home}; expected the split {split!r} with a folder for each class; "
+            "do make it, or ask for the split 'all' if the class folders lie in the root itself."
+        )
+    names, ids, labels = list_classes(home, folder)
+    return ImageFiles("folder", split, [n.replace("_", " ") for n in names], TEMPLATES["folder"], ids, labels, folder)
+
+
+ENTRY = Entry(
+    name="folder",
+    title="any folder of class folders",
+    classes=None,
+    splits={},
+    templates=TEMPLATES["folder"],
+    folders=(),
+    markers=((".",),),
+    open=open_folder,
+)

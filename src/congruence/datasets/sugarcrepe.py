@@ -1,0 +1,169 @@
+"""SugarCrepe: images with a caption and one that is wrong in a detail (Hsieh et al., 2023), which JAM is trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence.splits import Split
+
+#: The seven kinds of wrong captions; each is a JSON file.
+CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
+
+_FIELDS = ("filename", "caption", "negative_caption")
+
+
+@dataclass(frozen=True)
+class SugarCrepe:
+    """Items of SugarCrepe; many share an image.
+
+    Attributes
+    ----------
+    ids : ndarray of str, shape (n,)
+        ``category/key``. Keys are those of the files; ``swap_obj`` skips some.
+    categories : ndarray of str, shape (n,)
+        One of :data:`CATEGORIES`.
+    filenames : ndarray of str, shape (n,)
+        Images of COCO's ``val2017``, which are not part of SugarCrepe.
+    captions, negative_captions : ndarray of str, shape (n,)
+    """
+
+    ids: np.ndarray
+    categories: np.ndarray
+    filenames: np.ndarray
+    captions: np.ndarray
+    negative_captions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def images(self) -> np.ndarray:
+        """The distinct file names, sorted."""
+        return np.unique(self.filenames)
+
+    def take(self, rows: Any) -> SugarCrepe:
+        """Return some of the items.
+
+        Parameters
+        ----------
+        rows : ndarray of bool, shape (n,), or of int, shape (m,)
+
+        Returns
+        -------
+        SugarCrepe
+        """
+        return SugarCrepe(
+            self.ids[rows],
+            self.categories[rows],
+            self.filenames[rows],
+            self.captions[rows],
+            self.negative_captions[rows],
+        )
+
+    def split_by_image(self, train: float = 0.7, seed: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
+        """Divide the items so that no image is on both sides.
+
+        Dividing the items themselves would put captions of most images on both sides. For JAM's 70–15–15 divide twice:
+        ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test = rest.split_by_image(0.5, seed)``.
+
+        Parameters
+        ----------
+        train : float, default=0.7
+            Share of the *images* on the first side.
+        seed : int, default=0
+
+        Returns
+        -------
+        train, rest : SugarCrepe
+
+        Raises
+        ------
+        ParameterError
+            The share is not between 0 and 1, or one side would be empty.
+        TooFewAnchorsError
+            Fewer than two images would be left to train on.
+
+        References
+        ----------
+        Yoon, Yue and Kim (2025), section 5 and appendix, for the shares.
+        """
+        if not isinstance(train, (int, float)) or not 0 < train < 1:
+            raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1; do correct it.")
+        images = self.images
+        rest = len(images) - round(train * len(images))
+        if not 0 < rest < len(images):
+            raise ParameterError(
+                f"Got train={train!r} of {len(images)} images; expected some on both sides; do choose another share."
+            )
+        rule = Split.choose(images, rest, seed)
+        away = np.isin(self.filenames, images[rule.held_out(images)])
+        return self.take(~away), self.take(away)
+
+
+def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) -> SugarCrepe:
+    """Read the annotation files of SugarCrepe.
+
+    Parameters
+    ----------
+    folder : path-like
+        With ``add_att.json``, ``add_obj.json``, …, as in the folder ``data`` of github.com/RAIVNLab/sugar-crepe.
+    categories : sequence of str
+        Which to read; all seven by default.
+
+    Returns
+    -------
+    SugarCrepe
+        7,511 items over 1,560 images, if the files are whole.
+
+    Raises
+    ------
+    ParameterError
+        An unknown category; the message lists the seven.
+    FileError, CorruptFileError
+        A file is missing, or no such JSON.
+
+    References
+    ----------
+    Hsieh et al. (2023), "SugarCrepe: Fixing hackable benchmarks for vision-language compositionality".
+    """
+    folder = Path(folder).expanduser()
+    if isinstance(categories, str) or not categories:
+        raise ParameterError(f"Got categories={categories!r}; expected a list of some; do write ['swap_att'].")
+    rows: list[tuple[str, ...]] = []
+    for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
+        path = folder / f"{category}.json"
+        if not path.is_file():
+            raise FileError(
+                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe; "
+                "do take them from the folder data of github.com/RAIVNLab/sugar-crepe."
+            )
+        rows += _read(path, category)
+    return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
+
+
+def _read(path: Path, category: str) -> list[tuple[str, ...]]:
+    def damaged(what: str) -> CorruptFileError:
+        return CorruptFileError(
+            f"Got {what} in {path}; expected key → filename, caption, negative_caption; do download it again."
+        )
+
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"no JSON ({error})") from error
+    if not isinstance(data, dict) or not data:
+        raise damaged("no items")
+    rows = []
+    for key, item in data.items():
+        if not isinstance(item, dict) or not all(isinstance(item.get(f), str) and item[f].strip() for f in _FIELDS):
+            raise damaged(f"the item {key!r} without all of its texts")
+        rows.append((f"{category}/{key}", category, *(item[field] for field in _FIELDS)))
+    return rows
