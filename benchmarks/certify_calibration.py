@@ -22,7 +22,7 @@ from congruence.certify.trial import cosines, fit_map, score, tasks_of
 from congruence.certify.verdict import decide, with_known
 from congruence.synthetic import upgrade_problem
 
-POPULATION = 12_000
+POPULATION = 6000
 POOL = 2000
 NEAR = 0.02
 KINDS = ("pairs", "classes", "one modality")
