@@ -42,6 +42,7 @@ _MODULES = (
     "embeddings",
     "errors",
     "evaluate",
+    "experiments",
     "fitting",
     "integrations",
     "layers",

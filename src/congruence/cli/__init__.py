@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from congruence.cli import demo, evaluate, export, fit, inspect, match, report, shift, similarity, transform
+from congruence.cli import demo, evaluate, export, fit, inspect, match, report, reproduce, shift, similarity, transform
 
 app = typer.Typer(
     name="congruence",
@@ -29,6 +29,7 @@ app.command("similarity")(similarity.command)
 app.command("match")(match.command)
 app.command("shift")(shift.command)
 app.command("report")(report.command)
+app.command("reproduce")(reproduce.command)
 app.command("demo")(demo.command)
 
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from congruence.experiments.config import CONFIGS, PARAMETERS, STAND_INS, Config, config_names, load_config, parse_config
+from congruence.experiments.config import (
+    CONFIGS,
+    PARAMETERS,
+    STAND_INS,
+    Config,
+    config_names,
+    load_config,
+    parse_config,
+)
 from congruence.experiments.data import Collection, Model
 from congruence.experiments.encoding import MODELS, open_models, resolve_models
 from congruence.experiments.heads import Heads, contrastive_heads

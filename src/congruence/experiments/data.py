@@ -106,7 +106,7 @@ class Collection:
                 f"{len(self.prompt_templates)} templates; expected one each; do correct it."
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
-            if len(codes) and not (0 <= codes.min() and codes.max() < k):
+            if len(codes) and not (codes.min() >= 0 and codes.max() < k):
                 raise InputError(f"Got {what} of classes outside 0 to {k - 1}; expected known ones; do check labels.")
         bare = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(bare):

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from congruence._atomic import atomic_path
-from congruence.errors import CongruenceError, CorruptFileError, InputError, MissingExtraError, ParameterError, ShapeError
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    InputError,
+    MissingExtraError,
+    ParameterError,
+    ShapeError,
+)
 from congruence.experiments.data import Collection, Model, unit_rows
 
 #: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
@@ -114,7 +121,9 @@ def open_models(
     load = load_encoder or _needed("congruence.encoders", "load_encoder")
     open_ = open_dataset or _needed("congruence.datasets", "open_dataset")
     own = Path(root).expanduser() / data
-    parts = [open_(data, root=own if own.is_dir() else Path(root).expanduser(), split=split) for split in ("train", "test")]
+    parts = [
+        open_(data, root=own if own.is_dir() else Path(root).expanduser(), split=split) for split in ("train", "test")
+    ]
     prompts = list(parts[0].prompts())
     made = []
     for short, full in models:
@@ -128,7 +137,9 @@ def open_models(
                 sides[modality] = _embed(encoder, words, words, Path(cache), batch_size)
             else:
                 rows = [
-                    _embed(encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size)
+                    _embed(
+                        encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
+                    )
                     for part in parts
                 ]
                 sides[modality] = np.concatenate(rows)
@@ -185,7 +196,9 @@ def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -
         count = min(SHARD, len(items) - start)
         path = folder / f"{start:08d}.npy"
         if not path.is_file():
-            rows = np.concatenate([np.asarray(b) for b in encoder.encode(items[start : start + count], batch_size=batch_size)])
+            rows = np.concatenate(
+                [np.asarray(b) for b in encoder.encode(items[start : start + count], batch_size=batch_size)]
+            )
             if len(rows) != count:
                 raise ShapeError(f"Got {len(rows)} vectors for {count} items; expected one each; do check the encoder.")
             with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
@@ -197,9 +210,7 @@ def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -
                 f"Got a damaged file in the cache, {path} ({error}); expected vectors; do delete it and run again."
             ) from error
         if len(kept) != count:
-            raise CorruptFileError(
-                f"Got {len(kept)} vectors in {path}; expected {count}; do delete it and run again."
-            )
+            raise CorruptFileError(f"Got {len(kept)} vectors in {path}; expected {count}; do delete it and run again.")
         yield kept
 
 

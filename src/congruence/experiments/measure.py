@@ -151,7 +151,10 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
     """
     same = {m: _same_width(view, m) for m in ("image", "text")}
     (ia, ib), (ta, tb) = view.images, view.texts
-    crossing = (ia is None or tb is None or ia.shape[1] == tb.shape[1], ib is None or ta is None or ib.shape[1] == ta.shape[1])
+    crossing = (
+        ia is None or tb is None or ia.shape[1] == tb.shape[1],
+        ib is None or ta is None or ib.shape[1] == ta.shape[1],
+    )
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
         found: dict[str, float | None] = {}

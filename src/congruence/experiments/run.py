@@ -108,8 +108,10 @@ def run(
     draws = check_positive(config.seeds if seeds is None else seeds, "seeds", integer=True)
     if quick:
         draws = min(draws, QUICK_DRAWS)
-    opened = list(collections) if collections is not None else _open(
-        config, models, data, file=file, root=root, cache=cache, log=log, **encoder_options
+    opened = (
+        list(collections)
+        if collections is not None
+        else _open(config, models, data, file=file, root=root, cache=cache, log=log, **encoder_options)
     )
     if not opened:
         raise InputError("Got no data; expected one collection at least; do name models and data.")

@@ -153,7 +153,8 @@ def _sample(variant: str | None) -> Collection:
         models = _narrow((models[0], models[1]), 32)
         notes.append("The narrow source is emoji-a in its 32 leading principal directions.")
     elif variant == "third":
-        models = (*models, _third_model(models, train, new[owner[mine]], template[mine]))
+        images, texts = data["models"]["emoji-a"]["image"][kept], data["models"]["emoji-b"]["prompt"][mine]
+        models = (*models, _third_model(images, texts, train, new[owner[mine]], template[mine]))
         notes.append(
             "The third model is not independent: closed-form contrastive heads join the images of emoji-a and the texts "
             "of emoji-b, fitted on the training images and their captions."
@@ -180,14 +181,14 @@ def _sample(variant: str | None) -> Collection:
     )
 
 
-def _third_model(models: tuple[Model, ...], train: np.ndarray, owner: np.ndarray, template: np.ndarray) -> Model:
-    a, b = models[0], models[1]
-    assert a.images is not None and b.prompts is not None
+def _third_model(
+    images: np.ndarray, prompts: np.ndarray, train: np.ndarray, owner: np.ndarray, template: np.ndarray
+) -> Model:
     first = template == 0
     caption = np.empty(len(train), dtype=int)
     caption[owner[first]] = np.flatnonzero(first)
-    heads = contrastive_heads(a.images[train], b.prompts[caption[train]], 64, seed=2)
-    return Model("joined", heads.images(a.images), heads.texts(b.prompts))
+    heads = contrastive_heads(images[train], prompts[caption[train]], 64, seed=2)
+    return Model("joined", heads.images(images), heads.texts(prompts))
 
 
 # ---------------------------------------------------------------------------------------------------------- lvis

@@ -1,6 +1,7 @@
-"""Reports: one self-contained HTML page about a map, from data kept apart from markup."""
+"""Reports: an HTML page about a map, and the files of an experiment, from data kept apart from markup."""
 
+from congruence.report.experiment import draw_experiment, write_experiment, write_files
 from congruence.report.render import render, write_report
 from congruence.report.summary import summarize
 
-__all__ = ["render", "summarize", "write_report"]
+__all__ = ["draw_experiment", "render", "summarize", "write_experiment", "write_files", "write_report"]

@@ -80,6 +80,22 @@ def rows_of(collection: Collection, model: int, modality: str) -> np.ndarray | N
     return collection.models[model].images if modality == "image" else collection.models[model].prompts
 
 
+def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return all images or all prompts of both models.
+
+    Raises
+    ------
+    InputError
+        A model has none.
+    """
+    source, target = (rows_of(collection, k, modality) for k in pair)
+    if source is None or target is None:
+        raise InputError(
+            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected them; do embed them."
+        )
+    return source, target
+
+
 def pair_name(collection: Collection, pair: tuple[int, ...]) -> str:
     """Write a pair as ``a → b``."""
     return " → ".join(collection.models[k].name for k in pair)
@@ -107,8 +123,7 @@ def means(
 ) -> dict[str, Means]:
     """Return the means to exchange: of the anchors, and of the other modality's rows of the classes fitted on."""
     out: dict[str, Means] = {}
-    source, target = (rows_of(collection, k, modality) for k in pair)
-    assert source is not None and target is not None
+    source, target = both_rows(collection, pair, modality)
     out[modality] = (_mean(source[anchors]), _mean(target[anchors]))
     if classes is None:
         # With one text a class, texts of the classes measured on stay unseen, their mean included.
@@ -142,8 +157,7 @@ def fit_on(
     seed: int = 0,
 ) -> tuple[Carrier, dict[str, Means]]:
     """Fit a map between two models on some anchors; return it with the means it exchanges."""
-    source, target = (rows_of(collection, k, modality) for k in pair)
-    assert source is not None and target is not None
+    source, target = both_rows(collection, pair, modality)
     exchanged = means(collection, pair, modality, anchors, classes)
     return fit_carrier(method, source[anchors], target[anchors], exchanged, seed=seed, quick=job.quick), exchanged
 

@@ -8,30 +8,39 @@ import numpy as np
 
 from congruence.errors import InputError
 from congruence.experiments.data import Collection, unit_rows
-from congruence.experiments.kinds._base import Job, anchor_rows, draw, fit_modality, fit_on, pair_name, test_part
+from congruence.experiments.kinds._base import (
+    Job,
+    anchor_rows,
+    both_rows,
+    draw,
+    fit_modality,
+    fit_on,
+    pair_name,
+    test_part,
+)
 
 RESAMPLED_COMMUTING = "the anchors: each draw takes {share:.0%} of the training rows"
 RESAMPLED_EDITS = "the anchors, {share:.0%} of the training rows each time, and the captions edited"
 
 
 def run_commuting(job: Job) -> None:
-    """Compare the direct path with the one through texts: how many of five images do they share?"""
+    """Compare the direct path with the one through texts: the share of five images found by both."""
     examples: list[dict[str, Any]] = []
     for collection, held, pair in _usable(job):
-        a, b = (held.models[k] for k in pair)
-        assert a.images is not None and b.images is not None and a.prompts is not None and b.prompts is not None
         test = ~held.train
-        ids, labels, pictures = held.ids[test], held.labels[test], b.images[test]
+        own, pictures = (side[test] for side in both_rows(held, pair, "image"))
+        ours, theirs = both_rows(held, pair, "text")
+        ids, labels = held.ids[test], held.labels[test]
         modality = fit_modality(job, collection, pair)
         what = {"data": held.name, "pair": pair_name(held, pair)}
         for seed in job.seeds:
             anchors = draw(job, anchor_rows(collection, modality), job["share"], np.random.default_rng([seed, 29]))
             carry, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
-            direct = _nearest(unit_rows(carry("image", a.images[test])), pictures, 5)
-            read = _nearest(a.images[test], a.prompts, 1)[:, 0]
+            direct = _nearest(unit_rows(carry("image", own)), pictures, 5)
+            read = _nearest(own, ours, 1)[:, 0]
             used, at = np.unique(read, return_inverse=True)
-            moved = _nearest(unit_rows(carry("text", a.prompts[used])), b.prompts, 1)[:, 0][at]
-            mediated = _nearest(b.prompts[moved], pictures, 5)
+            moved = _nearest(unit_rows(carry("text", ours[used])), theirs, 1)[:, 0][at]
+            mediated = _nearest(theirs[moved], pictures, 5)
             shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
             chance = float(np.mean(labels[:, None] == labels[None]))
             for metric, series, value in (
@@ -67,10 +76,10 @@ def run_edits(job: Job) -> None:
     """
     examples: list[dict[str, Any]] = []
     for collection, held, pair in _usable(job):
-        a, b = (held.models[k] for k in pair)
-        assert a.images is not None and b.images is not None and a.prompts is not None and b.prompts is not None
         test = ~held.train
-        ids, labels, pictures = held.ids[test], held.labels[test], b.images[test]
+        own, pictures = (side[test] for side in both_rows(held, pair, "image"))
+        ours, theirs = both_rows(held, pair, "text")
+        ids, labels = held.ids[test], held.labels[test]
         modality = fit_modality(job, collection, pair)
         what = {"data": held.name, "pair": pair_name(held, pair)}
         for seed in job.seeds:
@@ -78,13 +87,13 @@ def run_edits(job: Job) -> None:
             anchors = draw(job, anchor_rows(collection, modality), job["share"], rng)
             carry, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
             count = min(job["swaps"], 100) if job.quick else job["swaps"]
-            queries = rng.choice(np.flatnonzero(test), min(count, int(test.sum())), replace=False)
-            read = _nearest(a.images[queries], a.prompts, 1)[:, 0]
+            queries = rng.choice(len(ids), min(count, len(ids)), replace=False)
+            read = _nearest(own[queries], ours, 1)[:, 0]
             edited, wanted = _edit(held, read, rng)
-            text = _nearest(unit_rows(carry("text", a.prompts[edited])), b.prompts, 1)[:, 0]
-            found = _nearest(b.prompts[text], pictures, 5)
-            oracle = _nearest(b.prompts[edited], pictures, 5)
-            own = _nearest(a.prompts[edited], a.images[test], 5)
+            text = _nearest(unit_rows(carry("text", ours[edited])), theirs, 1)[:, 0]
+            found = _nearest(theirs[text], pictures, 5)
+            oracle = _nearest(theirs[edited], pictures, 5)
+            alone = _nearest(ours[edited], own, 5)
             for metric, series, value in (
                 ("edited_class_text", "carried", np.mean(held.prompt_labels[text] == wanted)),
                 ("edited_class_image", "carried", np.mean(labels[found[:, 0]] == wanted)),
@@ -92,14 +101,14 @@ def run_edits(job: Job) -> None:
                 ("same_template", "carried", np.mean(held.prompt_templates[text] == held.prompt_templates[edited])),
                 ("edited_class_image", "target alone", np.mean(labels[oracle[:, 0]] == wanted)),
                 ("edited_class_image_at_5", "target alone", np.mean((labels[oracle] == wanted[:, None]).any(axis=1))),
-                ("edited_class_image_at_5", "source alone", np.mean((labels[own] == wanted[:, None]).any(axis=1))),
+                ("edited_class_image_at_5", "source alone", np.mean((labels[alone] == wanted[:, None]).any(axis=1))),
             ):
                 job.ledger.note({**what, "series": series, "metric": metric, "quantity": "after"}, float(value))
             job.tick()
         for q in range(min(job["examples"], len(queries))):
             examples.append(
                 {
-                    "query": _item(held, str(held.ids[queries[q]])),
+                    "query": _item(held, str(ids[queries[q]])),
                     "read": held.texts[read[q]] if held.texts else "",
                     "carried_to": held.texts[edited[q]] if held.texts else "",
                     "rows": {"found": [_item(held, str(ids[k])) for k in found[q]]},

@@ -26,7 +26,9 @@ def run(job: Job) -> None:
                     known = chosen if job["means"] == "seen" else np.arange(k)
                     parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
                     for method in job["methods"]:
-                        carry, centres = fit_on(job, collection, pair, modality, anchors, method, classes=known, seed=seed)
+                        carry, centres = fit_on(
+                            job, collection, pair, modality, anchors, method, classes=known, seed=seed
+                        )
                         for part, asked in parts.items():
                             what = {"data": collection.name, "pair": pair_name(collection, pair), "part": part, "x": n}
                             if not len(asked):

@@ -9,12 +9,12 @@ from congruence.experiments.data import Collection
 from congruence.experiments.kinds._base import (
     Job,
     anchor_rows,
+    both_rows,
     draw,
     fit_modality,
     fit_on,
     means,
     pair_name,
-    rows_of,
     test_part,
     view,
 )
@@ -66,8 +66,7 @@ def _measure(
         if home is away and which != job["means"][0]:
             continue
         if which == "evaluated" and home is not away:
-            source, target = (rows_of(home, k, modality) for k in pair)
-            assert source is not None and target is not None
+            source, target = both_rows(home, pair, modality)
             carry = fit_carrier("orthogonal", source[anchors], target[anchors], there, seed=seed)
             centres = there
         else:
