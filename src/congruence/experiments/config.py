@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence.errors import CorruptFileError, FileError, ParameterError
-from congruence.experiments.measure import METRICS
+from congruence.experiments.measure import METHODS, METRICS
 
 #: Where the files lie.
 CONFIGS = Path(__file__).parent / "configs"
@@ -41,7 +41,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 _CHOICES = {
     "fit": ("image", "text"),
-    "methods": ("orthogonal", "uncentred", "probed", "filtered", "linear", "least_squares", "mlp"),
+    "methods": tuple(METHODS),
     "means": ("seen", "all", "evaluated", "fitted"),
 }
 

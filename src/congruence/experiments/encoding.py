@@ -24,10 +24,10 @@ from congruence.experiments.data import Collection, Model, unit_rows
 #: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
 #: width of CLIP ViT-L/14, which the paper's square maps need.
 MODELS = {
-    "openai-b32": "open_clip:ViT-B-32-quickgelu/openai",
-    "openai-b16": "open_clip:ViT-B-16-quickgelu/openai",
-    "openai-l14": "open_clip:ViT-L-14-quickgelu/openai",
-    "laion400m-b32": "open_clip:ViT-B-32-quickgelu/laion400m_e31",
+    "openai-b32": "open_clip:ViT-B-32/openai",
+    "openai-b16": "open_clip:ViT-B-16/openai",
+    "openai-l14": "open_clip:ViT-L-14/openai",
+    "laion400m-b32": "open_clip:ViT-B-32/laion400m_e31",
     "siglip": "hf:google/siglip-base-patch16-224",
     "flava": "hf:facebook/flava-full",
 }
@@ -56,7 +56,7 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
     Examples
     --------
     >>> resolve_models("openai-b32/openai-b16")[1]
-    ('openai-b16', 'open_clip:ViT-B-16-quickgelu/openai')
+    ('openai-b16', 'open_clip:ViT-B-16/openai')
     """
     if ":" in spec:
         names = [part.strip() for part in spec.split(",")]

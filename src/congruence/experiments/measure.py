@@ -12,6 +12,7 @@ import numpy as np
 from congruence.errors import CongruenceWarning, InputError
 from congruence.maps import Map, make_map
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
+from congruence.synthetic import random_rotation
 
 #: Every measure, with the words that stand on a figure's axis.
 METRICS = {
@@ -37,9 +38,21 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("linear", {}),
     "least_squares": ("linear", {"alpha": 0.0}),
     "mlp": ("mlp", {}),
+    "random": ("random", {}),
 }
 
 Means = tuple[np.ndarray, np.ndarray | None]
+
+
+class _RandomRotation:
+    """A control: a rotation that knows nothing of the target but its mean."""
+
+    def __init__(self, own: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+        self._own = own
+        self._rotation = random_rotation(len(own[0]), len(own[1]), seed=seed)
+
+    def transform(self, rows: np.ndarray) -> np.ndarray:
+        return ((rows - self._own[0]) @ self._rotation + self._own[1]).astype(rows.dtype)
 
 
 class Carrier:
@@ -52,6 +65,7 @@ class Carrier:
     Parameters
     ----------
     fitted : Map
+        Or anything else that transforms rows.
     own : (ndarray, ndarray)
         Means of the anchors.
     means : dict of str to (ndarray, ndarray or None)
@@ -60,7 +74,13 @@ class Carrier:
         False for the uncentred rotation.
     """
 
-    def __init__(self, fitted: Map, own: tuple[np.ndarray, np.ndarray], means: Mapping[str, Means], exchange: bool):
+    def __init__(
+        self,
+        fitted: Map | _RandomRotation,
+        own: tuple[np.ndarray, np.ndarray],
+        means: Mapping[str, Means],
+        exchange: bool,
+    ):
         self._map, self._own, self._means, self._exchange = fitted, own, means, exchange
 
     def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
@@ -100,13 +120,15 @@ def fit_carrier(
     Carrier
     """
     kind, parameters = METHODS[method]
+    own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
+    if kind == "random":
+        return Carrier(_RandomRotation(own, seed), own, means, exchange=True)
     if kind == "mlp":
         parameters = {"random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
     with warnings.catch_warnings():
         # Few anchors, and targets narrower than the source, are what some figures are about.
         warnings.simplefilter("ignore", CongruenceWarning)
         fitted = make_map(kind, **parameters).fit(source, target)
-    own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
     return Carrier(fitted, own, means, exchange=method != "uncentred")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,7 @@ def open_stand_in(name: str, file: str | Path | None = None, variant: str | None
         with np.load(path, allow_pickle=False) as data:
             arrays = {key: data[key] for key in data.files}
         return (_lvis if name == "lvis" else _caltech)(arrays, variant)
-    except (ValueError, OSError, KeyError, EOFError) as error:
+    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, (InputError, ParameterError)):
             raise
         raise CorruptFileError(

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ svg{font:11px system-ui,sans-serif;background:#fff}
 .line{fill:none;stroke-width:1.8}.band{opacity:.18;stroke:none}.pair{stroke:#b9c0ca;fill:none;stroke-width:.6}
 .dot{fill:none;stroke-linecap:round}.line.same{stroke:#b9c0ca;stroke-dasharray:3 3}
 """
-#: Colours that stay apart for the colour-blind (Okabe and Ito) and in grey.
-_COLOURS = ("#b9c0ca", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#1b2430")
+#: Colours that stay apart for the colour-blind (Okabe and Ito); what is not a map's work is grey.
+_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6d1f", "#5f3dc4")
+_GREYS = {"before": "#d5dae1", "chance": "#d5dae1", "model_a": "#9aa4b1", "model_b": "#66717f", "oracle": "#1b2430"}
 _NAMED = {"source": "#0072b2", "target": "#d55e00", "after": "#0072b2", "faint": "#b9c0ca"}
 
 _WORDS = {
@@ -109,7 +110,8 @@ def draw_experiment(results: dict[str, Any], pictures: dict[str, bytes] | None =
     rows, extra = results["rows"], results["extra"]
     panels: list[tuple[str, str, list[tuple[str, str]]]] = []
     for cloud in extra.get("clouds", []):
-        legend = [(name, _NAMED[name]) for name in ("source", "target") if any(name in k for k in cloud["points"])]
+        words = ("images", "texts") if "source image" not in cloud["points"] else ("source", "target")
+        legend = [(words[0], _NAMED["source"]), (words[1], _NAMED["target"])]
         panels.append((cloud["title"], clouds(_in_pairs(cloud["points"]), cloud["title"]), legend))
     for data in extra.get("kernels", []):
         panels.append((data["title"], kernel(data), [("same class", _NAMED["after"]), ("others", _NAMED["faint"])]))
@@ -141,7 +143,10 @@ def _groups(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 def _bars(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tuple[str, str]]]:
     groups = _groups(rows)
     order = {"before": 0, "chance": 0, "model_a": 2, "model_b": 3, "oracle": 4}
-    names = list(dict.fromkeys(_name(row, rows) for row in sorted(rows, key=lambda r: order.get(r["quantity"], 1))))
+    styles = _styles(
+        (_name(row, rows), row["quantity"]) for row in sorted(rows, key=lambda r: order.get(r["quantity"], 1))
+    )
+    names = list(styles)
     low = min(0.0, *(row["mean"] for row in rows))
     high = max(1e-9, *(row["mean"] + (row["sd"] or 0.0) for row in rows))
     plot = Plot(metric, (-0.5, len(groups) - 0.5), (low * 1.05, high * 1.05), x_ticks=())
@@ -149,14 +154,18 @@ def _bars(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tuple
     for row in rows:
         slot = names.index(_name(row, rows))
         x = groups.index((row["data"] or "", row["pair"] or "")) - 0.4 + step * (slot + 0.5)
-        plot.bar(x, step * 0.9, row["mean"], f"c{slot % len(_COLOURS)}")
+        plot.bar(x, step * 0.9, row["mean"], styles[names[slot]][0])
         if row["sd"]:
             plot.whisker(x, row["mean"] - row["sd"], row["mean"] + row["sd"])
     several = len({data for data, _ in groups}) > 1
     for k, (data, pair) in enumerate(groups):
         words = ", ".join(filter(None, [data if several or not pair else "", pair]))
         plot.text(plot.px(k), HEIGHT - 23 + 10 * (k % 3), _short(words, 130 // len(groups) + 14), "middle")
-    return METRICS.get(metric, _WORDS.get(metric, metric.replace("_", " "))), plot.svg(), _legend(names)
+    return (
+        METRICS.get(metric, _WORDS.get(metric, metric.replace("_", " "))),
+        plot.svg(),
+        [(name, colour) for name, (_, colour) in styles.items()],
+    )
 
 
 def _curves(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tuple[str, str]]]:
@@ -166,9 +175,9 @@ def _curves(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tup
         own = ", ".join(filter(None, [_name(row, rows), row["part"] if row["quantity"] != "after" else ""]))
         return f"{row['pair']}: {own}" if several else own
 
-    # The oracle of cosines is 1 everywhere: no curve.
-    curves = [row for row in rows if row["x"] is not None and row["quantity"] != "oracle"]
-    names = list(dict.fromkeys(map(name, curves)))
+    # What is the same at every step, or nothing, needs no curve.
+    curves = [row for row in rows if row["x"] is not None and row["quantity"] not in ("oracle", "before")]
+    styles = _styles((name(row), row["quantity"]) for row in curves)
     xs = sorted({row["x"] for row in curves})
     low = min(0.0, *(row["mean"] - (row["sd"] or 0) for row in curves))
     high = max(row["mean"] + (row["sd"] or 0) for row in curves)
@@ -183,21 +192,35 @@ def _curves(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tup
         log_x=wide,
         x_ticks=shown,
     )
-    for k, curve in enumerate(names):
+    for curve, (kind, _) in styles.items():
         own = sorted((row for row in curves if name(row) == curve), key=lambda row: row["x"])
         at, mean, sd = ([r["x"] for r in own], [r["mean"] for r in own], [r["sd"] or 0.0 for r in own])
-        kind = f"c{k % len(_COLOURS)}"
         if any(sd):
             plot.band(
                 at, [m - s for m, s in zip(mean, sd, strict=True)], [m + s for m, s in zip(mean, sd, strict=True)], kind
             )
         plot.line(at, mean, kind)
         plot.dots(at, mean, kind)
-    return METRICS.get(metric, _WORDS.get(metric, metric.replace("_", " "))), plot.svg(), _legend(names)
+    return (
+        METRICS.get(metric, _WORDS.get(metric, metric.replace("_", " "))),
+        plot.svg(),
+        [(name, colour) for name, (_, colour) in styles.items()],
+    )
 
 
-def _legend(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, _COLOURS[k % len(_COLOURS)]) for k, name in enumerate(names)]
+def _styles(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Give each name a class and a colour: a grey for what models reach alone, else the next of the palette."""
+    styles: dict[str, tuple[str, str]] = {}
+    used = 0
+    for name, quantity in named:
+        if name in styles:
+            continue
+        if quantity in _GREYS:
+            styles[name] = (f"g-{quantity}", _GREYS[quantity])
+        else:
+            styles[name] = (f"c{used % len(_COLOURS)}", _COLOURS[used % len(_COLOURS)])
+            used += 1
+    return styles
 
 
 def _short(words: str, most: int) -> str:
@@ -234,7 +257,8 @@ def _sheet(
     quick = " (quick run)" if results["quick"] else ""
     heading = f"{results['experiment']}: {results['title']}"
     below = f"Run on {results['ran_on']}{quick}; {len(results['seeds'])} draws. Resampled: {results['resampled']}."
-    colours = "".join(f".c{k}{{fill:{c}}}.line.c{k},.dot.c{k}{{fill:none;stroke:{c}}}" for k, c in enumerate(_COLOURS))
+    classes = {**{f"c{k}": c for k, c in enumerate(_COLOURS)}, **{f"g-{name}": c for name, c in _GREYS.items()}}
+    colours = "".join(f".{k}{{fill:{c}}}.line.{k},.dot.{k}{{fill:none;stroke:{c}}}" for k, c in classes.items())
     named = "".join(
         f".line.{name},.dot.{name}{{stroke:{c}}}.band.{name},.mark.{name}{{fill:{c}}}" for name, c in _NAMED.items()
     )
