@@ -183,10 +183,10 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
         modality, _, measure = metric.partition("_")
         if metric.startswith("aligned") or metric == "image_aligned_text":
             centred = metric.endswith("centred")
-            found["model_a"] = _classify(view, ia, ta, _centre(view, 0) if centred else None)
-            found["model_b"] = _classify(view, ib, tb, _centre(view, 1) if centred else None)
+            found["model_a"] = _classify(view, ia, ta, _centre(view, 0, 0) if centred else None)
+            found["model_b"] = _classify(view, ib, tb, _centre(view, 1, 1) if centred else None)
             if metric.startswith("aligned_image_text") and crossing[0]:
-                centre = (view.centres["image"][0], view.centres["text"][1]) if centred else None
+                centre = _centre(view, 0, 1) if centred else None
                 found["before"] = _classify(view, ia, tb, centre)
             elif metric == "image_aligned_text" and crossing[1]:
                 found["before"] = _classify(view, ib, ta)
@@ -233,11 +233,10 @@ def measure(carry: Callable[[str, np.ndarray], np.ndarray], view: View, metrics:
     for metric in metrics:
         modality, _, what = metric.partition("_")
         if metric.startswith("aligned_image_text"):
-            centre = None
-            if metric.endswith("centred") and ia is not None:
+            centre = _centre(view, 0, 1) if metric.endswith("centred") else None
+            if centre is not None and ia is not None:
                 # The cloud's centre is carried to where the map puts it.
-                middle = carry("image", view.centres["image"][0][None].astype(ia.dtype))[0]
-                centre = (middle, view.centres["text"][1])
+                centre = (carry("image", centre[0][None].astype(ia.dtype))[0], centre[1])
             out[metric] = _classify(view, moved["image"], tb, centre)
         elif metric == "image_aligned_text":
             out[metric] = _classify(view, ib, moved["text"])
@@ -259,8 +258,9 @@ def _same_width(view: View, modality: str) -> bool:
     return a is not None and b is not None and a.shape[1] == b.shape[1]
 
 
-def _centre(view: View, side: int) -> tuple[Any, Any] | None:
-    centre = (view.centres["image"][side], view.centres["text"][side])
+def _centre(view: View, images: int, texts: int) -> tuple[Any, Any] | None:
+    """Return the image mean of one model and the text mean of one, if both are known."""
+    centre = (view.centres.get("image", (None, None))[images], view.centres.get("text", (None, None))[texts])
     return None if centre[0] is None or centre[1] is None else centre
 
 

@@ -267,7 +267,9 @@ def _caltech(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
         f"unimodal features, each on its own {_PART} photos; maps are fitted and measured on photos no head has seen.",
         "The heads centre their inputs, so that these models have next to no modality gap.",
     ]
-    if variant == "narrow":
+    if variant == "items":
+        notes.append("A class has many photos here, and the class is what is edited or retrieved.")
+    elif variant == "narrow":
         made[0] = (a, 0, _WIDTH // 2)
     elif variant == "third":
         made.append((c, 2, _WIDTH))
