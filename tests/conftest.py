@@ -29,6 +29,12 @@ def shared_file(name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared():
+    """Give the path of a file of the shared test data, or skip."""
+    return shared_file
+
+
+@pytest.fixture(scope="session")
 def lvis_path() -> Path:
     return shared_file("lvis1203_clip.npz")
 

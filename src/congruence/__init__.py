@@ -43,6 +43,7 @@ _MODULES = (
     "embeddings",
     "errors",
     "evaluate",
+    "experiments",
     "fitting",
     "integrations",
     "layers",

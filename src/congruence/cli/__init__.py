@@ -20,6 +20,7 @@ from congruence.cli import (
     inspect,
     match,
     report,
+    reproduce,
     shift,
     similarity,
     transform,
@@ -44,6 +45,7 @@ app.command("match")(match.command)
 app.command("shift")(shift.command)
 app.command("report")(report.command)
 app.command("datasets")(datasets.command)
+app.command("reproduce")(reproduce.command)
 app.command("demo")(demo.command)
 
 

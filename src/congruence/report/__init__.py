@@ -1,7 +1,17 @@
-"""Reports: one self-contained HTML page about a map or a certificate, from data kept apart from markup."""
+"""Reports: an HTML page about a map or a certificate, and the files of an experiment, from data kept apart from markup."""
 
 from congruence.report.certificate import render_certificate, write_certificate
+from congruence.report.experiment import draw_experiment, write_experiment, write_files
 from congruence.report.render import render, write_report
 from congruence.report.summary import summarize
 
-__all__ = ["render", "render_certificate", "summarize", "write_certificate", "write_report"]
+__all__ = [
+    "draw_experiment",
+    "render",
+    "render_certificate",
+    "summarize",
+    "write_certificate",
+    "write_experiment",
+    "write_files",
+    "write_report",
+]

@@ -140,6 +140,15 @@ class Plot:
         path.append(f"V{self.py(0):.1f}Z")
         self._parts.append(f'<path class="area {kind}" d="{"".join(path)}"/>')
 
+    def bar(self, x: float, width: float, height: float, kind: str) -> None:
+        """Draw a bar from zero around a horizontal place."""
+        left, right, zero, top = self.px(x - width / 2), self.px(x + width / 2), self.py(0), self.py(height)
+        self._parts.append(f'<path class="bar {kind}" d="M{left:.1f} {zero:.1f}V{top:.1f}H{right:.1f}V{zero:.1f}Z"/>')
+
+    def whisker(self, x: float, low: float, high: float) -> None:
+        """Draw an upright line between two values."""
+        self._parts.append(f'<path class="whisker" d="M{self.px(x):.1f} {self.py(low):.1f}V{self.py(high):.1f}"/>')
+
     def dots(self, xs: Sequence[float], ys: Sequence[float], kind: str, radius: float = 2.2) -> None:
         """Draw round marks, as one path so that thousands stay cheap."""
         path = "".join(f"M{self.px(a):.1f} {self.py(b):.1f}h0" for a, b in zip(xs, ys, strict=True))

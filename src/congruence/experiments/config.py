@@ -1,0 +1,253 @@
+"""Experiments as written down: one YAML file a figure or table, checked before anything runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence.experiments.measure import METHODS, METRICS
+
+#: Where the files lie.
+CONFIGS = Path(__file__).parent / "configs"
+
+#: What an experiment can be run on without the paper's models.
+STAND_INS = ("sample", "lvis", "caltech101")
+
+#: Parameters of each kind, with the type each must have and what it is when left out.
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "main": {"fit": "image", "methods": ["orthogonal"], "share": 0.8},
+    "few_anchors": {
+        "fit": "image",
+        "methods": ["orthogonal"],
+        "classes": [2, 3, 5, 10, 15, 20, 30, 50],
+        "means": "seen",
+    },
+    "transfer": {"share": 0.8, "means": ["evaluated", "fitted"]},
+    "cycle": {"fit": "image", "share": 0.95},
+    "composition": {"fit": "image", "share": 0.95},
+    "gap": {"steps": 11, "points": 60},
+    "kernels": {"points": 400},
+    "clouds": {"points": 60, "share": 0.8},
+    "commuting": {"examples": 3, "share": 0.8},
+    "edits": {"examples": 4, "share": 0.8, "swaps": 500},
+    "statistics": {},
+    "templates": {},
+}
+
+_CHOICES = {
+    "fit": ("image", "text"),
+    "methods": tuple(METHODS),
+    "means": ("seen", "all", "evaluated", "fitted"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """One figure or table of the paper.
+
+    Attributes
+    ----------
+    name : str
+        ``"fig5"``, ``"table1"``.
+    title : str
+    section : str
+        Of the paper.
+    kind : str
+        A key of :data:`congruence.experiments.KINDS`.
+    models : list of str
+        The paper's models, joined by ``/``: two make a pair, three a chain.
+    data : list of str
+        The paper's data sets.
+    stand_ins : list of str
+        What it can be run on without the paper's weights, see :data:`STAND_INS`.
+    variant : str or None
+        What a stand-in must be like, see :func:`congruence.experiments.open_stand_in`.
+    seeds : int
+        Number of draws of anchors or classes.
+    metrics : list of str
+        Keys of :data:`congruence.experiments.METRICS`, in the order of the figure's panels.
+    parameters : dict
+        Of the kind.
+    paper : dict
+        ``claim``: what the paper says of the figure. ``numbers``: numbers its text gives; null where they can only
+        be read off a plot.
+    """
+
+    name: str
+    title: str
+    section: str
+    kind: str
+    models: list[str] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    stand_ins: list[str] = field(default_factory=list)
+    variant: str | None = None
+    seeds: int = 3
+    metrics: list[str] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    paper: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def parse_config(text: str, name: str) -> Config:
+    """Read and check one experiment.
+
+    Parameters
+    ----------
+    text : str
+        YAML.
+    name : str
+        Of the file without its ending; the ``name`` inside must agree.
+
+    Returns
+    -------
+    Config
+        With every parameter of its kind filled in.
+
+    Raises
+    ------
+    CorruptFileError
+        Not YAML, or not a mapping.
+    ParameterError
+        An unknown or missing key, a wrong type, an unknown choice.
+    """
+    import yaml
+
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise CorruptFileError(
+            f"Got {name}.yaml that is not YAML ({error}); expected key: value; do mend it."
+        ) from error
+    if not isinstance(data, dict):
+        raise CorruptFileError(f"Got {name}.yaml without keys; expected key: value lines; do mend it.")
+    known = Config.__dataclass_fields__
+    where = f"{name}.yaml"
+    _keys(where, data, known)
+    missing = [key for key in ("name", "title", "section", "kind", "paper") if key not in data]
+    if missing:
+        raise ParameterError(f"Got {where} without {', '.join(missing)}; expected all of them; do add them.")
+    for key in ("name", "title", "section", "kind"):
+        _typed(where, key, data[key], str)
+    if data["name"] != name:
+        raise ParameterError(f"Got name {data['name']!r} in {where}; expected {name!r}; do make them agree.")
+    _chosen(where, "kind", [data["kind"]], PARAMETERS)
+    for key in ("models", "data", "stand_ins", "metrics"):
+        _typed(where, key, data.get(key, []), list)
+        for value in data.get(key, []):
+            _typed(where, key, value, str)
+    _chosen(where, "stand_ins", data.get("stand_ins", []), STAND_INS)
+    _chosen(where, "metrics", data.get("metrics", []), METRICS)
+    _typed(where, "variant", data.get("variant") or "", str)
+    _typed(where, "seeds", data.get("seeds", 3), int)
+    if data.get("seeds", 3) < 1:
+        raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected 1 at least; do raise it.")
+    _typed(where, "paper", data["paper"], dict)
+    _keys(f"paper of {where}", data["paper"], ("claim", "numbers"))
+    parameters = data.get("parameters") or {}
+    _typed(where, "parameters", parameters, dict)
+    return Config(**{**data, "parameters": _parameters(where, data["kind"], parameters)})
+
+
+def _parameters(where: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = PARAMETERS[kind]
+    _keys(f"parameters of {where} (kind {kind})", given, defaults)
+    for key, value in given.items():
+        _typed(where, key, value, type(defaults[key]))
+        if key in _CHOICES:
+            _chosen(where, key, value if isinstance(value, list) else [value], _CHOICES[key])
+        elif key == "classes":
+            for n in value:
+                _typed(where, key, n, int)
+                if n < 2:
+                    raise ParameterError(f"Got {n} classes in {where}; expected 2 at least; do raise it.")
+        elif key == "share" and not 0 < value <= 1:
+            raise ParameterError(f"Got share {value} in {where}; expected a share above 0 and up to 1; do correct it.")
+        elif isinstance(value, int) and value < 1:
+            raise ParameterError(f"Got {key} {value} in {where}; expected 1 at least; do raise it.")
+    return {**defaults, **given}
+
+
+def _keys(where: str, data: Mapping[str, Any], known: Any) -> None:
+    strange = [str(key) for key in data if key not in known]
+    if strange:
+        raise ParameterError(
+            f"Got {strange[0]!r} in {where}; expected one of {', '.join(known) or 'none'}; do correct the key."
+        )
+
+
+def _typed(where: str, key: str, value: Any, kind: type) -> None:
+    if kind is float and type(value) is int:
+        return
+    if type(value) is not kind:
+        names = {str: "text", int: "a whole number", float: "a number", list: "a list", dict: "a mapping"}
+        raise ParameterError(f"Got {key}: {value!r} in {where}; expected {names[kind]}; do correct it.")
+
+
+def _chosen(where: str, key: str, values: Any, choices: Any) -> None:
+    for value in values:
+        if value not in choices:
+            raise ParameterError(
+                f"Got {key} {value!r} in {where}; expected one of {', '.join(map(str, choices))}; do correct it."
+            )
+
+
+@cache
+def config_names() -> tuple[str, ...]:
+    """Return the name of every experiment, figures in the paper's order, then tables."""
+
+    def place(name: str) -> tuple[str, int]:
+        kind, number = re.match(r"([a-z]+)(\d*)", name).groups()  # type: ignore[union-attr]
+        return kind, int(number or 0)
+
+    return tuple(sorted((path.stem for path in CONFIGS.glob("*.yaml")), key=place))
+
+
+def load_config(name: str) -> Config:
+    """Load an experiment of the paper by name, or one of your own by path.
+
+    Parameters
+    ----------
+    name : str
+        ``"fig5"``, or a path that ends in ``.yaml``.
+
+    Returns
+    -------
+    Config
+
+    Raises
+    ------
+    ParameterError
+        The name is unknown (the message lists all), or the file does not say what it must.
+    FileError, CorruptFileError
+
+    Examples
+    --------
+    >>> load_config("fig5").kind
+    'few_anchors'
+    """
+    if name.endswith(".yaml"):
+        path = Path(name)
+        if not path.is_file():
+            raise FileError(f"Got no file at {name}; expected an experiment (.yaml); do check the path.")
+    elif name in config_names():
+        path = CONFIGS / f"{name}.yaml"
+    else:
+        raise ParameterError(f"Got {name!r}; expected one of {', '.join(config_names())}; do choose one.")
+    try:
+        return parse_config(path.read_text(encoding="utf-8"), path.stem)
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"Got {path} that is not UTF-8; expected YAML; do save it as UTF-8.") from error
+
+
+def all_configs() -> Iterator[Config]:
+    """Load every experiment of the paper."""
+    for name in config_names():
+        yield load_config(name)

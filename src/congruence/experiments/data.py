@@ -1,0 +1,244 @@
+"""What an experiment needs of data: images and class prompts in two models or more, classes and a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix
+from congruence.errors import InputError, ShapeError
+from congruence.metrics import ensemble_prompts
+
+
+@dataclass(frozen=True)
+class Model:
+    """Embeddings by one dual encoder.
+
+    Attributes
+    ----------
+    name : str
+    images : ndarray, shape (n, d), or None
+        Unit rows; None where only the texts are at hand.
+    prompts : ndarray, shape (p, d), or None
+        Unit rows, one a class and template.
+    """
+
+    name: str
+    images: np.ndarray | None
+    prompts: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Images and prompts of the same classes in every model.
+
+    Attributes
+    ----------
+    name : str
+        Of the data.
+    models : tuple of Model
+    classes : tuple of str
+    ids : ndarray of str, shape (n,)
+    labels : ndarray of int, shape (n,)
+        Class of each image.
+    train : ndarray of bool, shape (n,)
+        Images a map may be fitted on; the others are measured on.
+    prompt_labels, prompt_templates : ndarray of int, shape (p,)
+        Class and template of each prompt.
+    pairs : tuple of (int, int)
+        Models to align, source and target.
+    text_fit : ndarray of bool, shape (p,)
+        Prompts a map may be fitted on; all by default.
+    held_classes : ndarray of bool, shape (k,)
+        Classes measured on; all by default. Where each class has one text only, those fitted on are left out.
+    domain : ndarray of int, shape (k,), or None
+        Two groups of classes that stand for two data sets.
+    domains : tuple of str
+        Their names.
+    texts : tuple of str
+        Words of each prompt, for examples.
+    captions : dict of str to str
+        Words of each image.
+    picture : callable, optional
+        ``id -> bytes`` of a small PNG, JPEG or WebP, or None.
+    notes : tuple of str
+        What a reader of the numbers must know.
+    steps : tuple of int
+        Numbers of classes to fit on that suit these data better than the paper's.
+
+    Raises
+    ------
+    ShapeError, InputError
+    """
+
+    name: str
+    models: tuple[Model, ...]
+    classes: tuple[str, ...]
+    ids: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    prompt_labels: np.ndarray
+    prompt_templates: np.ndarray
+    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    text_fit: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    held_classes: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    domain: np.ndarray | None = None
+    domains: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    captions: dict[str, str] = field(default_factory=dict)
+    picture: Callable[[str], bytes | None] | None = None
+    notes: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        n, p, k = len(self.ids), len(self.prompt_labels), len(self.classes)
+        if len(self.text_fit) == 0:
+            object.__setattr__(self, "text_fit", np.ones(p, bool))
+        if len(self.held_classes) == 0:
+            object.__setattr__(self, "held_classes", np.ones(k, bool))
+        if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
+            raise ShapeError(
+                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} prompts and "
+                f"{len(self.prompt_templates)} templates; expected one each; do correct it."
+            )
+        for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
+            if len(codes) and not (codes.min() >= 0 and codes.max() < k):
+                raise InputError(f"Got {what} of classes outside 0 to {k - 1}; expected known ones; do check labels.")
+        bare = np.setdiff1d(np.arange(k), self.prompt_labels)
+        if len(bare):
+            raise InputError(
+                f"Got no prompt for {len(bare)} classes ({self.classes[bare[0]]!r}, …); expected one at least for "
+                "each; do add them or drop the classes."
+            )
+        for model in self.models:
+            for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
+                if rows is not None:
+                    as_matrix(rows, f"{what} of {model.name}")
+                    if len(rows) != count:
+                        raise ShapeError(
+                            f"Got {len(rows)} {what} of {model.name}; expected {count}; do embed all of them."
+                        )
+
+    @cached_property
+    def prototypes(self) -> tuple[np.ndarray | None, ...]:
+        """Class prototypes of each model, shape (k, d), by eq. (6)."""
+        return tuple(
+            None if model.prompts is None else ensemble_prompts(model.prompts, self.prompt_labels)[0]
+            for model in self.models
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the collection holds, as plain data."""
+        return {
+            "name": self.name,
+            "models": {
+                model.name: {
+                    "images": None if model.images is None else list(model.images.shape),
+                    "prompts": None if model.prompts is None else list(model.prompts.shape),
+                }
+                for model in self.models
+            },
+            "classes": len(self.classes),
+            "train_images": int(self.train.sum()),
+            "test_images": int((~self.train).sum()),
+            "templates": len(np.unique(self.prompt_templates)),
+            "notes": list(self.notes),
+        }
+
+    def restrict(self, classes: np.ndarray, name: str) -> Collection:
+        """Return the collection with some classes only.
+
+        Parameters
+        ----------
+        classes : ndarray of bool, shape (k,)
+        name : str
+
+        Returns
+        -------
+        Collection
+        """
+        new = np.cumsum(classes) - 1
+        images, prompts = classes[self.labels], classes[self.prompt_labels]
+        return replace(
+            self,
+            name=name,
+            models=tuple(
+                Model(
+                    m.name,
+                    None if m.images is None else m.images[images],
+                    None if m.prompts is None else m.prompts[prompts],
+                )
+                for m in self.models
+            ),
+            classes=tuple(np.array(self.classes, dtype=object)[classes]),
+            ids=self.ids[images],
+            labels=new[self.labels[images]],
+            train=self.train[images],
+            prompt_labels=new[self.prompt_labels[prompts]],
+            prompt_templates=self.prompt_templates[prompts],
+            text_fit=self.text_fit[prompts],
+            held_classes=self.held_classes[classes],
+            domain=None,
+            domains=(),
+            texts=tuple(np.array(self.texts, dtype=object)[prompts]) if self.texts else (),
+        )
+
+    def split_domains(self) -> tuple[Collection, Collection]:
+        """Return the two groups of classes that stand for two data sets.
+
+        Raises
+        ------
+        InputError
+            The collection has no such groups.
+        """
+        if self.domain is None:
+            raise InputError(
+                f"Got {self.name} alone for a transfer between data sets; expected two data sets; do name another."
+            )
+        first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
+        return first, second
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Return float32 rows of unit length.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (n, d)
+
+    Returns
+    -------
+    ndarray of float32, shape (n, d)
+    """
+    rows = np.asarray(rows, dtype=np.float64)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
+
+
+def every_second(labels: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Mark half of the images of every class, chosen at random; of a single image, none.
+
+    Parameters
+    ----------
+    labels : ndarray of int, shape (n,)
+    seed : int, default=0
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    place = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
+    marks = np.zeros(len(labels), bool)
+    marks[order] = place % 2 == 1
+    return marks
+
+
+def names_of(models: Sequence[Model]) -> str:
+    """Write model names as a chain."""
+    return " → ".join(model.name for model in models)

@@ -1,0 +1,26 @@
+"""The kinds of experiment, one file each, and the table that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from congruence.experiments.kinds import consistency, diagrams, few_anchors, geometry, main, statistics, transfer
+from congruence.experiments.kinds._base import QUICK_DRAWS, Job
+
+__all__ = ["KINDS", "QUICK_DRAWS", "Job"]
+
+#: Every kind: what runs it, and what its draws resample.
+KINDS: dict[str, tuple[Callable[[Job], None], str]] = {
+    "main": (main.run, main.RESAMPLED),
+    "few_anchors": (few_anchors.run, few_anchors.RESAMPLED),
+    "transfer": (transfer.run, transfer.RESAMPLED),
+    "cycle": (consistency.run_cycle, consistency.RESAMPLED),
+    "composition": (consistency.run_composition, consistency.RESAMPLED),
+    "gap": (geometry.run_gap, geometry.RESAMPLED_GAP),
+    "kernels": (geometry.run_kernels, geometry.RESAMPLED_KERNELS),
+    "clouds": (geometry.run_clouds, geometry.RESAMPLED_CLOUDS),
+    "commuting": (diagrams.run_commuting, diagrams.RESAMPLED_COMMUTING),
+    "edits": (diagrams.run_edits, diagrams.RESAMPLED_EDITS),
+    "statistics": (statistics.run_statistics, statistics.RESAMPLED),
+    "templates": (statistics.run_templates, statistics.RESAMPLED),
+}

@@ -1,0 +1,195 @@
+"""What the kinds of experiment share: a job, draws of anchors, means, and the part that is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import InputError
+from congruence.experiments.config import Config
+from congruence.experiments.data import Collection
+from congruence.experiments.ledger import Ledger
+from congruence.experiments.measure import Carrier, Means, View, fit_carrier
+
+#: Most anchors and most draws in a quick run.
+QUICK_ANCHORS, QUICK_DRAWS = 600, 2
+
+
+@dataclass
+class Job:
+    """One run of an experiment.
+
+    Attributes
+    ----------
+    config : Config
+    collections : list of Collection
+    seeds : list of int
+    quick : bool
+        Fewer draws, anchors and steps.
+    ledger : Ledger
+        Takes the numbers.
+    extra : dict
+        Takes plain data for pictures: clouds, kernels, examples.
+    notes : list of str
+        Takes what a reader must know.
+    advance : callable, optional
+        Called with 1 after each draw.
+    """
+
+    config: Config
+    collections: list[Collection]
+    seeds: list[int]
+    quick: bool = False
+    ledger: Ledger = field(default_factory=Ledger)
+    extra: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    advance: Callable[[int], None] | None = None
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.config.parameters[parameter]
+
+    def tick(self) -> None:
+        """Say that a draw is done."""
+        if self.advance:
+            self.advance(1)
+
+    def remark(self, note: str) -> None:
+        """Add a note once."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def fit_modality(job: Job, collection: Collection, pair: tuple[int, int]) -> str:
+    """Return the modality to fit on: what the configuration says where both models have it, else the other."""
+    wanted: str = job.config.parameters.get("fit", "image")
+    for modality in (wanted, "text" if wanted == "image" else "image"):
+        if all(rows_of(collection, k, modality) is not None for k in pair):
+            if modality != wanted:
+                job.remark(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
+            return modality
+    raise InputError(
+        f"Got {pair_name(collection, pair)} without a modality both have; expected images or texts of both; do embed them."
+    )
+
+
+def rows_of(collection: Collection, model: int, modality: str) -> np.ndarray | None:
+    """Return all images or all prompts of a model."""
+    return collection.models[model].images if modality == "image" else collection.models[model].prompts
+
+
+def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return all images or all prompts of both models.
+
+    Raises
+    ------
+    InputError
+        A model has none.
+    """
+    source, target = (rows_of(collection, k, modality) for k in pair)
+    if source is None or target is None:
+        raise InputError(
+            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected them; do embed them."
+        )
+    return source, target
+
+
+def pair_name(collection: Collection, pair: tuple[int, ...]) -> str:
+    """Write a pair as ``a → b``."""
+    return " → ".join(collection.models[k].name for k in pair)
+
+
+def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | None = None) -> np.ndarray:
+    """Return the rows a map may be fitted on, of some classes or of all."""
+    allowed = collection.train if modality == "image" else collection.text_fit
+    labels = collection.labels if modality == "image" else collection.prompt_labels
+    if classes is not None:
+        allowed = allowed & np.isin(labels, classes)
+    return np.flatnonzero(allowed)
+
+
+def draw(job: Job, rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw a share of the anchors without replacement."""
+    count = max(2, round(share * len(rows)))
+    if job.quick:
+        count = min(count, QUICK_ANCHORS)
+    return np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
+
+
+def means(
+    collection: Collection, pair: tuple[int, int], modality: str, anchors: np.ndarray, classes: np.ndarray | None = None
+) -> dict[str, Means]:
+    """Return the means to exchange: of the anchors, and of the other modality's rows of the classes fitted on."""
+    out: dict[str, Means] = {}
+    source, target = both_rows(collection, pair, modality)
+    out[modality] = (_mean(source[anchors]), _mean(target[anchors]))
+    if classes is None:
+        # With one text a class, texts of the classes measured on stay unseen, their mean included.
+        known = np.arange(len(collection.classes))
+        classes = known if collection.held_classes.all() else known[~collection.held_classes]
+    if modality == "image":
+        a, b = (collection.prototypes[k] for k in pair)
+        if a is not None:
+            out["text"] = (_mean(a[classes]), None if b is None else _mean(b[classes]))
+    else:
+        a, b = (collection.models[k].images for k in pair)
+        rows = anchor_rows(collection, "image", classes)
+        if a is not None and len(rows):
+            out["image"] = (_mean(a[rows]), None if b is None else _mean(b[rows]))
+    return out
+
+
+def _mean(rows: np.ndarray) -> np.ndarray:
+    return rows.mean(axis=0, dtype=np.float64)
+
+
+def fit_on(
+    job: Job,
+    collection: Collection,
+    pair: tuple[int, int],
+    modality: str,
+    anchors: np.ndarray,
+    method: str = "orthogonal",
+    *,
+    classes: np.ndarray | None = None,
+    seed: int = 0,
+) -> tuple[Carrier, dict[str, Means]]:
+    """Fit a map between two models on some anchors; return it with the means it exchanges."""
+    source, target = both_rows(collection, pair, modality)
+    exchanged = means(collection, pair, modality, anchors, classes)
+    return fit_carrier(method, source[anchors], target[anchors], exchanged, seed=seed, quick=job.quick), exchanged
+
+
+def test_part(collection: Collection) -> Collection:
+    """Return the classes that are measured on; they are also the candidates."""
+    if collection.held_classes.all():
+        return collection
+    return collection.restrict(collection.held_classes, collection.name)
+
+
+def view(
+    collection: Collection,
+    pair: tuple[int, int],
+    centres: dict[str, Means],
+    *,
+    classes: np.ndarray | None = None,
+    every_image: bool = False,
+) -> View:
+    """Return the test images and the prototypes, asking about some classes or about all of them.
+
+    All test images, or every image where none was fitted on, and all classes are candidates.
+    """
+    rows = np.ones(len(collection.train), bool) if every_image else ~collection.train
+    images = [collection.models[k].images for k in pair]
+    labels = collection.labels[rows]
+    asked = np.arange(len(collection.classes)) if classes is None else classes
+    return View(
+        (None if images[0] is None else images[0][rows], None if images[1] is None else images[1][rows]),
+        (collection.prototypes[pair[0]], collection.prototypes[pair[1]]),
+        labels,
+        np.flatnonzero(np.isin(labels, asked)),
+        asked,
+        centres,
+    )

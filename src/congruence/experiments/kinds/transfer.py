@@ -1,0 +1,81 @@
+"""Fit on one data set, use on another without fitting again (figures 6, 28–31)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.errors import InputError
+from congruence.experiments.data import Collection
+from congruence.experiments.kinds._base import (
+    Job,
+    anchor_rows,
+    both_rows,
+    draw,
+    fit_modality,
+    fit_on,
+    means,
+    pair_name,
+    test_part,
+    view,
+)
+from congruence.experiments.measure import fit_carrier, measure, references
+
+RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the test parts are fixed"
+
+
+def run(job: Job) -> None:
+    """Fit on each data set and measure on each."""
+    for first, second in _couples(job.collections):
+        for pair in first.pairs:
+            for home in (first, second):
+                modality = fit_modality(job, home, pair)
+                rows = anchor_rows(home, modality)
+                for seed in job.seeds:
+                    anchors = draw(job, rows, job["share"], np.random.default_rng([seed, 13]))
+                    for away in (first, second):
+                        _measure(job, home, away, pair, modality, anchors, seed)
+                    job.tick()
+            for away in (first, second):
+                centres = means(away, pair, modality, anchor_rows(away, modality))
+                what = {"data": away.name, "pair": pair_name(away, pair)}
+                found = references(view(test_part(away), pair, centres), job.config.metrics)
+                job.ledger.note_references(what, found)
+
+
+def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
+    """Return data sets two by two: those of the same models, or the two halves of a single one."""
+    couples = []
+    by_models: dict[tuple[str, ...], list[Collection]] = {}
+    for collection in collections:
+        by_models.setdefault(tuple(model.name for model in collection.models), []).append(collection)
+    for same in by_models.values():
+        if len(same) == 1:
+            couples.append(same[0].split_domains())
+        elif len(same) == 2:
+            couples.append((same[0], same[1]))
+        else:
+            raise InputError(f"Got {len(same)} data sets for a transfer; expected two; do name two.")
+    return couples
+
+
+def _measure(
+    job: Job, home: Collection, away: Collection, pair: tuple[int, int], modality: str, anchors: np.ndarray, seed: int
+) -> None:
+    there = means(away, pair, modality, anchor_rows(away, modality))
+    for which in job["means"]:
+        if home is away and which != job["means"][0]:
+            continue
+        if which == "evaluated" and home is not away:
+            source, target = both_rows(home, pair, modality)
+            carry = fit_carrier("orthogonal", source[anchors], target[anchors], there, seed=seed)
+            centres = there
+        else:
+            carry, centres = fit_on(job, home, pair, modality, anchors, seed=seed)
+        what = {
+            "data": away.name,
+            "pair": pair_name(away, pair),
+            "series": f"fitted on {home.name}",
+            "part": "in domain" if home is away else f"means of the data {which}",
+        }
+        found = measure(carry, view(test_part(away), pair, centres), job.config.metrics)
+        job.ledger.note_all(what, found)

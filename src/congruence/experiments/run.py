@@ -1,0 +1,225 @@
+"""Run an experiment on what is at hand, and list what there is."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from congruence._check import check_positive
+from congruence._version import __version__
+from congruence.errors import InputError, ParameterError
+from congruence.experiments.config import STAND_INS, Config, all_configs, load_config
+from congruence.experiments.data import Collection
+from congruence.experiments.encoding import open_models
+from congruence.experiments.kinds import KINDS, QUICK_DRAWS, Job
+from congruence.experiments.stand_ins import open_stand_in
+
+#: Version of the form of ``results.json``.
+FORMAT = 1
+
+#: Figures and tables without numbers.
+NOTHING_TO_RUN = {"fig8": "a drawing of how the theorems follow from each other"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes
+    ----------
+    results : dict
+        Plain data: every number with its mean, standard deviation and values, what was resampled, seeds, versions,
+        wall time, the configuration and the data.
+    pictures : dict of str to bytes
+        Thumbnails of the examples, by id.
+    """
+
+    results: dict[str, Any]
+    pictures: dict[str, bytes] = field(default_factory=dict)
+
+
+def run(
+    experiment: str | Config,
+    *,
+    models: str = "sample",
+    data: Sequence[str] | None = None,
+    file: str | Path | None = None,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    seeds: int | None = None,
+    quick: bool = False,
+    collections: Sequence[Collection] | None = None,
+    advance: Callable[[int], None] | None = None,
+    log: Callable[[str], None] | None = None,
+    **encoder_options: Any,
+) -> Outcome:
+    """Run one figure or table of the paper.
+
+    Parameters
+    ----------
+    experiment : str or Config
+        ``"fig5"``, the path of a configuration of your own, or a configuration.
+    models : str, default="sample"
+        ``"sample"``, ``"lvis"`` or ``"caltech101"`` (see :func:`open_stand_in`); ``"paper"`` for the models of the
+        configuration; or models by name (see :func:`congruence.experiments.resolve_models`).
+    data : sequence of str, optional
+        Data sets for models by name; by default the configuration's.
+    file : path-like, optional
+        For ``"lvis"`` and ``"caltech101"``.
+    root : path-like, optional
+        Folder of the data sets, for models by name.
+    cache : path-like, optional
+        Folder for embeddings, for models by name; ``root/embeddings`` by default.
+    seeds : int, optional
+        Number of draws; by default the configuration's.
+    quick : bool, default=False
+        Fewer draws, anchors and steps: to see that everything works.
+    collections : sequence of Collection, optional
+        Embeddings of your own, in place of ``models``.
+    advance : callable, optional
+        Called with 1 after each draw.
+    log : callable, optional
+        Told what is being embedded.
+    **encoder_options
+        ``device``, ``dtype``, ``batch_size`` and others of :func:`open_models`.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    ParameterError, InputError, FileError, MissingExtraError
+
+    Examples
+    --------
+    >>> results = run("fig4", quick=True).results
+    >>> row = next(r for r in results["rows"] if r["metric"] == "text_cosine" and r["quantity"] == "after")
+    >>> row["mean"] > 0.5
+    True
+    """
+    config = experiment if isinstance(experiment, Config) else load_config(experiment)
+    started = time.perf_counter()
+    draws = check_positive(config.seeds if seeds is None else seeds, "seeds", integer=True)
+    if quick:
+        draws = min(draws, QUICK_DRAWS)
+    opened = (
+        list(collections)
+        if collections is not None
+        else _open(config, models, data, file=file, root=root, cache=cache, log=log, **encoder_options)
+    )
+    if not opened:
+        raise InputError("Got no data; expected one collection at least; do name models and data.")
+    job = Job(replace(config), opened, list(range(draws)), quick, advance=advance)
+    function, resampled = KINDS[config.kind]
+    function(job)
+    pictures = _pictures(job)
+    results = {
+        "format": FORMAT,
+        "experiment": config.name,
+        "title": config.title,
+        "ran_on": models if collections is None else "collections",
+        "quick": quick,
+        "seeds": job.seeds,
+        "resampled": resampled.format(share=config.parameters.get("share", 1.0)),
+        "config": config.to_dict(),
+        "data": [collection.facts() for collection in opened],
+        "notes": job.notes,
+        "rows": job.ledger.rows(),
+        "extra": job.extra,
+        "versions": versions(),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    return Outcome(results, pictures)
+
+
+def _open(
+    config: Config,
+    models: str,
+    data: Sequence[str] | None,
+    *,
+    file: str | Path | None,
+    root: str | Path | None,
+    cache: str | Path | None,
+    **options: Any,
+) -> list[Collection]:
+    if models in STAND_INS:
+        if data:
+            raise ParameterError(
+                f"Got data {', '.join(data)} for {models}, which brings its own; expected none; do leave it out."
+            )
+        if models not in config.stand_ins:
+            raise ParameterError(
+                f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins) or 'none'}, or the paper's "
+                "models; do choose another."
+            )
+        return [open_stand_in(models, file, config.variant)]
+    named = config.models if models == "paper" else [models]
+    sets = list(data or config.data)
+    if not named or not sets:
+        raise ParameterError(f"Got {config.name} without models or data of its own; expected both; do name them.")
+    if root is None:
+        raise ParameterError(
+            f"Got no folder of data sets for {', '.join(sets)}; expected one; do pass --root (or --models sample)."
+        )
+    place = Path(root).expanduser() / "embeddings" if cache is None else cache
+    return [open_models(spec, name, root=root, cache=place, **options) for spec in named for name in sets]
+
+
+def _pictures(job: Job) -> dict[str, bytes]:
+    ids = []
+    for example in job.extra.get("examples", []):
+        ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]
+    found = {}
+    for i in dict.fromkeys(ids):
+        for collection in job.collections:
+            if collection.picture is not None and i in collection.captions:
+                picture = collection.picture(i)
+                if picture:
+                    found[i] = picture
+                    break
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that numbers may depend on."""
+    out = {"congruence": __version__, "python": platform.python_version()}
+    for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):
+        try:
+            out[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return every figure and table of the paper with what it runs on and what its own models need.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``title``, ``section``, ``kind``, ``runs_here`` (stand-ins), ``needs_weights``, ``needs_data``.
+    """
+    out: list[dict[str, Any]] = []
+    for config in all_configs():
+        weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
+        out.append(
+            {
+                "name": config.name,
+                "title": config.title,
+                "section": config.section,
+                "kind": config.kind,
+                "runs_here": config.stand_ins,
+                "needs_weights": list(weights),
+                "needs_data": config.data,
+            }
+        )
+    for name, why in NOTHING_TO_RUN.items():
+        entry = {"name": name, "title": why, "section": "C", "kind": "nothing to run", "runs_here": []}
+        out.append({**entry, "needs_weights": [], "needs_data": []})
+    return sorted(out, key=lambda row: (row["name"][:3] != "fig", int("".join(filter(str.isdigit, row["name"])))))
