@@ -1,6 +1,15 @@
-"""Optimal transport: distances between collections whose rows are not paired."""
+"""Optimal transport: distances between collections whose rows are not paired, and plans between them."""
 
 from congruence.transport.shift import Distance, DistributionShift, distribution_shift
+from congruence.transport.sinkhorn import SinkhornResult, sinkhorn
 from congruence.transport.sliced import random_frames, sliced_wasserstein_sphere
 
-__all__ = ["Distance", "DistributionShift", "distribution_shift", "random_frames", "sliced_wasserstein_sphere"]
+__all__ = [
+    "Distance",
+    "DistributionShift",
+    "SinkhornResult",
+    "distribution_shift",
+    "random_frames",
+    "sinkhorn",
+    "sliced_wasserstein_sphere",
+]
