@@ -1,5 +1,6 @@
 """Optimal transport: distances between collections whose rows are not paired, and plans between them."""
 
+from congruence.transport.klot import klot, klot_features
 from congruence.transport.shift import Distance, DistributionShift, distribution_shift
 from congruence.transport.sinkhorn import SinkhornResult, sinkhorn
 from congruence.transport.sliced import random_frames, sliced_wasserstein_sphere
@@ -9,6 +10,8 @@ __all__ = [
     "DistributionShift",
     "SinkhornResult",
     "distribution_shift",
+    "klot",
+    "klot_features",
     "random_frames",
     "sinkhorn",
     "sliced_wasserstein_sphere",

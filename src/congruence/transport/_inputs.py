@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._arrays import device, is_tensor, namespace
-from congruence._check import as_native, check_positive
+import numpy as np
+
+from congruence._arrays import is_tensor, namespace, to_numpy
+from congruence._check import as_matrix, as_native, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.transport._kernel import Affinity, Dense, Products
+from congruence.transport._kernel import Affinity, Products
 
 #: The largest relative error that rounding A/ε may leave in the entries of a plan.
 ROUNDING = 1e-3
@@ -59,11 +61,6 @@ def products(X: Any, Y: Any, names: tuple[str, str], dtype: Any) -> Products:
     return Products(X, Y, dtype)
 
 
-def dense(A: Any, dtype: Any) -> Dense:
-    """Return the affinities of a matrix."""
-    return Dense(A, dtype)
-
-
 def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     """Return ``epsilon`` if the plan can be told from rounding error.
 
@@ -92,11 +89,6 @@ def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
     """
-    import numpy as np
-
-    from congruence._arrays import to_numpy
-    from congruence._check import as_matrix
-
     xp = affinity.xp
     if marginal is None:
         return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)

@@ -17,6 +17,11 @@ COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
 
 
+def strip_bytes(where: Any, held: bool) -> int:
+    """Return how large strips are to be on a device."""
+    return REMOTE_BYTES if "cpu" not in str(where) else HELD_BYTES if held else COMPUTED_BYTES
+
+
 class Dense:
     """Affinities given as a matrix.
 
@@ -104,10 +109,9 @@ class Kernel:
         n, m = affinity.shape
         width = m * (8 if affinity.dtype == affinity.xp.float64 else 4)
         count = min(n, memory // width)
-        remote = "cpu" not in str(affinity.device)
-        inner, outer = (REMOTE_BYTES, REMOTE_BYTES) if remote else (HELD_BYTES, COMPUTED_BYTES)
-        self._held_parts = list(blocks(count, width, inner))
-        self._parts = [slice(p.start + count, p.stop + count) for p in blocks(n - count, width, outer)]
+        self._held_parts = list(blocks(count, width, strip_bytes(affinity.device, True)))
+        rest = blocks(n - count, width, strip_bytes(affinity.device, False))
+        self._parts = [slice(part.start + count, part.stop + count) for part in rest]
         self._held = self.empty(count)
         self.u, self.v = self.zeros(n), self.zeros(m)
 
