@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from congruence._arrays import blocks
-from congruence.transport._kernel import Affinity, exponents, strip_bytes
+from congruence.transport._kernel import Affinity, exponential, exponents, strip_bytes
 from congruence.transport._scaling import Potentials
 
 
@@ -50,9 +50,8 @@ def compare(student: Side, teacher: Side, held: bool) -> Iterator[tuple[slice, A
         spare = xp.empty_like(P) if spare is None else spare[: len(P), :]
         spare[...] = Q
         spare -= P
-        xp.exp(P, out=P)
-        xp.exp(Q, out=Q)
-        spare *= Q
+        spare *= exponential(Q)
+        exponential(P)
         P -= Q
         spare += P
         yield part, xp.sum(xp.astype(xp.sum(spare, axis=1), xp.float64)), P

@@ -94,7 +94,9 @@ def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
         return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
     given = to_numpy(marginal)
     if given.shape != (n,):
-        raise ShapeError(f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each; do correct it.")
+        raise ShapeError(
+            f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each; do correct it."
+        )
     w = as_matrix(given[:, None], f"{name} marginal")[:, 0].astype(np.float64)
     if w.min() <= 0:
         raise ParameterError(

@@ -12,9 +12,21 @@ from congruence._arrays import blocks, device, namespace
 
 #: Bytes of one strip. Held, it is read twice in a row and should stay in the cache; computed, it is one side of a matrix product,
 #: which needs some hundred rows; on a GPU each strip costs a launch.
-HELD_BYTES = 2 * 2**20
+HELD_BYTES = 4 * 2**20
 COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
+
+
+#: Exponents are cut off here, by bytes of a number, so that entries times scalings stay above the subnormal numbers, with which exp and
+#: products are several times slower.
+FLOOR = {4: -65.0, 8: -650.0}
+
+
+def exponential(L: Any) -> Any:
+    """Replace L by exp(L), and return it."""
+    xp = namespace(L)
+    floor = xp.asarray(FLOOR[8 if L.dtype == xp.float64 else 4], dtype=L.dtype, device=device(L))
+    return xp.exp(xp.maximum(L, floor, out=L), out=L)
 
 
 def strip_bytes(where: Any, held: bool) -> int:
@@ -131,20 +143,17 @@ class Kernel:
         """Take new base potentials, and compute again what is held."""
         self.u, self.v = u, v
         for part in self._held_parts:
-            strip = self.affinity.exponent(part, u, v, self.epsilon, self._held[part, :])
-            self.xp.exp(strip, out=strip)
+            exponential(self.affinity.exponent(part, u, v, self.epsilon, self._held[part, :]))
 
     def strips(self) -> Iterator[tuple[slice, Any]]:
         """Yield rows and the kernel for them, to be read only."""
         for part in self._held_parts:
             yield part, self._held[part, :]
         for part, strip in exponents(self.affinity, self.epsilon, self.u, self.v, self._parts):
-            yield part, self.xp.exp(strip, out=strip)
+            yield part, exponential(strip)
 
 
-def exponents(
-    affinity: Affinity, epsilon: float, u: Any, v: Any, parts: list[slice]
-) -> Iterator[tuple[slice, Any]]:
+def exponents(affinity: Affinity, epsilon: float, u: Any, v: Any, parts: list[slice]) -> Iterator[tuple[slice, Any]]:
     """Yield each part and u_i + A_ij/ε + v_j for its rows, all in one scratch strip."""
     rows = max((part.stop - part.start for part in parts), default=0)
     scratch = affinity.xp.empty((rows, affinity.shape[1]), dtype=affinity.dtype, device=affinity.device)

@@ -6,7 +6,8 @@ strip of K need that strip alone, so both halves take one reading of K.
 
 Only the first iteration can meet rows or columns far apart in magnitude, and it is done in logarithms. After it K = P has
 marginals r and c. From then on a half step divides by sums between r_i·min(c) and 1, or c_j·min(r) and 1: no sum vanishes, and the
-scalings grow by at most log(1/min) an iteration, so there is always time to take them into the potentials (Schmitzer 2019, section 3.1).
+logarithms of the scalings grow by at most log(1/min) an iteration: there is always time to take them into the potentials, as in
+Schmitzer (2019), section 3.1.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from congruence.transport._kernel import Affinity, Kernel
+from congruence.transport._kernel import Affinity, Kernel, exponential
 
-#: Largest |log| of a scaling before it is absorbed. Entries of K below 1e-38 (the least of float32) are lost: times both scalings
-#: they are still below 1e-18, and too small to be seen in float32.
-GROWTH = 23.0
+#: Largest |log a| + |log b| before they are absorbed. Entries of K below e^-65 were raised to that (6e-29): times both scalings they are
+#: below 3e-20, too small to be seen in any marginal.
+GROWTH = 20.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def iterate(
         if tol is not None and float(error) <= tol:
             break
         log_a, log_b = xp.log(a), xp.log(b)
-        if done < n_iter and float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b))) > 2 * GROWTH:
+        if done < n_iter and float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b))) > GROWTH:
             kernel.rebase(kernel.u + log_a, kernel.v + log_b)
             a, b = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v)))
     if done == 1:
@@ -99,12 +100,11 @@ def _first(kernel: Kernel, r: Any, c: Any) -> tuple[Any, Any]:
         largest = xp.max(L, axis=1)
         spare[...] = L
         spare -= largest[:, None]
-        xp.exp(spare, out=spare)
-        u[part] = xp.log(r[part]) - largest - xp.log(xp.sum(spare, axis=1))
+        u[part] = xp.log(r[part]) - largest - xp.log(xp.sum(exponential(spare), axis=1))
         L += u[part][:, None]
         higher = xp.maximum(top, xp.max(L, axis=0))
         L -= higher
-        sums = sums * xp.exp(top - higher) + xp.sum(xp.exp(L, out=L), axis=0)
+        sums = sums * xp.exp(top - higher) + xp.sum(exponential(L), axis=0)
         top = higher
     return u, xp.log(c) - top - xp.log(sums)
 

@@ -236,6 +236,10 @@ def _functions() -> tuple[Any, Any]:
         @staticmethod
         @once
         def backward(ctx: Any, upstream: Any) -> Any:
-            return (*(None if side is None else side * upstream.to(side.dtype) for side in ctx.saved_tensors), None, None)
+            return (
+                *(None if side is None else side * upstream.to(side.dtype) for side in ctx.saved_tensors),
+                None,
+                None,
+            )
 
     return Klot, KlotFeatures

@@ -9,7 +9,7 @@ from typing import Any
 from congruence._check import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
-from congruence.transport._kernel import Affinity, Dense, exponents
+from congruence.transport._kernel import Affinity, Dense, exponential, exponents
 from congruence.transport._scaling import iterate, marginals as plan_marginals
 
 MASSES = ("unit", "bistochastic")
@@ -69,7 +69,7 @@ class SinkhornResult:
             raise ParameterError(f"Got rows with step {step}; expected 1; do take every {step}th afterwards.")
         part = slice(start, max(start, stop))
         ((_, P),) = exponents(self._affinity, self.epsilon, self.u, self.v, [part])
-        return self._affinity.xp.exp(P, out=P)
+        return exponential(P)
 
 
 def sinkhorn(
@@ -141,8 +141,12 @@ def sinkhorn(
     check_choice(mass, MASSES, "mass")
     check_options(n_iter, tol, memory)
     if (affinity is None) == (X is None) or (X is None) != (Y is None):
-        given = [name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None]
-        raise ParameterError(f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y; do pass these.")
+        given = [
+            name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
+        ]
+        raise ParameterError(
+            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y; do pass these."
+        )
     held: Affinity
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
@@ -152,9 +156,14 @@ def sinkhorn(
         held = products(A, B, ("X", "Y"), computing_dtype(A, B))
     check_epsilon(held, epsilon, "epsilon")
     n, m = held.shape
+    given_marginals = (None, None) if marginals is None else tuple(marginals)
+    if len(given_marginals) != 2:
+        raise ParameterError(
+            f"Got {len(given_marginals)} marginals; expected two, of rows and of columns; do pass both as a tuple."
+        )
     r, c = (
         weights(weight, size, name, held)
-        for weight, size, name in zip(marginals or (None, None), (n, m), ("row", "column"), strict=True)
+        for weight, size, name in zip(given_marginals, (n, m), ("row", "column"), strict=True)
     )
     found = iterate(held, float(epsilon), r, c, n_iter, tol, memory)
     xp = held.xp
