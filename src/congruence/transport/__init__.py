@@ -1,6 +1,18 @@
-"""Optimal transport: distances between collections whose rows are not paired."""
+"""Optimal transport: distances between collections whose rows are not paired, and plans between them."""
 
+from congruence.transport.klot import klot, klot_features
 from congruence.transport.shift import Distance, DistributionShift, distribution_shift
+from congruence.transport.sinkhorn import SinkhornResult, sinkhorn
 from congruence.transport.sliced import random_frames, sliced_wasserstein_sphere
 
-__all__ = ["Distance", "DistributionShift", "distribution_shift", "random_frames", "sliced_wasserstein_sphere"]
+__all__ = [
+    "Distance",
+    "DistributionShift",
+    "SinkhornResult",
+    "distribution_shift",
+    "klot",
+    "klot_features",
+    "random_frames",
+    "sinkhorn",
+    "sliced_wasserstein_sphere",
+]

@@ -1,0 +1,211 @@
+"""KLOT's value and its gradient by the vectors: ours beside the solver in logarithms, autograd through it, and POT.
+
+All start from the vectors of both sides, do the same number of iterations in float32, and run in turn, each in a process of its own so that
+its peak memory can be told; "at rest" is what the imports and the vectors alone take there. Gradients are compared with the one of float64
+run to a marginal error of 1e-8, up to ``--exact`` rows: what is left is mostly what the given iterations have not converged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+EPSILON, EPSILON_TEACHER = 0.05, 0.01
+#: Bytes above which autograd through the solver is left out: two matrices are kept for each half step.
+UNROLLED_LIMIT = 8e9
+
+
+def peak_mb() -> float:
+    # Not ru_maxrss: that of a child starts at its parent's.
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+def log_plan(A, epsilon, n_iter):
+    """Sinkhorn with a log-sum-exp each half step, the form in which it is published."""
+    import torch
+
+    n, m = A.shape
+    M = A / epsilon
+    u, v = M.new_zeros(n), M.new_zeros(m)
+    for _ in range(n_iter):
+        u = -math.log(n) - torch.logsumexp(M + v[None, :], dim=1)
+        v = -math.log(m) - torch.logsumexp(M + u[:, None], dim=0)
+    return M + u[:, None] + v[None, :]
+
+
+def explicit(log_p, log_q):
+    """Value and the gradient (P − P*)/ε by the student's affinities."""
+    P, Q = log_p.exp(), log_q.exp()
+    return (Q * (log_q - log_p)).sum(), (P - Q) / EPSILON
+
+
+def plain(X, Y, TX, TY, n_iter):
+    value, slope = explicit(log_plan(X @ Y.T, EPSILON, n_iter), log_plan(TX @ TY.T, EPSILON_TEACHER, n_iter))
+    return value, slope @ Y, slope.T @ X
+
+
+def unrolled(X, Y, TX, TY, n_iter):
+    import torch
+
+    X, Y = X.requires_grad_(), Y.requires_grad_()
+    with torch.no_grad():
+        log_q = log_plan(TX @ TY.T, EPSILON_TEACHER, n_iter)
+    value = (log_q.exp() * (log_q - log_plan(X @ Y.T, EPSILON, n_iter))).sum()
+    return value, *torch.autograd.grad(value, (X, Y))
+
+
+def pot(X, Y, TX, TY, n_iter):
+    import ot
+
+    def plan(A, epsilon):
+        w = A.new_full((len(A),), 1 / len(A))
+        return ot.bregman.sinkhorn_log(w, w, -A, epsilon, numItermax=n_iter, stopThr=0, warn=False)
+
+    value, slope = explicit(plan(X @ Y.T, EPSILON).log(), plan(TX @ TY.T, EPSILON_TEACHER).log())
+    return value, slope @ Y, slope.T @ X
+
+
+def dense(X, Y, TX, TY, n_iter):
+    import torch
+
+    from congruence.transport import klot
+
+    X, Y = X.requires_grad_(), Y.requires_grad_()
+    value = klot(X @ Y.T, TX @ TY.T, EPSILON, EPSILON_TEACHER, n_iter)
+    return value, *torch.autograd.grad(value, (X, Y))
+
+
+def features(X, Y, TX, TY, n_iter, memory=2**30, tol=None):
+    import torch
+
+    from congruence.transport import klot_features
+
+    X, Y = X.requires_grad_(), Y.requires_grad_()
+    value = klot_features(X, Y, TX, TY, EPSILON, EPSILON_TEACHER, n_iter, tol, memory=memory)
+    return value, *torch.autograd.grad(value, (X, Y))
+
+
+def streamed(X, Y, TX, TY, n_iter):
+    return features(X, Y, TX, TY, n_iter, memory=0)
+
+
+def exact(X, Y, TX, TY, n_iter):
+    return features(*(side.double() for side in (X, Y, TX, TY)), 50_000, tol=1e-8)
+
+
+WAYS = {f.__name__: f for f in (plain, unrolled, pot, dense, features, streamed, exact)}
+LABELS = {
+    "plain": "log-sum-exp, explicit gradient",
+    "unrolled": "log-sum-exp, autograd through it",
+    "pot": "POT sinkhorn_log, explicit gradient",
+    "dense": "klot",
+    "features": "klot_features, kernel held",
+    "streamed": "klot_features, memory=0",
+}
+
+
+def child(who: str, n_iter: int, folder: Path) -> None:
+    import torch
+
+    sides = [torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("X", "Y", "TX", "TY")]
+    import congruence.transport  # noqa: F401
+
+    if who == "pot":
+        import ot  # noqa: F401
+    rest = peak_mb()
+    start = time.perf_counter()
+    value, *slopes = WAYS[who](*sides, n_iter)
+    seconds = time.perf_counter() - start
+    peak = peak_mb()
+    np.save(folder / f"{who}.npy", np.concatenate([slope.detach().numpy() for slope in slopes]))
+    print(json.dumps({"value": value.item(), "seconds": seconds, "peak_mb": peak, "rest_mb": rest}))
+
+
+def write_problem(folder: Path, n: int, d: int) -> None:
+    """Items with a latent of 32 dimensions, seen by two encoders; the student sees them with more noise than the teacher."""
+    rng = np.random.default_rng(0)
+    latent = rng.standard_normal((n, 32), dtype=np.float32)
+    for prefix, noise in (("", 1.0), ("T", 0.5)):
+        common = rng.standard_normal((32, d), dtype=np.float32)
+        for side in "XY":
+            Z = latent @ common
+            Z += np.float32(noise * 32**0.5) * rng.standard_normal((n, d), dtype=np.float32)
+            Z /= np.linalg.norm(Z, axis=1, keepdims=True)
+            np.save(folder / f"{prefix}{side}.npy", Z)
+
+
+def run(who: str, n_iter: int, folder: Path) -> dict:
+    command = [sys.executable, __file__, "--child", who, "--iterations", str(n_iter), "--folder", str(folder)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def report(n: int, options: argparse.Namespace) -> None:
+    n_iter, ways = options.iterations, list(options.ways)
+    if "unrolled" in ways and 4 * n_iter * n * n * 4 > UNROLLED_LIMIT:
+        ways.remove("unrolled")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_problem(folder, n, options.dim)
+        threads = os.environ.get("OMP_NUM_THREADS", "all")
+        print(
+            f"\n{n:,} × {options.dim} float32, {n_iter} iterations, {options.repeat} runs each, in turn, threads: {threads}"
+        )
+        results: dict[str, list[dict]] = {who: [] for who in ways}
+        for _ in range(options.repeat):
+            for who, runs in results.items():
+                runs.append(run(who, n_iter, folder))
+        converged = None
+        if n <= options.exact:
+            value = run("exact", n_iter, folder)["value"]
+            converged = np.load(folder / "exact.npy")
+            print(f"  converged, float64: {value:.6f}")
+        for who, runs in results.items():
+            best = np.median([r["seconds"] for r in runs])
+            peak, rest = (max(r[key] for r in runs) for key in ("peak_mb", "rest_mb"))
+            line = f"  {LABELS[who]:36s} {runs[0]['value']:.6f}   {best:7.2f} s   peak {peak:6.0f} MB, at rest {rest:4.0f} MB"
+            if "plain" in results and who != "plain":
+                time_ratio = np.median(
+                    [p["seconds"] / r["seconds"] for p, r in zip(results["plain"], runs, strict=True)]
+                )
+                memory_ratio = max(p["peak_mb"] - p["rest_mb"] for p in results["plain"]) / (peak - rest)
+                line += f"   plain takes {time_ratio:5.1f} × the time, {memory_ratio:5.1f} × the memory over rest"
+            if converged is not None:
+                found = np.load(folder / f"{who}.npy")
+                line += f"   gradient off by {np.linalg.norm(found - converged) / np.linalg.norm(converged):.1e}"
+            print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", default=[2000, 5000])
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--iterations", type=int, default=100)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--exact", type=int, default=2000, help="most rows for which the converged gradient is computed"
+    )
+    parser.add_argument(
+        "--ways", nargs="+", choices=list(LABELS), default=["plain", "unrolled", "pot", "dense", "features"]
+    )
+    parser.add_argument("--child")
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.iterations, options.folder)
+        return
+    for n in options.rows:
+        report(n, options)
+
+
+if __name__ == "__main__":
+    main()

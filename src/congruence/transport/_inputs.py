@@ -1,0 +1,107 @@
+"""What transport accepts: affinities or the vectors they are inner products of, on either side of a comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence._arrays import is_tensor, namespace, to_numpy
+from congruence._check import as_matrix, as_native, check_positive
+from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence.transport._kernel import Affinity, Products
+
+#: The largest relative error that rounding A/ε may leave in the entries of a plan.
+ROUNDING = 1e-3
+
+
+def same_library(arrays: dict[str, Any]) -> list[Any]:
+    """Validate matrices and return them in one array library, on one device; a list joins the library of the others.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    checked = {name: as_native(array, name) for name, array in arrays.items()}
+    tensors = {name: array.detach() for name, array in checked.items() if is_tensor(array)}
+    for name, array in arrays.items():
+        if tensors and hasattr(array, "dtype") and name not in tensors:
+            raise DtypeError(
+                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected one library; do convert one."
+            )
+    if len({str(array.device) for array in tensors.values()}) > 1:
+        where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
+        raise DtypeError(f"Got {where}; expected one device; do move them to it.")
+    if tensors:
+        first = next(iter(tensors.values()))
+        xp = namespace(first)
+        return [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
+    return list(checked.values())
+
+
+def computing_dtype(*arrays: Any) -> Any:
+    """Return float64 if one of the arrays is that or of integers, else float32."""
+    xp = namespace(*arrays)
+    narrow = (xp.float32, xp.float16, getattr(xp, "bfloat16", xp.float16))
+    return xp.float32 if all(array.dtype in narrow for array in arrays) else xp.float64
+
+
+def products(X: Any, Y: Any, names: tuple[str, str], dtype: Any) -> Products:
+    """Return the affinities ⟨x_i, y_j⟩.
+
+    Raises
+    ------
+    ShapeError
+    """
+    if X.shape[1] != Y.shape[1]:
+        raise ShapeError(
+            f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}; expected vectors of one space; "
+            "do carry one side across first."
+        )
+    return Products(X, Y, dtype)
+
+
+def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
+    """Return ``epsilon`` if the plan can be told from rounding error.
+
+    Raises
+    ------
+    ParameterError
+    """
+    check_positive(epsilon, name)
+    xp = affinity.xp
+    bound = affinity.bound()
+    least = bound * xp.finfo(affinity.dtype).eps / ROUNDING
+    if epsilon < least:
+        kind = "float64" if affinity.dtype == xp.float64 else "float32"
+        remedy = "do scale the affinities down" if kind == "float64" else "do pass float64"
+        raise ParameterError(
+            f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}, below which "
+            f"rounding changes the plan by more than {ROUNDING:g}; {remedy} or take a larger {name}."
+        )
+    return float(epsilon)
+
+
+def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
+    """Return a marginal that adds up to 1; uniform if None.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ParameterError
+    """
+    xp = affinity.xp
+    if marginal is None:
+        return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
+    given = to_numpy(marginal)
+    if given.shape != (n,):
+        raise ShapeError(
+            f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each; do correct it."
+        )
+    w = as_matrix(given[:, None], f"{name} marginal")[:, 0].astype(np.float64)
+    if w.min() <= 0:
+        raise ParameterError(
+            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all > 0; do leave out what has no weight."
+        )
+    if abs(w.sum() - 1) > 1e-6:
+        raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1; do divide by their sum.")
+    return xp.asarray(w / w.sum(), dtype=affinity.dtype, device=affinity.device)

@@ -1,0 +1,245 @@
+"""The divergence of two transport plans, with the gradient that needs no differentiation of the solver (SOTAlign)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from congruence._check import check_choice, check_same_rows
+from congruence._extras import require
+from congruence.errors import ShapeError
+from congruence.transport._comparison import Side, compare
+from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
+from congruence.transport._kernel import Affinity, Dense
+from congruence.transport._scaling import iterate
+from congruence.transport.sinkhorn import MASSES, MEMORY, check_options
+
+
+def klot(
+    student: Any,
+    teacher: Any,
+    epsilon: float = 0.05,
+    epsilon_teacher: float = 0.01,
+    n_iter: int = 100,
+    tol: float | None = None,
+    *,
+    mass: str = "unit",
+) -> Any:
+    """KL(P* ‖ P): how far the student's entropic plan P is from the teacher's P*, with its explicit gradient.
+
+    Parameters
+    ----------
+    student : tensor, shape (n, m)
+        Affinities A. A gradient flows here, of the same dtype; float16 and bfloat16 are computed in float32.
+    teacher : tensor, shape (n, m)
+        Affinities T, in which no gradient flows.
+    epsilon, epsilon_teacher : float, default=0.05 and 0.01
+        Of the two plans, in units of affinity.
+    n_iter : int, default=100
+        The most Sinkhorn iterations for either plan.
+    tol : float, optional
+        Stop when the rows' marginals are within this L1 distance; see :func:`sinkhorn`.
+    mass : {"unit", "bistochastic"}, default="unit"
+        Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a loss weight α on
+        the first acts as α/n on the second.
+
+    Returns
+    -------
+    tensor, shape ()
+        In nats. float64 if either input is, else float32.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    ParameterError
+        An ``epsilon`` too small for the precision, or an option out of its range.
+    MissingExtraError
+        Without torch.
+
+    Notes
+    -----
+    P = exp(u_i + A_ij/ε + v_j) has the marginals of P*, and among all potentials its own make the divergence least:
+
+        KLOT = min over u, v of Σ P* log(P*/P) − P* + P, since the derivative by u_i is that of the marginals, Σ_j P_ij − P*_ij = 0.
+
+    So the potentials' own change does not count (Danskin), and the gradient is the partial derivative by A alone, (P − P*)/ε. The paper's
+    equation 13 divides by ε*, which finite differences refute. It is exact where the iteration has converged; before that it is off by
+    about the marginal error/ε in L1 norm. Adding a constant, or a vector to all rows or to all columns of A, changes nothing.
+
+    One n·m kernel is held while solving and one n·m gradient while going backward; nothing of that size is kept between.
+
+    References
+    ----------
+    SOTAlign, equations 11 to 13, theorem 5.1, appendix B.1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from congruence.transport import klot
+    >>> T = torch.eye(3, dtype=torch.float64)
+    >>> A = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    >>> value = klot(A, T)  # the teacher's plan is the identity, the student's uniform: log 3
+    >>> value.backward()
+    >>> round(value.item(), 6), A.grad.numpy().round(3)
+    (1.098612, array([[-4.444,  2.222,  2.222],
+           [ 2.222, -4.444,  2.222],
+           [ 2.222,  2.222, -4.444]]))
+    """
+    torch = require("torch", extra="train")
+    check_choice(mass, MASSES, "mass")
+    check_options(n_iter, tol, MEMORY)
+    A, T = _tensors(torch, {"student": student, "teacher": teacher})
+    if A.shape != T.shape:
+        raise ShapeError(
+            f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}; expected the same, "
+            "affinities of the same items; do compute both on one batch."
+        )
+    dtype = computing_dtype(A, T)
+    sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), n_iter, tol, A.numel() * 8)
+    tracked = student if isinstance(student, torch.Tensor) else A
+    return _functions()[0].apply(tracked, T, sides, _scale(mass, len(A)))
+
+
+def klot_features(
+    X: Any,
+    Y: Any,
+    TX: Any,
+    TY: Any,
+    epsilon: float = 0.05,
+    epsilon_teacher: float = 0.01,
+    n_iter: int = 100,
+    tol: float | None = None,
+    *,
+    mass: str = "unit",
+    memory: int = MEMORY,
+) -> Any:
+    """Do as :func:`klot` for affinities that are inner products, without ever forming them: O((n + m)·d) memory.
+
+    Parameters
+    ----------
+    X : tensor, shape (n, d)
+        The student's vectors: A_ij = ⟨x_i, y_j⟩. Normalise the rows before for cosines.
+    Y : tensor, shape (m, d)
+        A gradient flows in X and Y.
+    TX : tensor, shape (n, e)
+        The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
+    TY : tensor, shape (m, e)
+    epsilon, epsilon_teacher, n_iter, tol, mass
+        As in :func:`klot`.
+    memory : int, default=2**30
+        Bytes of a kernel that are held while solving; the rest is computed anew in each iteration, in strips of some 50 MB.
+
+    Returns
+    -------
+    tensor, shape ()
+        In nats.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ParameterError, MissingExtraError
+
+    Notes
+    -----
+    With G = P − P* the gradients are G Y/ε and Gᵀ X/ε, summed over strips of G in the same pass as the value.
+
+    References
+    ----------
+    SOTAlign, theorem 5.1; the strips are ours.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from congruence.transport import klot, klot_features
+    >>> X, Y, TX, TY = torch.nn.functional.normalize(torch.randn(4, 50, 8), dim=2)
+    >>> bool(torch.isclose(klot_features(X, Y, TX, TY, memory=0), klot(X @ Y.T, TX @ TY.T), rtol=1e-4))
+    True
+    """
+    torch = require("torch", extra="train")
+    check_choice(mass, MASSES, "mass")
+    check_options(n_iter, tol, memory)
+    given = {"X": X, "Y": Y, "TX": TX, "TY": TY}
+    A, B, TA, TB = _tensors(torch, given)
+    check_same_rows(len(A), len(TA), "X", "TX")
+    check_same_rows(len(B), len(TB), "Y", "TY")
+    dtype = computing_dtype(A, B, TA, TB)
+    pair = products(A, B, ("X", "Y"), dtype), products(TA, TB, ("TX", "TY"), dtype)
+    sides = _solve(pair, (epsilon, epsilon_teacher), n_iter, tol, memory)
+    tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
+    return _functions()[1].apply(*tracked, sides, _scale(mass, len(A)))
+
+
+def _tensors(torch: Any, arrays: dict[str, Any]) -> list[Any]:
+    return [torch.as_tensor(array) for array in same_library(arrays)]
+
+
+def _scale(mass: str, n: int) -> float:
+    return float(n) if mass == "bistochastic" else 1.0
+
+
+def _solve(
+    pair: tuple[Affinity, Affinity], epsilons: tuple[float, float], n_iter: int, tol: float | None, memory: int
+) -> tuple[Side, Side]:
+    """Solve for the potentials of student and teacher, one after the other, so that one kernel is held at a time."""
+    for affinity, epsilon, name in zip(pair, epsilons, ("epsilon", "epsilon_teacher"), strict=True):
+        check_epsilon(affinity, epsilon, name)
+    n, m = pair[0].shape
+    r, c = weights(None, n, "row", pair[0]), weights(None, m, "column", pair[0])
+    student, teacher = (
+        Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, n_iter, tol, memory))
+        for affinity, epsilon in zip(pair, epsilons, strict=True)
+    )
+    return student, teacher
+
+
+@cache
+def _functions() -> tuple[Any, Any]:
+    """Make the two autograd functions, once torch is there to derive them from."""
+    torch = require("torch", extra="train")
+    once = torch.autograd.function.once_differentiable
+
+    class Klot(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, student: Any, teacher: Any, sides: tuple[Side, Side], scale: float) -> Any:
+            ctx.save_for_backward(student, teacher)  # torch then notices if either is changed in place
+            ctx.sides, ctx.scale = sides, scale
+            value = sum(part for _, part, _ in compare(*sides, held=True))
+            return (scale * value).to(sides[0].affinity.dtype)
+
+        @staticmethod
+        @once
+        def backward(ctx: Any, upstream: Any) -> Any:
+            student, _ = ctx.saved_tensors
+            gradient = torch.empty_like(student)
+            factor = upstream * (ctx.scale / ctx.sides[0].epsilon)
+            for part, _, G in compare(*ctx.sides, held=True):
+                gradient[part] = G.mul_(factor)
+            return gradient, None, None, None
+
+    class KlotFeatures(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, X: Any, Y: Any, sides: tuple[Side, Side], scale: float) -> Any:
+            dtype, factor = sides[0].affinity.dtype, scale / sides[0].epsilon
+            needs_X, needs_Y = ctx.needs_input_grad[:2]
+            dX = torch.empty_like(X) if needs_X else None
+            dY = torch.zeros(Y.shape, dtype=dtype, device=Y.device) if needs_Y else None
+            right, value = Y.detach().to(dtype), 0.0
+            for part, loss, G in compare(*sides, held=False):
+                value = value + loss
+                G *= factor
+                if needs_X:
+                    dX[part] = G @ right
+                if needs_Y:
+                    dY.addmm_(G.T, X[part].detach().to(dtype))
+            ctx.save_for_backward(dX, dY if dY is None else dY.to(Y.dtype))
+            return (scale * value).to(dtype)
+
+        @staticmethod
+        @once
+        def backward(ctx: Any, upstream: Any) -> Any:
+            return (
+                *(None if side is None else side * upstream.to(side.dtype) for side in ctx.saved_tensors),
+                None,
+                None,
+            )
+
+    return Klot, KlotFeatures

@@ -1,0 +1,188 @@
+"""Entropic optimal transport between two collections of given affinity (Cuturi 2013)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from congruence._check import check_choice, check_positive
+from congruence.errors import ParameterError
+from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
+from congruence.transport._kernel import Affinity, Dense, exponential, exponents
+from congruence.transport._scaling import iterate, marginals as plan_marginals
+
+MASSES = ("unit", "bistochastic")
+#: The L1 error of the marginals at which the paper calls a plan converged (SOTAlign, figure 6).
+CONVERGED = 1e-6
+#: Bytes of a kernel that are held in memory before the rest of it is computed anew in each iteration.
+MEMORY = 2**30
+
+
+@dataclass(frozen=True)
+class SinkhornResult:
+    """An entropic transport plan in O(n + m) numbers: P = exp(u_i + A_ij/ε + v_j).
+
+    Attributes
+    ----------
+    u : array, shape (n,)
+        Natural logarithms of the scalings of rows, dimensionless: ε·u is the dual potential in units of affinity.
+    v : array, shape (m,)
+        The same of columns.
+    epsilon : float
+        In units of affinity.
+    mass : {"unit", "bistochastic"}
+        What P adds up to: 1 or n.
+    marginal_error : float
+        L1 distance of the sums of rows from their marginals plus that of columns, for the plan of mass 1: from 0 to 4.
+    n_iter : int
+        Iterations done; one updates rows and columns.
+    converged : bool
+        Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
+    """
+
+    u: Any
+    v: Any
+    epsilon: float
+    mass: str
+    marginal_error: float
+    n_iter: int
+    converged: bool
+    _affinity: Affinity = field(repr=False)
+
+    def plan(self, rows: slice | None = None) -> Any:
+        """Return the plan, or some rows of it.
+
+        Parameters
+        ----------
+        rows : slice, optional
+            Of step 1. All rows by default, which takes n·m numbers.
+
+        Returns
+        -------
+        array, shape (n, m) or (rows, m)
+            Of the kind that was passed in.
+        """
+        n = self._affinity.shape[0]
+        start, stop, step = (rows or slice(None)).indices(n)
+        if step != 1:
+            raise ParameterError(f"Got rows with step {step}; expected 1; do take every {step}th afterwards.")
+        part = slice(start, max(start, stop))
+        ((_, P),) = exponents(self._affinity, self.epsilon, self.u, self.v, [part])
+        return exponential(P)
+
+
+def sinkhorn(
+    affinity: Any = None,
+    epsilon: float = 0.05,
+    n_iter: int = 100,
+    tol: float | None = None,
+    *,
+    X: Any = None,
+    Y: Any = None,
+    marginals: tuple[Any, Any] | None = None,
+    mass: str = "unit",
+    memory: int = MEMORY,
+) -> SinkhornResult:
+    """Transport one collection to another along high affinities, spread out by an entropy: argmax ⟨P, A⟩ − ε ⟨P, log P⟩.
+
+    Parameters
+    ----------
+    affinity : array_like, shape (n, m), optional
+        A: how alike row and column are; the negative of a cost. NumPy or torch, on the tensor's device; no gradient goes through.
+        float16 and bfloat16 are computed in float32.
+    epsilon : float, default=0.05
+        Weight of the entropy, in units of affinity.
+    n_iter : int, default=100
+        The most iterations; each makes the rows' marginals right and then the columns'.
+    tol : float, optional
+        Stop once the rows' marginals are within this L1 distance (mass 1). By default all iterations are done, as in the paper. float32
+        does not get much below 1e-6.
+    X : array_like, shape (n, d), optional
+        Instead of ``affinity``, with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have unit norm), computed in
+        strips and never formed as a whole.
+    Y : array_like, shape (m, d), optional
+    marginals : tuple of array_like, shapes (n,) and (m,), optional
+        Positive weights of rows and of columns, each adding up to 1. Uniform by default.
+    mass : {"unit", "bistochastic"}, default="unit"
+        Whether the plan adds up to 1, or to n so that rows of a square plan add up to 1 (SOTAlign, equation 11). One is the other times n.
+    memory : int, default=2**30
+        Bytes of the kernel, n·m numbers, that are held; rows beyond are computed anew in each iteration. A kernel of ``affinity`` is always held.
+
+    Returns
+    -------
+    SinkhornResult
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    ParameterError
+        ``epsilon`` too small for the precision, marginals not positive, or an option out of its range.
+
+    Notes
+    -----
+    A held kernel is read once an iteration, n·m multiplications and additions twice; a computed one costs a matrix product and n·m exponentials
+    an iteration in O((n + m)·d) memory. The plan is that of the logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
+
+    References
+    ----------
+    Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized transport
+    problems", section 3. SOTAlign, equation 11 and appendix C.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.transport import sinkhorn
+    >>> result = sinkhorn(np.eye(2), epsilon=0.5, mass="bistochastic")
+    >>> result.plan().round(3), result.converged
+    (array([[0.881, 0.119],
+           [0.119, 0.881]]), True)
+    """
+    check_choice(mass, MASSES, "mass")
+    check_options(n_iter, tol, memory)
+    if (affinity is None) == (X is None) or (X is None) != (Y is None):
+        given = [
+            name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
+        ]
+        raise ParameterError(
+            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y; do pass these."
+        )
+    held: Affinity
+    if affinity is not None:
+        (A,) = same_library({"affinity": affinity})
+        held, memory = Dense(A, computing_dtype(A)), MEMORY**2
+    else:
+        A, B = same_library({"X": X, "Y": Y})
+        held = products(A, B, ("X", "Y"), computing_dtype(A, B))
+    check_epsilon(held, epsilon, "epsilon")
+    n, m = held.shape
+    given_marginals = (None, None) if marginals is None else tuple(marginals)
+    if len(given_marginals) != 2:
+        raise ParameterError(
+            f"Got {len(given_marginals)} marginals; expected two, of rows and of columns; do pass both as a tuple."
+        )
+    r, c = (
+        weights(weight, size, name, held)
+        for weight, size, name in zip(given_marginals, (n, m), ("row", "column"), strict=True)
+    )
+    found = iterate(held, float(epsilon), r, c, n_iter, tol, memory)
+    xp = held.xp
+    rows, columns = plan_marginals(held, float(epsilon), found.u, found.v)
+    error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
+    u = found.u + math.log(n) if mass == "bistochastic" else found.u
+    return SinkhornResult(
+        u, found.v, float(epsilon), mass, error, found.n_iter, error <= (CONVERGED if tol is None else tol), held
+    )
+
+
+def check_options(n_iter: Any, tol: Any, memory: Any) -> None:
+    """Refuse options of the iteration that are out of range.
+
+    Raises
+    ------
+    ParameterError
+    """
+    check_positive(n_iter, "n_iter", integer=True)
+    check_positive(memory, "memory", integer=True, zero=True)
+    if tol is not None:
+        check_positive(tol, "tol")
