@@ -39,7 +39,9 @@ _HOME = {
 _MODULES = (
     "carry",
     "datasets",
+    "embed",
     "embeddings",
+    "encoders",
     "errors",
     "evaluate",
     "fitting",

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from congruence.cli import demo, evaluate, export, fit, inspect, match, report, shift, similarity, transform
+from congruence.cli import demo, embed, evaluate, export, fit, inspect, match, report, shift, similarity, transform
 
 app = typer.Typer(
     name="congruence",
@@ -28,6 +28,7 @@ app.command("export")(export.command)
 app.command("similarity")(similarity.command)
 app.command("match")(match.command)
 app.command("shift")(shift.command)
+app.command("embed")(embed.command)
 app.command("report")(report.command)
 app.command("demo")(demo.command)
 

@@ -241,7 +241,14 @@ def open_image(item: Any) -> Any:
             return image.convert("RGB")
     except FileNotFoundError:
         raise FileError(f"Got no image at {name}; expected one; do check the path.") from None
-    except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, pil.DecompressionBombWarning) as error:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+        pil.DecompressionBombError,
+        pil.DecompressionBombWarning,
+    ) as error:
         raise CorruptFileError(
             f"Got {name}, which cannot be decoded ({error}); expected a whole image ({', '.join(IMAGE_FORMATS)}); "
             "do replace or leave it out."

@@ -163,15 +163,15 @@ class HfEncoder(TensorEncoder):
         self._stacked = 0
         self._embed([sample])
         count = self._stacked
-        if layer == "all":
+        if isinstance(layer, str):  # "all"
             self.n_layers = count
             return
-        if not -count <= layer < count:  # type: ignore[operator]
+        if not -count <= layer < count:
             raise ParameterError(
                 f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last; do choose "
                 "one of these."
             )
-        self._layer = layer % count  # type: ignore[operator]
+        self._layer = layer % count
 
     def _forward(self, inputs: dict[str, Any]) -> Any:
         mask = inputs.get("attention_mask")

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "scale": 1 / 255,
         "mean": [0.0, 0.0, 0.0],
         "std": [1.0, 1.0, 1.0],
+        "prefix": 0,  # tokens that come before those of the patches, and that no mean counts
     },
     "text": {
         "tokenizer": "tokenizer.json",  # of the tokenizers library, beside the graph
@@ -66,7 +67,9 @@ class OnnxEncoder(Encoder):
         if not graph.is_file():
             raise FileError(f"Got no graph at {graph}; expected an .onnx file; do check the path.")
         facts = _description(options, graph)
-        modality = check_modality(replace(options, modality=options.modality or facts["modality"]), (facts["modality"],))
+        modality = check_modality(
+            replace(options, modality=options.modality or facts["modality"]), (facts["modality"],)
+        )
         self._facts = facts
         runtime = require("onnxruntime", extra="onnx")
         with loading(options):
@@ -140,8 +143,8 @@ class OnnxEncoder(Encoder):
 
     def _pool(self, out: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         pooling = self._facts["pooling"]
-        if out.ndim == 4 and pooling is None:  # pooled, with the height and width of one that exports leave behind
-            out = out.reshape(len(out), -1) if 1 in out.shape[1:] and out[0].size == max(out.shape[1:]) else out
+        if out.ndim == 4 and sum(side > 1 for side in out.shape[1:]) <= 1:  # pooled, with a height and width of 1
+            out = out.reshape(len(out), -1)
         if out.ndim == 2 and pooling is None:
             return out
         if out.ndim != 3 or pooling is None:
@@ -154,8 +157,7 @@ class OnnxEncoder(Encoder):
             return out[:, 0]
         if pooling == "last":
             return out[np.arange(len(out)), (np.cumsum(weight, axis=1) * weight).argmax(axis=1)]
-        skip = 1 if mask is None and pooling == "cls_mean" else 0
-        rest, weight = out[:, skip:], weight[:, skip:]
+        rest, weight = (part[:, self._facts.get("prefix", 0) :] for part in (out, weight))
         mean = (rest * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
         return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
 
@@ -173,8 +175,8 @@ class OnnxEncoder(Encoder):
             image = image.resize((round(image.width * share), round(image.height * share)), how)
             left, top = (image.width - width) // 2, (image.height - height) // 2
             image = image.crop((left, top, left + width, top + height))
-        pixels = np.asarray(image, dtype=np.float32) * np.float32(facts["scale"])
-        pixels = (pixels - np.array(facts["mean"], np.float32)) / np.array(facts["std"], np.float32)
+        mean, std = (np.array(facts[key], dtype=np.float32) for key in ("mean", "std"))
+        pixels: np.ndarray = (np.asarray(image, dtype=np.float32) * np.float32(facts["scale"]) - mean) / std
         return pixels.transpose(2, 0, 1) if facts["layout"] == "NCHW" else pixels
 
 
@@ -189,9 +191,13 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
             try:
                 given = json.loads(place.read_text(encoding="utf-8"))
             except OSError as error:
-                raise FileError(f"Got no description at {place} ({error}); expected JSON; do check the path.") from error
+                raise FileError(
+                    f"Got no description at {place} ({error}); expected JSON; do check the path."
+                ) from error
             except ValueError as error:
-                raise CorruptFileError(f"Got {place}, which is no JSON ({error}); expected an object; do correct it.") from error
+                raise CorruptFileError(
+                    f"Got {place}, which is no JSON ({error}); expected an object; do correct it."
+                ) from error
     if not isinstance(given, Mapping) or given.get("modality") not in DEFAULTS:
         raise ParameterError(
             f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
@@ -209,7 +215,9 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
         check_choice(facts["pooling"], POOLINGS, "pooling")
     if facts["modality"] == "image":
         check_choice(facts["resize"], ("shortest", "squash"), "resize")
-        check_choice(facts["interpolation"], ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"), "interpolation")
+        check_choice(
+            facts["interpolation"], ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"), "interpolation"
+        )
         check_choice(facts["layout"], ("NCHW", "NHWC"), "layout")
     else:
         check_choice(facts["padding"], ("longest", "max_length"), "padding")
@@ -234,7 +242,10 @@ def _choose(name: str | None, found: list[str], what: str, graph: Path) -> str:
 def _graph_digest(graph: Path) -> str:
     """Hash the graph and the files of weights that exporters put beside it under its name."""
     digest = hashlib.sha256()
-    for file in [graph, *sorted(p for p in graph.parent.glob("*data*") if p.name.startswith(graph.stem) and p != graph)]:
+    for file in [
+        graph,
+        *sorted(p for p in graph.parent.glob("*data*") if p.name.startswith(graph.stem) and p != graph),
+    ]:
         with open(file, "rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()

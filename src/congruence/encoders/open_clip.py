@@ -59,7 +59,9 @@ class OpenClipEncoder(TensorEncoder):
             weights=weights,
             quick_gelu=quick,
             modality=modality,
-            prepared=_plain(open_clip.get_model_preprocess_cfg(model)) if modality == "image" else self._sample_tokens(),
+            prepared=_plain(open_clip.get_model_preprocess_cfg(model))
+            if modality == "image"
+            else self._sample_tokens(),
             normalize=normalize,
             dtype=self.dtype,
         )
