@@ -38,7 +38,6 @@ def command(
     cache: Annotated[str | None, typer.Option(help="Folder that keeps vectors by encoder and content.")] = None,
     shard_size: Annotated[int | None, typer.Option(help="Items of a part of an output folder.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run left.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Encode images or texts; after an interruption the same command goes on."""
@@ -76,7 +75,6 @@ def command(
                 cache=cache,
                 shard_size=shard_size,
                 force=force,
-                restart=restart,
                 advance=advance,
             )
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -10,7 +9,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from congruence._atomic import atomic_path
 from congruence._check import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
+from congruence.embed.output import NO_IDS, assemble, write_failures, write_ids
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
     CongruenceError,
@@ -32,14 +31,12 @@ from congruence.errors import (
     ModalityError,
     OutputExistsError,
     ParameterError,
+    StorageError,
 )
-from congruence.stores import FORMATS, open_sink, open_source
+from congruence.stores import FORMATS, open_sink
 
 #: Items of a part unless told otherwise: what at most is lost when a run stops and there is no cache.
 PART_ITEMS = 4096
-
-#: Formats that have no room for ids, which go to a text file beside them.
-_NO_IDS = (".npy", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -113,13 +110,12 @@ def embed(
     cache: str | Path | None = None,
     shard_size: int | None = None,
     force: bool = False,
-    restart: bool = False,
     advance: Callable[[int], Any] | None = None,
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
-    Finished parts wait in a hidden folder beside the output; the same call after an interruption goes on after the last
-    of them. The output appears only when it is complete.
+    Finished parts wait in a hidden folder beside the output; the same call after an interruption takes over those whose
+    items and encoder are still the same, and makes the others. The output appears only when it is complete.
 
     Parameters
     ----------
@@ -140,8 +136,6 @@ def embed(
         Items of a part, in the output folder and of what is kept when a run stops; 4,096 by default for the latter.
     force : bool, default=False
         Replace an existing output.
-    restart : bool, default=False
-        Throw away what an earlier run left.
     advance : callable, optional
         Called with the number of items done.
 
@@ -154,7 +148,7 @@ def embed(
     ParameterError, ModalityError, IdError
         Before any work: an option, or items of another modality than the encoder's.
     OutputExistsError
-        The output is there; or what an interrupted run of other items or another encoder left.
+        The output is there; or it is a folder of other things than parts.
     FileError, CorruptFileError, InputError
         An item cannot be used, under ``on_error="fail"``; or none can.
     StorageError
@@ -169,9 +163,12 @@ def embed(
     _check_output(output, encoder, items, shard_size, force)
     size = shard_size or PART_ITEMS
     work = output.parent / f".{output.name}.parts"
-    if restart:
-        shutil.rmtree(work, ignore_errors=True)
-    _claim(work, {"format": 1, "encoder": encoder.fingerprint, "items": _items_digest(items), "part": size}, output)
+    try:
+        work.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"Got a refusal from the disk for {work} ({error.strerror}); expected room and permission; do choose another place."
+        ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     counts = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -183,9 +180,9 @@ def embed(
             f"Got {len(items)} items of {items.name}, none of which can be encoded (the first: {run.failures[0]['error']}); "
             "expected some; do check them."
         )
-    _assemble(encoder, work, counts, output, force, named=shard_size is not None)
-    ids_file = _write_ids(work, counts, output)
-    failures_file = _write_failures(run.failures, output)
+    ids_file = write_ids(work, counts, output)
+    failures_file = write_failures(run.failures, output)
+    assemble(encoder, work, counts, output, force, named=shard_size is not None)
     shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
         str(output),
@@ -225,43 +222,27 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise OutputExistsError(
             f"Got an output path that exists, {output}; expected a new one; do pass --force to replace it."
         )
-    if suffix in _NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
+    kept = (".parquet", ".npy")
+    if output.is_dir() and (
+        odd := [p.name for p in output.iterdir() if p.suffix not in kept and p.name != "space.json"]
+    ):
+        raise OutputExistsError(
+            f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder "
+            "of parts; do choose another name."
+        )
+    if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
         raise IdError(
             f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none; do choose another format."
         )
 
 
-def _items_digest(items: Items) -> str:
-    digest = hashlib.sha256(items.modality.encode())
-    for row, name in enumerate(items.ids.tolist()):
-        digest.update(f"{name}\0{items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def _claim(work: Path, plan: dict[str, Any], output: Path) -> None:
-    """Begin a folder of parts, or make sure that the one there is of the same run."""
-    place = work / "plan.json"
-    if place.is_file():
-        try:
-            same = json.loads(place.read_text(encoding="utf-8")) == plan
-        except ValueError:
-            same = False
-        if not same:
-            raise OutputExistsError(
-                f"Got parts of an interrupted run beside {output}, of another encoder, other items or another shard size; "
-                "expected the same; do finish that run, or pass --restart to throw them away."
-            )
-        return
-    work.mkdir(exist_ok=True)
-    with atomic_path(place, force=True) as temporary:
-        temporary.write_text(json.dumps(plan), encoding="utf-8")
-
-
 def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
-    if mark.is_file():
-        done = json.loads(mark.read_text(encoding="utf-8"))
+    key = _part_key(run, rows)
+    done = _finished(mark, key)
+    # Under "fail", what an earlier run under "skip" left out has to be tried again.
+    if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
         run.resumed += done["rows"]
         if run.advance is not None:
@@ -281,8 +262,26 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
         with open_sink(file, n=len(blocks), dim=dim, has_ids=True, space=run.encoder.space, force=True) as sink:
             sink.write(pa.array(names, pa.string()), np.stack(blocks))
     with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
-        temporary.write_text(json.dumps({"rows": len(blocks), "failures": run.failures[before:]}), encoding="utf-8")
+        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:]}
+        temporary.write_text(json.dumps(done), encoding="utf-8")
     return len(blocks)
+
+
+def _part_key(run: _Run, rows: range) -> str:
+    """Return a digest of all that decides a part: the encoder, the ids, and what is known of the items unread."""
+    digest = hashlib.sha256(f"{run.encoder.fingerprint}\0{run.items.modality}\0".encode())
+    for row in rows:
+        digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _finished(mark: Path, key: str) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part, if it was of the same items and encoder."""
+    try:
+        done = json.loads(mark.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return done if done.get("key") == key else None
 
 
 def _fetched(run: _Run, rows: range) -> Iterator[list[tuple[int, str | None, Any]]]:
@@ -321,45 +320,48 @@ def _bytes_of(path: Path) -> bytes:
 def _encode(run: _Run, batch: list[tuple[int, str | None, Any]]) -> dict[int, np.ndarray]:
     """Return the vectors of a batch by row, from the cache where they are there; note what failed."""
     known = run.cache.get([digest for _, digest, _ in batch if digest]) if run.cache is not None else {}
-    good: dict[int, tuple[str | None, Any]] = {}
-    for row, digest, item in batch:
-        if isinstance(item, Exception):
-            _fail(run, row, item)
-        elif digest not in known:
-            try:
-                good[row] = digest, open_image(item) if run.items.modality == "image" else item
-            except CongruenceError as error:
-                _fail(run, row, error)
-    first = {digest or str(row): row for row, (digest, _) in reversed(good.items())}  # one of several equal items
-    fresh = _model(run, {row: good[row][1] for row in first.values()})
+    names = {
+        row: digest or f"row {row}" for row, digest, _ in batch
+    }  # equal items have equal names, if they have digests
+    wanted = {names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)}
+    fresh, failed = _model(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
     run.encoded += len(fresh)
-    new = {good[row][0]: vector for row, vector in fresh.items()}
     if run.cache is not None and fresh:
-        run.cache.put({digest: vector for digest, vector in new.items() if digest})
+        run.cache.put(fresh)
     out: dict[int, np.ndarray] = {}
-    for row, digest, item in batch:
-        if row in fresh:
-            out[row] = fresh[row]
-        elif digest and not isinstance(item, Exception) and (digest in known or digest in new):
-            out[row] = known[digest] if digest in known else new[digest]
-            run.cached += 1
+    for row, _, item in batch:
+        name = names[row]
+        if isinstance(item, Exception) or name in failed:
+            _fail(run, row, item if isinstance(item, Exception) else failed[name])
+        else:
+            out[row] = fresh[name] if name in fresh else known[name]
+    run.cached += len(out) - len(fresh)
     return out
 
 
-def _model(run: _Run, items: dict[int, Any]) -> dict[int, np.ndarray]:
-    """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
-    if not items:
-        return {}
+def _decoded(item: Any) -> Any:
+    """Decode an image; one that cannot be decoded becomes the error that says so."""
     try:
-        return dict(zip(items, run.encoder.encode_all(list(items.values()), len(items)), strict=True))
+        return item if isinstance(item, str) else open_image(item)
+    except CongruenceError as error:
+        return error
+
+
+def _model(run: _Run, items: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+    """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
+    failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
+    good = {name: item for name, item in items.items() if name not in failed}
+    try:
+        vectors = run.encoder.encode_all(list(good.values()), max(len(good), 1))
+        return dict(zip(good, vectors, strict=True)), failed
     except InputError:
-        out = {}
-        for row, item in items.items():
+        fresh = {}
+        for name, item in good.items():
             try:
-                out[row] = run.encoder.encode_all([item], 1)[0]
+                fresh[name] = run.encoder.encode_all([item], 1)[0]
             except InputError as error:
-                _fail(run, row, error)
-        return out
+                failed[name] = error
+        return fresh, failed
 
 
 def _fail(run: _Run, row: int, error: Exception) -> None:
@@ -371,58 +373,3 @@ def _fail(run: _Run, row: int, error: Exception) -> None:
             "again, or pass --on-error skip."
         ) from error
     run.failures.append({"id": name, "error": str(error)})
-
-
-# ---------------------------------------------------------------------- output
-
-
-def _parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-    for number, rows in enumerate(counts):
-        if rows:
-            yield from open_source(work / f"part_{number}.parquet").scan()
-
-
-def _assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
-    """Stream the parts into the output."""
-    n, dim = sum(counts), encoder.space.dim or 0
-    if encoder.n_layers is None:
-        parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows] if named else None
-        with open_sink(output, n=n, dim=dim, has_ids=True, space=encoder.space, force=force, parts=parts) as sink:
-            for ids, block in _parts(work, counts):
-                sink.write(ids, block)
-        return
-    width = dim // encoder.n_layers
-    with atomic_path(output, force=force, directory=True) as folder, ExitStack() as stack:
-        sinks = [
-            stack.enter_context(
-                open_sink(folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, space=encoder.layer_space(k))
-            )
-            for k in range(encoder.n_layers)
-        ]
-        for ids, block in _parts(work, counts):
-            for k, sink in enumerate(sinks):
-                sink.write(ids, block[:, k * width : (k + 1) * width])
-
-
-def _write_ids(work: Path, counts: list[int], output: Path) -> str | None:
-    """Write the ids beside an output that has no room for them."""
-    if output.suffix.lower() not in _NO_IDS:
-        return None
-    place = output.with_name(f"{output.name}.ids.txt")
-    with atomic_path(place, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
-        for ids, _ in _parts(work, counts):
-            stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
-    return str(place)
-
-
-def _write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """List what was left out; with nothing to list, a list that an earlier run left goes."""
-    place = output.with_name(f"{output.name}.failures.csv")
-    if not failures:
-        place.unlink(missing_ok=True)
-        return None
-    with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, ["id", "error"])
-        writer.writeheader()
-        writer.writerows(failures)
-    return str(place)

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -233,22 +232,13 @@ def open_image(item: Any) -> Any:
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
         source = io.BytesIO(item) if isinstance(item, bytes) else item
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pil.DecompressionBombWarning)
-            image = source if isinstance(source, pil.Image) else pil.open(source, formats=IMAGE_FORMATS)
-            # By way of RGBA, a palette with transparency converts without complaint.
-            image = image.convert("RGBA") if image.mode == "P" else image
-            return image.convert("RGB")
+        image = source if isinstance(source, pil.Image) else pil.open(source, formats=IMAGE_FORMATS)
+        # By way of RGBA, a palette with transparency converts without complaint.
+        image = image.convert("RGBA") if image.mode == "P" else image
+        return image.convert("RGB")
     except FileNotFoundError:
         raise FileError(f"Got no image at {name}; expected one; do check the path.") from None
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-        pil.DecompressionBombError,
-        pil.DecompressionBombWarning,
-    ) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError) as error:
         raise CorruptFileError(
             f"Got {name}, which cannot be decoded ({error}); expected a whole image ({', '.join(IMAGE_FORMATS)}); "
             "do replace or leave it out."
