@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,10 +46,13 @@ class HfEncoder(TensorEncoder):
     def __init__(self, options: Options) -> None:
         check_pooling(options)
         super().__init__(options, "hf")
-        hub: dict[str, Any] = {"revision": options.revision} if options.revision else {}
-        place = options.folder or options.path
         transformers = require("transformers", extra="hf")
         with loading(options), _quiet(transformers):
+            place = options.folder or options.path
+            # A hub's commit names the weights; a folder on this machine may hold any.
+            commit = None if options.folder else _commit(transformers, place, options.revision)
+            revision = commit or options.revision
+            hub: dict[str, Any] = {"revision": revision} if revision else {}
             model = transformers.AutoModel.from_pretrained(
                 place,
                 dtype=self._torch.float32,
@@ -68,8 +72,6 @@ class HfEncoder(TensorEncoder):
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
         self._start_pooling(tower, options, modality)
-        # A hub's commit names the weights; a folder on this machine may hold any.
-        commit = None if options.folder else getattr(model.config, "_commit_hash", None)
         weights = commit or f"sha256:{weights_digest(model)}"
         normalize = self._projected if options.normalize is None else options.normalize
         self._settle(tower)
@@ -244,6 +246,13 @@ class _Dinov3Processor:
             )
         mean, std = (torch.tensor(facts[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
         return {"pixel_values": (torch.cat(out) - mean) / std}
+
+
+def _commit(transformers: Any, name: str, revision: str | None) -> str | None:
+    """Return the commit that a branch or tag of the hub stands for, so that every file is of the same one."""
+    file = transformers.utils.cached_file(name, "config.json", revision=revision)
+    found = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
+    return found[1] if found else None
 
 
 @contextmanager
