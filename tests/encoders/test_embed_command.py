@@ -79,6 +79,7 @@ def test_every_layer_can_be_compared(here, bert, tmp_path):
     ("options", "message"),
     [
         (["--layer", "first"], "--layer first"),
+        (["--layer", "-9"], "layer=-9"),
         (["--modality", "image"], "one text a line"),
         (["--dtype", "int8"], "dtype='int8'"),
         (["--on-error", "ask"], "on_error='ask'"),

@@ -123,6 +123,23 @@ def test_texts_are_pooled_over_their_tokens(ears, pooling):
     np.testing.assert_allclose(encoder.encode_all(TEXTS, 1), want, rtol=1e-5)
 
 
+def test_tokens_before_the_patches_are_left_out_of_a_mean(tmp_path):
+    """Rows of pixels as tokens, the first of them in the place of [CLS]."""
+    nodes = [
+        helper.make_node("Transpose", ["pixels"], ["t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t", "shape"], ["v"]),
+    ]
+    path = save(
+        tmp_path / "g.onnx", nodes, [value("pixels", ["n", 3, 6, 6])], [value("v", ["n", 6, 18])],
+        shape=np.array([-1, 6, 18]),
+    )  # fmt: skip
+    image = Image.fromarray(RNG.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+    tokens = (np.asarray(image) / 255).transpose(0, 2, 1).reshape(6, 18)
+    facts = {"modality": "image", "size": 6, "prefix": 1, "pooling": "cls_mean"}
+    got = load_encoder(f"onnx:{path}", description=facts).encode_all([image])[0]
+    np.testing.assert_allclose(got, np.hstack([tokens[0], tokens[1:].mean(0)]), rtol=1e-5)
+
+
 def test_rows_are_normalised_when_the_description_says_so(ears):
     plain = load_encoder(f"onnx:{ears}")
     describe(ears, modality="text", pooling="mean", max_length=12, normalize=True)

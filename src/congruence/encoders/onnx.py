@@ -54,6 +54,8 @@ class OnnxEncoder(Encoder):
     Raises
     ------
     MissingExtraError, ParameterError, FileError, CorruptFileError
+    ShapeError
+        The output is no vector an item, and no pooling makes it one.
     """
 
     def __init__(self, options: Options) -> None:
