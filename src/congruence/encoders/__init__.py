@@ -43,8 +43,8 @@ def load_encoder(
     normalize: bool | None = None,
     safetensors_only: bool = True,
     description: Any = None,
-) -> Any:
-    """Load a frozen model by name. No code from a hub is run, and no pickle is read.
+) -> Encoder:
+    """Load a frozen model by name. No code that comes with a model is run.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ def load_encoder(
     normalize : bool, optional
         Scale rows to unit norm; by default the towers of dual encoders, and sentence encoders that do so themselves.
     safetensors_only : bool, default=True
-        For ``hf:``: refuse weights in torch's own format, which are otherwise read without unpickling objects.
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in torch's own format, of which torch otherwise restores
+        arrays alone, as it does for ``open_clip:`` and ``timm:``.
     description : mapping or path-like, optional
         For ``onnx:``: how to prepare inputs; by default the JSON file beside the graph.
 
@@ -97,4 +98,5 @@ def load_encoder(
     options = Options(
         name, path, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
     )
-    return getattr(importlib.import_module(module), kind)(options)
+    encoder: Encoder = getattr(importlib.import_module(module), kind)(options)
+    return encoder

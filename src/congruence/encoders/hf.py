@@ -44,6 +44,7 @@ class HfEncoder(TensorEncoder):
     """
 
     def __init__(self, options: Options) -> None:
+        options.refuse("description")
         check_pooling(options)
         super().__init__(options, "hf")
         transformers = require("transformers", extra="hf")
