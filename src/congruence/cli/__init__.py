@@ -14,6 +14,7 @@ from congruence.cli import (
     certify,
     datasets,
     demo,
+    embed,
     evaluate,
     export,
     fit,
@@ -43,6 +44,7 @@ app.command("certify")(certify.command)
 app.command("similarity")(similarity.command)
 app.command("match")(match.command)
 app.command("shift")(shift.command)
+app.command("embed")(embed.command)
 app.command("report")(report.command)
 app.command("datasets")(datasets.command)
 app.command("reproduce")(reproduce.command)

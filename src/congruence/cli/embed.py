@@ -1,0 +1,103 @@
+"""``congruence embed``: images or texts into a file of vectors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def command(
+    encoder: Annotated[
+        str, typer.Argument(help="hf:…, open_clip:…, sentence-transformers:…, timm:… or onnx:…: a name or a path.")
+    ],
+    inputs: Annotated[
+        str,
+        typer.Argument(metavar="INPUT", help="A folder of images, a .csv, .jsonl, .parquet or .txt, or a data set."),
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="Where to write; the suffix chooses the format.")],
+    modality: Annotated[str | None, typer.Option(help="image or text, where INPUT leaves it open.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of texts, or of paths of images.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column of ids.")] = None,
+    split: Annotated[str, typer.Option(help="Of a data set.")] = "test",
+    root: Annotated[str | None, typer.Option(help="Where a data set lies.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Items at a time.")] = 64,
+    device: Annotated[str, typer.Option(help="auto, cuda, cuda:1, mps or cpu.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, float16 or bfloat16.")] = "auto",
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    layer: Annotated[str | None, typer.Option(help="Hidden state to pool, or all.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, mean, cls_mean or last.")] = None,
+    normalize: Annotated[
+        bool | None, typer.Option(help="Scale rows to unit norm, or not; as the model by default.")
+    ] = None,
+    torch_weights: Annotated[
+        bool, typer.Option("--torch-weights", help="Accept weights that are not in safetensors.")
+    ] = False,
+    on_error: Annotated[str, typer.Option(help="fail or skip, for items that cannot be encoded.")] = "fail",
+    cache: Annotated[str | None, typer.Option(help="Folder that keeps vectors by encoder and content.")] = None,
+    shard_size: Annotated[int | None, typer.Option(help="Items of a part of an output folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Encode images or texts; after an interruption the same command goes on."""
+    from congruence.cli._base import number, print_json, print_table, progress
+    from congruence.embed import embed, open_items
+    from congruence.encoders import load_encoder
+    from congruence.errors import ParameterError
+
+    chosen: int | str | None = layer
+    if layer is not None and layer != "all":
+        try:
+            chosen = int(layer)
+        except ValueError:
+            raise ParameterError(f"Got --layer {layer}; expected a whole number or all; do correct it.") from None
+    items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)
+    model = load_encoder(
+        encoder,
+        items.modality,
+        device=device,
+        dtype=dtype,
+        revision=revision,
+        layer=chosen,
+        pooling=pooling,
+        normalize=normalize,
+        safetensors_only=not torch_weights,
+    )
+    try:
+        with progress("embedding", len(items), as_json) as advance:
+            report = embed(
+                model,
+                items,
+                out,
+                batch_size=batch_size,
+                on_error=on_error,
+                cache=cache,
+                shard_size=shard_size,
+                force=force,
+                advance=advance,
+            )
+    except KeyboardInterrupt:
+        print("error: interrupted; the same command goes on after the last finished part.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if report.failures:
+        print(f"warning: {len(report.failures)} items left out, see {report.failures_file}", file=sys.stderr)
+    if as_json:
+        print_json({**report.to_dict(), "space": model.space.to_dict()})
+        return
+    rows = [
+        ["encoder", report.encoder],
+        ["rows", str(report.rows)],
+        ["width", str(report.dim)],
+        ["encoded", str(report.encoded)],
+        ["from the cache", str(report.cached)],
+        ["from an earlier run", str(report.resumed)],
+        ["left out", str(len(report.failures))],
+        ["seconds", number(report.seconds, 1)],
+        ["written to", report.output],
+    ]
+    if report.layers > 1:
+        rows.insert(2, ["layers", str(report.layers)])
+    if report.ids:
+        rows.append(["ids", report.ids])
+    print_table("embedded", ["", ""], rows)

@@ -1,0 +1,83 @@
+"""A cache of vectors by content: the same item and the same encoder, whatever file or data set it came from."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from congruence.errors import CorruptFileError, FileError, StorageError
+
+
+class VectorCache:
+    """Vectors of one encoder on disk, by the digest of their items.
+
+    One SQLite file an encoder, named after its fingerprint: complete after a crash, and open to several processes of one
+    machine at a time. Do not put it on a network drive, where SQLite's locks cannot be relied on.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made if it is not there.
+    fingerprint : str
+        Of the encoder.
+    dim : int
+        Width of its vectors.
+
+    Raises
+    ------
+    FileError, StorageError
+        The folder cannot be made, or the file not be opened.
+    CorruptFileError
+        The file is no cache.
+    """
+
+    def __init__(self, folder: str | Path, fingerprint: str, dim: int) -> None:
+        self.path = Path(folder) / f"{fingerprint}.sqlite"
+        self.dim = dim
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(
+                f"Got no cache folder at {folder} ({error}); expected one; do choose another place."
+            ) from error
+        with self._open() as base:
+            base.execute(
+                "CREATE TABLE IF NOT EXISTS vectors (item TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+            )
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=60)) as base, base:
+                yield base
+        except sqlite3.OperationalError as error:
+            raise StorageError(
+                f"Got a refusal from the cache {self.path} ({error}); expected a file that can be read and written; "
+                "do free space or choose another place."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise CorruptFileError(
+                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote; do delete it."
+            ) from error
+
+    def get(self, digests: list[str]) -> dict[str, np.ndarray]:
+        """Return the vectors there are, by digest; one of another length than expected counts as missing."""
+        found: dict[str, np.ndarray] = {}
+        with self._open() as base:
+            for start in range(0, len(digests), 500):  # SQLite bounds the number of parameters
+                some = digests[start : start + 500]
+                marks = ",".join("?" * len(some))
+                for item, blob in base.execute(f"SELECT item, vector FROM vectors WHERE item IN ({marks})", some):
+                    if len(blob) == 4 * self.dim:
+                        found[item] = np.frombuffer(blob, dtype="<f4").astype(np.float32)
+        return found
+
+    def put(self, vectors: Mapping[str, np.ndarray]) -> None:
+        """Keep vectors by digest, all or none of them."""
+        rows = [(item, np.ascontiguousarray(vector, dtype="<f4").tobytes()) for item, vector in vectors.items()]
+        with self._open() as base:
+            base.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)

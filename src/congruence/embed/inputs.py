@@ -1,0 +1,233 @@
+"""What to embed: a folder of images, a column of a table, or a data set by name."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from congruence import datasets
+from congruence._check import check_choice
+from congruence.embeddings import as_ids
+from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
+from congruence.stores import parse_spec, read_column
+
+#: Names of files that a folder of images is searched for.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
+
+#: Columns that are taken for texts, for paths of images, and for ids, unless told otherwise.
+COLUMNS = {
+    "text": ("text", "caption", "sentence", "title"),
+    "image": ("image", "path", "file", "filename", "file_name", "image_path"),
+}
+ID_COLUMNS = ("id", "ids")
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Items to embed, each fetched when its turn comes.
+
+    Parameters
+    ----------
+    name : str
+        Where they come from, for reports.
+    modality : {"image", "text"}
+    ids : ndarray of str, shape (n,)
+        Each different.
+    fetch : callable
+        From a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
+    stamp : callable
+        From a row number to a text that changes when the item does, as far as can be told without reading it.
+    """
+
+    name: str
+    modality: str
+    ids: np.ndarray
+    fetch: Callable[[int], Any]
+    stamp: Callable[[int], str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def open_items(
+    spec: str | Path,
+    *,
+    modality: str | None = None,
+    column: str | None = None,
+    id_column: str | None = None,
+    split: str = "test",
+    root: str | Path | None = None,
+) -> Items:
+    """Find out what to embed.
+
+    Parameters
+    ----------
+    spec : str or path-like
+        A folder of images, searched in depth; a ``.csv``, ``.jsonl`` or ``.parquet`` with a column of texts or of paths
+        (relative to the table's folder); a ``.txt`` with a text a line; or the name of a data set
+        (:data:`congruence.datasets.DATASETS`), its images or its prompts.
+    modality : {"image", "text"}, optional
+        By default what the folder, the column's name or the data set says: images, for the last.
+    column : str, optional
+        Of the table; by default the only one of :data:`COLUMNS` that it has.
+    id_column : str, optional
+        By default ``id`` or ``ids``; else images go by their path and texts by their row number. Prompts of a data set
+        are named ``class:template``, by number.
+    split : str, default="test"
+        Of a data set.
+    root : path-like, optional
+        Where a data set lies.
+
+    Returns
+    -------
+    Items
+
+    Raises
+    ------
+    FileError, CorruptFileError
+        There is nothing at the path, or nothing in it.
+    ParameterError
+        Which column or modality is not clear, or is not there.
+    IdError
+        Ids repeat.
+    """
+    if modality is not None:
+        check_choice(modality, ("image", "text"), "modality")
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return _folder(path, modality, column or id_column)
+    if path.is_file():
+        return _table(path, modality, column, id_column)
+    if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
+        raise FileError(
+            f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set; do check the path."
+        )
+    return _dataset(str(spec), modality, split, root)
+
+
+def _folder(path: Path, modality: str | None, column: str | None) -> Items:
+    if modality == "text" or column:
+        raise ParameterError(
+            f"Got a folder, {path}, for texts; expected a table or a .txt; do write the texts into one, or leave out "
+            "--modality and the columns."
+        )
+    found = []
+    for place, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES]
+    if not found:
+        raise FileError(
+            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}; do check the folder."
+        )
+    ids = sorted(file.relative_to(path).as_posix() for file in found)
+    return _files(str(path), ids, path, ids)
+
+
+def _files(name: str, ids: Any, base: Path, paths: list[str]) -> Items:
+    def stamp(row: int) -> str:
+        try:
+            facts = (base / paths[row]).stat()
+        except OSError:
+            return "missing"
+        return f"{facts.st_size} {facts.st_mtime_ns}"
+
+    return Items(name, "image", as_ids(ids, len(paths)), lambda row: base / paths[row], stamp)
+
+
+def _table(path: Path, modality: str | None, column: str | None, id_column: str | None) -> Items:
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".jsonl", ".parquet", ".txt"):
+        raise ParameterError(
+            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or the name of a "
+            "data set; do convert it."
+        )
+    if suffix == ".txt":
+        if modality == "image" or column or id_column:
+            raise ParameterError(
+                f"Got columns, or images, for {path}; expected one text a line; do leave them out, or make a table."
+            )
+        values, modality = read_column(path), "text"
+    else:
+        names = _columns(path)
+        column, modality = _which(path, names, column, modality)
+        values = read_column(f"{path}:{column}")
+        id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
+    if not len(values):
+        raise ShapeError(f"Got no rows in {path}; expected some; do check the file.")
+    texts = values.tolist()
+    if id_column:
+        ids = read_column(f"{path}:{id_column}")
+    else:
+        ids = values if modality == "image" else np.arange(len(values)).astype(str)
+    name = f"{path}:{column}" if column else str(path)
+    if modality == "image":
+        return _files(name, ids, path.parent, texts)
+    return Items(name, "text", as_ids(ids, len(texts)), texts.__getitem__, texts.__getitem__)
+
+
+def _columns(path: Path) -> list[str]:
+    """Name the columns of a table."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return list(pq.read_schema(path).names)
+        with open(path, newline="", encoding="utf-8-sig") as stream:
+            if path.suffix.lower() == ".csv":
+                return next(csv.reader(stream), [])
+            record = json.loads(next((line for line in stream if line.strip()), "{}"))
+            return list(record) if isinstance(record, dict) else []
+    except OSError as error:
+        raise FileError(f"Got a refusal while reading {path} ({error}); expected a table; do check it.") from error
+    except (ValueError, csv.Error, pa.ArrowInvalid) as error:
+        raise CorruptFileError(
+            f"Got {path}, which cannot be read ({error}); expected a table; do correct it."
+        ) from error
+
+
+def _which(path: Path, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
+    """Decide which column to embed, and as what."""
+    listed = ", ".join(names) or "none"
+    if column is not None and column not in names:
+        raise ParameterError(f"Got column {column!r}; expected one of those in {path}: {listed}; do choose one.")
+    kinds = (modality,) if modality else ("text", "image")
+    known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
+    if column is None:
+        if len(known) != 1:
+            raise ParameterError(
+                f"Got {path} with columns {listed}, {len(known) or 'none'} of which may be meant; expected to know which; "
+                "do name one with --column, and --modality."
+            )
+        column = next(iter(known))
+    if modality is None and column not in known:
+        raise ParameterError(
+            f"Got column {column!r} of {path}, of texts or of paths of images; expected to know which; do pass --modality."
+        )
+    return column, modality or known[column]
+
+
+def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
+    if name not in datasets.DATASETS:
+        raise FileError(
+            f"Got nothing at {name}, which is no data set either ({', '.join(datasets.DATASETS)}); expected a folder of images, a "
+            "table or one of these; do check the path."
+        )
+    if root is None:
+        raise ParameterError(
+            f"Got the data set {name!r} without its place; expected the folder it lies in; do pass --root."
+        )
+    data = datasets.open_dataset(name, root=Path(root).expanduser(), split=split)
+    label = f"{name}:{split}"
+    if modality == "text":
+        prompts = data.prompts()
+        texts = [text for _, _, text in prompts]
+        ids = [f"{label}:{template}" for label, template, _ in prompts]
+        return Items(f"{label}:prompts", "text", as_ids(ids), texts.__getitem__, texts.__getitem__)
+    return Items(label, "image", as_ids(data.ids), data.image, lambda row: str(data.ids[row]))

@@ -1,0 +1,375 @@
+"""Embed items into a file of vectors, part by part, so that a run that stops goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._atomic import atomic_path
+from congruence._check import check_choice, check_positive
+from congruence.embed.cache import VectorCache
+from congruence.embed.inputs import Items
+from congruence.embed.output import NO_IDS, assemble, write_failures, write_ids
+from congruence.encoders import Encoder, item_digest, open_image
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    FileError,
+    IdError,
+    InputError,
+    ModalityError,
+    OutputExistsError,
+    ParameterError,
+    StorageError,
+)
+from congruence.stores import FORMATS, open_sink
+
+#: Items of a part unless told otherwise: what at most is lost when a run stops and there is no cache.
+PART_ITEMS = 4096
+
+
+@dataclass(frozen=True)
+class EmbedReport:
+    """What :func:`embed` did.
+
+    Attributes
+    ----------
+    output : str
+    ids : str or None
+        File of ids beside an output that has no room for them.
+    encoder, fingerprint : str
+    items : str
+        Where they came from.
+    rows, dim : int
+        Size of what was written; of each layer, with several.
+    layers : int
+    encoded, cached, resumed : int
+        Rows that went through the model, that came from the cache (or from an equal item of their batch), and that an
+        earlier run had finished.
+    failures : list of dict
+        ``id`` and ``error`` of every item that was left out.
+    failures_file : str or None
+    seconds : float
+    """
+
+    output: str
+    ids: str | None
+    encoder: str
+    fingerprint: str
+    items: str
+    rows: int
+    dim: int
+    layers: int
+    encoded: int
+    cached: int
+    resumed: int
+    failures: list[dict[str, str]]
+    failures_file: str | None
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+
+@dataclass
+class _Run:
+    """What one call shares between its steps."""
+
+    encoder: Encoder
+    items: Items
+    batch_size: int
+    on_error: str
+    cache: VectorCache | None
+    pool: ThreadPoolExecutor
+    advance: Callable[[int], Any] | None
+    encoded: int = 0
+    cached: int = 0
+    resumed: int = 0
+    failures: list[dict[str, str]] = field(default_factory=list)
+
+
+def embed(
+    encoder: Encoder,
+    items: Items,
+    output: str | Path,
+    *,
+    batch_size: int = 64,
+    on_error: str = "fail",
+    cache: str | Path | None = None,
+    shard_size: int | None = None,
+    force: bool = False,
+    advance: Callable[[int], Any] | None = None,
+) -> EmbedReport:
+    """Encode items and write their vectors with their ids.
+
+    Finished parts wait in a hidden folder beside the output; the same call after an interruption takes over those whose
+    items and encoder are still the same, and makes the others. The output appears only when it is complete.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    items : Items
+        See :func:`congruence.embed.open_items`.
+    output : path-like
+        The suffix chooses the format (:data:`congruence.stores.FORMATS`); none means a folder of parts. An encoder of
+        every layer needs a folder, in which each layer becomes a ``.parquet``. Formats without room for ids get a
+        ``.ids.txt`` beside them.
+    batch_size : int, default=64
+    on_error : {"fail", "skip"}, default="fail"
+        What to do about an item that cannot be decoded or encoded: stop, or leave it out and list it in
+        ``<output>.failures.csv``.
+    cache : path-like, optional
+        Folder of vectors by encoder and content, see :class:`VectorCache`: what is there is not encoded again.
+    shard_size : int, optional
+        Items of a part, in the output folder and of what is kept when a run stops; 4,096 by default for the latter.
+    force : bool, default=False
+        Replace an existing output.
+    advance : callable, optional
+        Called with the number of items done.
+
+    Returns
+    -------
+    EmbedReport
+
+    Raises
+    ------
+    ParameterError, ModalityError, IdError
+        Before any work: an option, or items of another modality than the encoder's.
+    OutputExistsError
+        The output is there; or it is a folder of other things than parts.
+    FileError, CorruptFileError, InputError
+        An item cannot be used, under ``on_error="fail"``; or none can.
+    StorageError
+        The disk refused; finished parts stay.
+    """
+    started = time.perf_counter()
+    output = Path(output)
+    check_choice(on_error, ("fail", "skip"), "on_error")
+    check_positive(batch_size, "batch_size", integer=True)
+    if shard_size is not None:
+        check_positive(shard_size, "shard_size", integer=True)
+    _check_output(output, encoder, items, shard_size, force)
+    size = shard_size or PART_ITEMS
+    work = output.parent / f".{output.name}.parts"
+    try:
+        work.mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"Got a refusal from the disk for {work} ({error.strerror}); expected room and permission; do choose another place."
+        ) from error
+    store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
+    counts = []
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        run = _Run(encoder, items, batch_size, on_error, store, pool, advance)
+        for number, start in enumerate(range(0, len(items), size)):
+            counts.append(_part(run, work, number, range(start, min(start + size, len(items)))))
+    if not sum(counts):
+        raise CorruptFileError(
+            f"Got {len(items)} items of {items.name}, none of which can be encoded (the first: {run.failures[0]['error']}); "
+            "expected some; do check them."
+        )
+    ids_file = write_ids(work, counts, output)
+    failures_file = write_failures(run.failures, output)
+    assemble(encoder, work, counts, output, force, named=shard_size is not None)
+    shutil.rmtree(work, ignore_errors=True)
+    return EmbedReport(
+        str(output),
+        ids_file,
+        encoder.space.model or "",
+        encoder.fingerprint,
+        items.name,
+        sum(counts),
+        (encoder.space.dim or 0) // (encoder.n_layers or 1),
+        encoder.n_layers or 1,
+        run.encoded,
+        run.cached,
+        run.resumed,
+        run.failures,
+        failures_file,
+        time.perf_counter() - started,
+    )
+
+
+def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
+    """Refuse before any work what the writers would refuse after it."""
+    suffix = "" if output.is_dir() else output.suffix.lower()
+    if items.modality != encoder.space.modality:
+        raise ModalityError(
+            f"Got {items.modality}s, {items.name}, for an encoder of {encoder.space.modality}s; expected the same; "
+            f"do load it with modality={items.modality!r}."
+        )
+    if suffix not in FORMATS:
+        known = ", ".join(name or "a folder of parts" for name in FORMATS)
+        raise ParameterError(f"Got {str(output)!r} for output; expected one of {known}; do choose another suffix.")
+    if suffix and (encoder.n_layers or shard_size):
+        what = "every layer" if encoder.n_layers else "a shard size"
+        raise ParameterError(f"Got {what} for the file {output}; expected a folder; do choose a name without a suffix.")
+    if not output.parent.is_dir():
+        raise FileError(f"Got no folder {output.parent}; expected it to exist; do create it first.")
+    if os.path.lexists(output) and not force:
+        raise OutputExistsError(
+            f"Got an output path that exists, {output}; expected a new one; do pass --force to replace it."
+        )
+    kept = (".parquet", ".npy")
+    if output.is_dir() and (
+        odd := [p.name for p in output.iterdir() if p.suffix not in kept and p.name != "space.json"]
+    ):
+        raise OutputExistsError(
+            f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder "
+            "of parts; do choose another name."
+        )
+    if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
+        raise IdError(
+            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none; do choose another format."
+        )
+
+
+def _part(run: _Run, work: Path, number: int, rows: range) -> int:
+    """Make sure that one part is on disk; return how many vectors it holds."""
+    file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
+    key = _part_key(run, rows)
+    done = _finished(mark, key)
+    # Under "fail", what an earlier run under "skip" left out has to be tried again.
+    if done is not None and not (done["failures"] and run.on_error == "fail"):
+        run.failures += done["failures"]
+        run.resumed += done["rows"]
+        if run.advance is not None:
+            run.advance(len(rows))
+        return int(done["rows"])
+    before = len(run.failures)
+    names: list[str] = []
+    blocks: list[np.ndarray] = []
+    for batch in _fetched(run, rows):
+        found = _encode(run, batch)
+        names += [str(run.items.ids[row]) for row in found]
+        blocks += list(found.values())
+        if run.advance is not None:
+            run.advance(len(batch))
+    if blocks:
+        dim = run.encoder.space.dim or 0
+        with open_sink(file, n=len(blocks), dim=dim, has_ids=True, space=run.encoder.space, force=True) as sink:
+            sink.write(pa.array(names, pa.string()), np.stack(blocks))
+    with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
+        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:]}
+        temporary.write_text(json.dumps(done), encoding="utf-8")
+    return len(blocks)
+
+
+def _part_key(run: _Run, rows: range) -> str:
+    """Return a digest of all that decides a part: the encoder, the ids, and what is known of the items unread."""
+    digest = hashlib.sha256(f"{run.encoder.fingerprint}\0{run.items.modality}\0".encode())
+    for row in rows:
+        digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _finished(mark: Path, key: str) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part, if it was of the same items and encoder."""
+    try:
+        done = json.loads(mark.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return done if done.get("key") == key else None
+
+
+def _fetched(run: _Run, rows: range) -> Iterator[list[tuple[int, str | None, Any]]]:
+    """Yield batches of (row, digest, decoded item), reading one batch ahead of the model.
+
+    An item that cannot be read comes as the error that it met.
+    """
+
+    def fetch(row: int) -> tuple[int, str | None, Any]:
+        try:
+            item = run.items.fetch(row)
+            if isinstance(item, os.PathLike):
+                item = _bytes_of(Path(item))
+            digest = item_digest(item) if run.cache is not None else None
+            return row, digest, item
+        except (CongruenceError, OSError) as error:
+            return row, None, error
+
+    def begin(start: int) -> list[Future[tuple[int, str | None, Any]]]:
+        return [run.pool.submit(fetch, row) for row in rows[start : start + run.batch_size]]
+
+    waiting = begin(0)
+    for start in range(run.batch_size, len(rows) + run.batch_size, run.batch_size):
+        ahead = begin(start)
+        yield [future.result() for future in waiting]
+        waiting = ahead
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FileError(f"Got no image at {path}; expected one; do check the path.") from None
+
+
+def _encode(run: _Run, batch: list[tuple[int, str | None, Any]]) -> dict[int, np.ndarray]:
+    """Return the vectors of a batch by row, from the cache where they are there; note what failed."""
+    known = run.cache.get([digest for _, digest, _ in batch if digest]) if run.cache is not None else {}
+    names = {
+        row: digest or f"row {row}" for row, digest, _ in batch
+    }  # equal items have equal names, if they have digests
+    wanted = {names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)}
+    fresh, failed = _model(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
+    run.encoded += len(fresh)
+    if run.cache is not None and fresh:
+        run.cache.put(fresh)
+    out: dict[int, np.ndarray] = {}
+    for row, _, item in batch:
+        name = names[row]
+        if isinstance(item, Exception) or name in failed:
+            _fail(run, row, item if isinstance(item, Exception) else failed[name])
+        else:
+            out[row] = fresh[name] if name in fresh else known[name]
+    run.cached += len(out) - len(fresh)
+    return out
+
+
+def _decoded(item: Any) -> Any:
+    """Decode an image; one that cannot be decoded becomes the error that says so."""
+    try:
+        return item if isinstance(item, str) else open_image(item)
+    except CongruenceError as error:
+        return error
+
+
+def _model(run: _Run, items: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+    """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
+    failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
+    good = {name: item for name, item in items.items() if name not in failed}
+    try:
+        vectors = run.encoder.encode_all(list(good.values()), max(len(good), 1))
+        return dict(zip(good, vectors, strict=True)), failed
+    except InputError:
+        fresh = {}
+        for name, item in good.items():
+            try:
+                fresh[name] = run.encoder.encode_all([item], 1)[0]
+            except InputError as error:
+                failed[name] = error
+        return fresh, failed
+
+
+def _fail(run: _Run, row: int, error: Exception) -> None:
+    name = str(run.items.ids[row])
+    if run.on_error == "fail":
+        kind = type(error) if isinstance(error, CongruenceError) else FileError
+        raise kind(
+            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept; do correct it and run "
+            "again, or pass --on-error skip."
+        ) from error
+    run.failures.append({"id": name, "error": str(error)})

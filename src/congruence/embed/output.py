@@ -1,0 +1,71 @@
+"""The end of an embedding: parts into one file or folder, and what goes beside it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._atomic import atomic_path
+from congruence.encoders import Encoder
+from congruence.stores import open_sink, open_source
+
+#: Formats that have no room for ids, which go to a text file beside them.
+NO_IDS = (".npy", ".safetensors")
+
+
+def read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+    """Yield the ids and vectors of all parts, in order."""
+    for number, rows in enumerate(counts):
+        if rows:
+            yield from open_source(work / f"part_{number}.parquet").scan()
+
+
+def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
+    """Stream the parts into the output."""
+    n, dim = sum(counts), encoder.space.dim or 0
+    if encoder.n_layers is None:
+        parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows] if named else None
+        with open_sink(output, n=n, dim=dim, has_ids=True, space=encoder.space, force=force, parts=parts) as sink:
+            for ids, block in read_parts(work, counts):
+                sink.write(ids, block)
+        return
+    width = dim // encoder.n_layers
+    with atomic_path(output, force=force, directory=True) as folder, ExitStack() as stack:
+        sinks = [
+            stack.enter_context(
+                open_sink(folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, space=encoder.layer_space(k))
+            )
+            for k in range(encoder.n_layers)
+        ]
+        for ids, block in read_parts(work, counts):
+            for k, sink in enumerate(sinks):
+                sink.write(ids, block[:, k * width : (k + 1) * width])
+
+
+def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
+    """Write the ids beside an output that has no room for them."""
+    if output.suffix.lower() not in NO_IDS:
+        return None
+    place = output.with_name(f"{output.name}.ids.txt")
+    with atomic_path(place, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        for ids, _ in read_parts(work, counts):
+            stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
+    return str(place)
+
+
+def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
+    """List what was left out; with nothing to list, a list that an earlier run left goes."""
+    place = output.with_name(f"{output.name}.failures.csv")
+    if not failures:
+        place.unlink(missing_ok=True)
+        return None
+    with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, ["id", "error"])
+        writer.writeheader()
+        writer.writerows(failures)
+    return str(place)

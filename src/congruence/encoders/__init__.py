@@ -1,0 +1,102 @@
+"""Encoders: frozen models behind one interface, chosen by the prefix of their name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from congruence._check import check_choice
+from congruence.encoders._base import ENCODED, POOLINGS, Encoder, Options, item_digest, open_image
+from congruence.errors import ParameterError
+
+__all__ = ["ADAPTERS", "ENCODED", "PAIRS", "POOLINGS", "Encoder", "item_digest", "load_encoder", "open_image"]
+
+#: Module and class of each adapter, by the prefix of the names it takes. Its library is imported when it is used.
+ADAPTERS = {
+    "hf": ("congruence.encoders.hf", "HfEncoder"),
+    "open_clip": ("congruence.encoders.open_clip", "OpenClipEncoder"),
+    "sentence-transformers": ("congruence.encoders.sentence_transformers", "SentenceTransformersEncoder"),
+    "timm": ("congruence.encoders.timm", "TimmEncoder"),
+    "onnx": ("congruence.encoders.onnx", "OnnxEncoder"),
+}
+
+#: The Canonical paper's model pairs, source and target: section 6 and appendix E. The paper does not say which SigLIP;
+#: the base one has the 768 dimensions that its experiments of equal widths need.
+PAIRS = {
+    "openai-b32-laion-b32": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-32/laion400m_e31"),
+    "openai-l14-siglip": ("open_clip:ViT-L-14/openai", "hf:google/siglip-base-patch16-224"),
+    "openai-l14-flava": ("open_clip:ViT-L-14/openai", "hf:facebook/flava-full"),
+    "openai-b32-openai-b16": ("open_clip:ViT-B-32/openai", "open_clip:ViT-B-16/openai"),
+    "openai-b32-openai-l14": ("open_clip:ViT-B-32/openai", "open_clip:ViT-L-14/openai"),
+}
+
+
+def load_encoder(
+    name: str,
+    modality: str | None = None,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    revision: str | None = None,
+    layer: int | str | None = None,
+    pooling: str | None = None,
+    normalize: bool | None = None,
+    safetensors_only: bool = True,
+    description: Any = None,
+) -> Encoder:
+    """Load a frozen model by name. No code that comes with a model is run.
+
+    Parameters
+    ----------
+    name : str
+        ``open_clip:<arch>/<tag>``, ``hf:<name-or-path>``, ``sentence-transformers:<name-or-path>``, ``timm:<name>`` or
+        ``onnx:<path>``.
+    modality : {"image", "text"}, optional
+        Which tower; may be left out for a model that has one.
+    device : str, default="auto"
+        ``"cuda"``, ``"cuda:1"``, ``"mps"``, ``"cpu"``; by default the first of these that there is.
+    dtype : {"auto", "float32", "float16", "bfloat16"}, default="auto"
+        Precision of the products (autocast); by default float16 on cuda, float32 elsewhere.
+    revision : str, optional
+        Branch, tag or commit on the Hugging Face hub.
+    layer : int or "all", optional
+        Hidden state to pool, for ``hf:``: 0 is the embeddings, k the output of block k, -1 the last. ``"all"`` lays the
+        pooled vectors of every layer side by side, made in one pass.
+    pooling : {"cls", "mean", "cls_mean", "last"}, optional
+        The [CLS] token; the mean of an image's patches or of a text's tokens, padding left out; both side by side; the
+        last token of a text.
+    normalize : bool, optional
+        Scale rows to unit norm; by default the towers of dual encoders, and sentence encoders that do so themselves.
+    safetensors_only : bool, default=True
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in torch's own format, of which torch otherwise restores
+        arrays alone, as it does for ``open_clip:`` and ``timm:``.
+    description : mapping or path-like, optional
+        For ``onnx:``: how to prepare inputs; by default the JSON file beside the graph.
+
+    Returns
+    -------
+    Encoder
+
+    Raises
+    ------
+    ParameterError
+        Unknown adapter, modality, device, dtype, layer or pooling, or one that the adapter does not offer.
+    MissingExtraError
+        The adapter's library is not installed.
+    FileError
+        The model cannot be found or loaded.
+    """
+    prefix, colon, path = name.partition(":")
+    if not colon or prefix not in ADAPTERS or not path:
+        raise ParameterError(
+            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}; do begin with one of "
+            "these prefixes."
+        )
+    if modality is not None:
+        check_choice(modality, ENCODED, "modality")
+    module, kind = ADAPTERS[prefix]
+    options = Options(
+        name, path, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
+    )
+    encoder: Encoder = getattr(importlib.import_module(module), kind)(options)
+    return encoder

@@ -1,0 +1,315 @@
+"""What every encoder offers: a space, a fingerprint, and vectors in the order of the items."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice, check_positive, check_rows
+from congruence._extras import require
+from congruence.embeddings import Space, normalize_rows
+from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
+
+#: Kinds of items that can be encoded.
+ENCODED = ("image", "text")
+
+#: How the hidden states of an item's tokens become one vector.
+POOLINGS = ("cls", "mean", "cls_mean", "last")
+
+#: Raster formats only: Pillow would hand PostScript to an interpreter.
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What :func:`congruence.encoders.load_encoder` was asked for; every adapter is built from it.
+
+    Parameters
+    ----------
+    name : str
+        As the caller wrote it, prefix included.
+    path : str
+        The name after its prefix.
+    modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
+        See :func:`congruence.encoders.load_encoder`.
+    """
+
+    name: str
+    path: str
+    modality: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    revision: str | None = None
+    layer: int | str | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    safetensors_only: bool = True
+    description: Any = None
+
+    def refuse(self, *names: str) -> None:
+        """Refuse options that an adapter cannot honour. Raises ParameterError."""
+        for name in names:
+            if (value := getattr(self, name)) is not None:
+                raise ParameterError(
+                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter has no choice of {name}; "
+                    "do leave it out."
+                )
+
+    @property
+    def folder(self) -> str | None:
+        """The path if it is a folder on this machine; None for a name on a hub."""
+        place = Path(self.path).expanduser()
+        if place.is_dir():
+            return str(place)
+        if place.is_absolute() or self.path.startswith((".", "~")):
+            raise FileError(f"Got no folder at {place} for {self.name!r}; expected a saved model; do check the path.")
+        return None
+
+
+class Encoder(ABC):
+    """A frozen model that turns items into vectors.
+
+    Attributes
+    ----------
+    space : Space
+        Name, revision, modality, width, and whether rows are scaled to unit norm.
+    fingerprint : str
+        SHA-256 in hex of everything that decides the vectors: weights, preprocessing, layer, pooling, normalisation,
+        precision. Together with :func:`item_digest` it names an embedding.
+    n_layers : int or None
+        How many layers lie side by side in each vector; None unless loaded with ``layer="all"``.
+    """
+
+    space: Space
+    fingerprint: str
+    n_layers: int | None = None
+
+    def encode(
+        self, items: Iterable[Any], batch_size: int = 64, advance: Callable[[int], Any] | None = None
+    ) -> Iterator[np.ndarray]:
+        """Encode items in their order, a batch at a time.
+
+        Parameters
+        ----------
+        items : iterable
+            For text: str. For images: a path, the bytes of a file, or a ``PIL.Image``.
+        batch_size : int, default=64
+        advance : callable, optional
+            Called with the number of items of each batch once it is encoded.
+
+        Yields
+        ------
+        ndarray of float32, shape (b, dim)
+
+        Raises
+        ------
+        ParameterError, DtypeError
+            ``batch_size`` is not positive, or an item is of the wrong kind.
+        FileError, CorruptFileError
+            An image is missing or cannot be decoded.
+        NotFiniteError, ZeroRowError
+            The model gave NaN, infinity or nothing but zeros for an item, as half precision can.
+        """
+        check_positive(batch_size, "batch_size", integer=True)
+        if isinstance(items, (str, bytes, os.PathLike)):
+            raise ParameterError(
+                f"Got a single {type(items).__name__} for items; expected a list of them; do put it in brackets."
+            )
+        return self._batches(iter(items), batch_size, advance)
+
+    def _batches(
+        self, items: Iterator[Any], batch_size: int, advance: Callable[[int], Any] | None
+    ) -> Iterator[np.ndarray]:
+        start = 0
+        while batch := list(islice(items, batch_size)):
+            vectors = np.array(self._embed([self._read(item) for item in batch]), dtype=np.float32, order="C")
+            parts = vectors.reshape(len(batch) * (self.n_layers or 1), -1)
+            numbers = [str(start + k // (self.n_layers or 1)) for k in range(len(parts))]
+            check_rows(parts, f"vectors of {self.space.model}", ids=numbers)
+            yield normalize_rows(parts).reshape(vectors.shape) if self.space.normalized else vectors
+            start += len(batch)
+            if advance is not None:
+                advance(len(batch))
+
+    def encode_all(
+        self, items: Iterable[Any], batch_size: int = 64, advance: Callable[[int], Any] | None = None
+    ) -> np.ndarray:
+        """Encode items and stack the vectors; see :meth:`encode`.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, dim)
+        """
+        blocks = list(self.encode(items, batch_size, advance))
+        return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
+
+    def encode_layers(
+        self, items: Iterable[Any], batch_size: int = 64, advance: Callable[[int], Any] | None = None
+    ) -> Iterator[np.ndarray]:
+        """Encode items in every layer with one pass of an encoder loaded with ``layer="all"``; see :meth:`encode`.
+
+        Yields
+        ------
+        ndarray of float32, shape (b, layers, width)
+
+        Raises
+        ------
+        ParameterError
+            The encoder gives one layer.
+        """
+        layers = self.n_layers
+        if layers is None:
+            raise ParameterError(
+                f"Got an encoder of one layer, {self.space.model!r}; expected every layer; do load it with layer='all'."
+            )
+        blocks = self.encode(items, batch_size, advance)
+        return (block.reshape(len(block), layers, -1) for block in blocks)
+
+    def layer_space(self, layer: int) -> Space:
+        """Return the space of one layer of an encoder loaded with ``layer="all"``."""
+        dim = (self.space.dim or 0) // (self.n_layers or 1)
+        return replace(self.space, model=(self.space.model or "").replace("layer=all", f"layer={layer}"), dim=dim)
+
+    def _read(self, item: Any) -> Any:
+        """Check one item and decode it."""
+        if self.space.modality == "image":
+            return open_image(item)
+        if not isinstance(item, str):
+            raise DtypeError(
+                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str; do convert it, or load the "
+                "encoder with modality='image'."
+            )
+        return item
+
+    @abstractmethod
+    def _embed(self, items: list[Any]) -> np.ndarray:
+        """Return raw vectors of decoded items, shape (b, dim)."""
+
+    def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
+        """Fill in the space; choices that make it another space than the model's own become part of its name."""
+        odd = {"layer": options.layer, "pooling": options.pooling}
+        suffix = "&".join(f"{key}={value}" for key, value in odd.items() if value is not None)
+        model = f"{options.name}#{suffix}" if suffix else options.name
+        self.space = Space(model, revision, modality, dim or None, normalize)
+
+
+def open_image(item: Any) -> Any:
+    """Decode an image in full, in RGB, without turning it by its EXIF data.
+
+    Parameters
+    ----------
+    item : path, bytes or PIL.Image.Image
+
+    Returns
+    -------
+    PIL.Image.Image
+        The first frame; transparency is dropped, not blended.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+        There is no file, or it is no image that can be decoded whole.
+    DtypeError
+        Another kind of item.
+    """
+    pil = require("PIL.Image", extra="images")
+    if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
+        raise DtypeError(
+            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image; do convert it, or load the "
+            "encoder with modality='text'."
+        )
+    name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
+    try:
+        source = io.BytesIO(item) if isinstance(item, bytes) else item
+        image = source if isinstance(source, pil.Image) else pil.open(source, formats=IMAGE_FORMATS)
+        # By way of RGBA, a palette with transparency converts without complaint.
+        image = image.convert("RGBA") if image.mode == "P" else image
+        return image.convert("RGB")
+    except FileNotFoundError:
+        raise FileError(f"Got no image at {name}; expected one; do check the path.") from None
+    except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError) as error:
+        raise CorruptFileError(
+            f"Got {name}, which cannot be decoded ({error}); expected a whole image ({', '.join(IMAGE_FORMATS)}); "
+            "do replace or leave it out."
+        ) from error
+
+
+def item_digest(item: Any) -> str:
+    """Name an item by its content: SHA-256 in hex of a text, of a file's bytes, or of an image's pixels.
+
+    Parameters
+    ----------
+    item : str for text; Path, bytes or PIL.Image.Image
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> item_digest("a cat") == item_digest("a cat") != item_digest(b"a cat")
+    True
+    """
+    digest = hashlib.sha256()
+    if isinstance(item, str):
+        digest.update(b"text\0" + item.encode("utf-8", "surrogatepass"))
+    elif isinstance(item, os.PathLike):
+        digest.update(b"file\0" + Path(item).read_bytes())
+    elif isinstance(item, bytes):
+        digest.update(b"file\0" + item)
+    else:
+        digest.update(f"pixels\0{item.mode}\0{item.size}\0".encode() + item.tobytes())
+    return digest.hexdigest()
+
+
+def fingerprint(**facts: Any) -> str:
+    """Return SHA-256 in hex of plain data."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def check_pooling(options: Options) -> None:
+    """Refuse an unknown pooling, or a layer that is no number. Raises ParameterError."""
+    if options.pooling is not None:
+        check_choice(options.pooling, POOLINGS, "pooling")
+    if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
+        raise ParameterError(
+            f"Got layer={options.layer!r}; expected a whole number or 'all'; do count from 0, the embeddings, or back from -1."
+        )
+
+
+def check_modality(options: Options, offered: tuple[str, ...]) -> str:
+    """Return the modality to encode: the one asked for, or the only one. Raises ParameterError."""
+    if options.modality is None and len(offered) == 1:
+        return offered[0]
+    if options.modality not in offered:
+        raise ParameterError(
+            f"Got modality={options.modality!r} for {options.name!r}; expected one of "
+            f"{', '.join(repr(m) for m in offered)}; do choose one of these."
+        )
+    return options.modality
+
+
+@contextmanager
+def loading(options: Options) -> Iterator[None]:
+    """Turn whatever a library raises while it loads a model into one FileError that quotes it."""
+    try:
+        yield
+    except CongruenceError:
+        raise
+    except Exception as error:  # each library has errors of its own, and some use bare ValueError or RuntimeError
+        told = " ".join(str(error).split())[:300]
+        raise FileError(
+            f"Got a failure while loading {options.name!r} ({type(error).__name__}: {told}); expected a model that the "
+            "library can load, with weights in safetensors; do check the name, the connection and the files."
+        ) from error

@@ -1,0 +1,108 @@
+"""What encoders that run on PyTorch share: device, precision, and a hash of the weights."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence._extras import require
+from congruence.encoders._base import Encoder, Options
+from congruence.errors import ParameterError
+
+#: Precisions a model can run in; its weights stay in float32, autocast lowers the products.
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+
+
+class TorchEncoder(Encoder):
+    """An encoder whose model is a torch module.
+
+    Attributes
+    ----------
+    device : str
+        Where the model is.
+    dtype : str
+        Precision of its products; the vectors are float32 in any case.
+    """
+
+    def __init__(self, options: Options, extra: str) -> None:
+        self._torch = require("torch", extra=extra)
+        self.device = choose_device(self._torch, options.device)
+        check_choice(options.dtype, DTYPES, "dtype")
+        fallback = "float16" if self.device.startswith("cuda") else "float32"
+        self.dtype = fallback if options.dtype == "auto" else options.dtype
+
+    def _settle(self, model: Any) -> None:
+        """Put the model where it will run, once and for all."""
+        self._model = model.to(self.device).eval().requires_grad_(False)
+
+    def _measure(self, sample: Any) -> None:
+        """Complete the space with the width of what the model gives for a sample."""
+        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+
+    def _lowered(self) -> Any:
+        """Return the context in which products have the precision asked for."""
+        if self.dtype == "float32":
+            return nullcontext()
+        return self._torch.autocast(self.device.split(":")[0], getattr(self._torch, self.dtype))
+
+
+class TensorEncoder(TorchEncoder):
+    """A torch encoder that prepares its inputs as tensors on the CPU and moves them to its device."""
+
+    def _embed(self, items: list[Any]) -> np.ndarray:
+        inputs = self._prepare(items)  # in full precision: only the model is lowered
+        with self._torch.inference_mode(), self._lowered():
+            vectors = self._forward({key: value.to(self.device) for key, value in inputs.items()})
+        return vectors.float().cpu().numpy()
+
+    @abstractmethod
+    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+        """Return the model's inputs as tensors on the CPU."""
+
+    @abstractmethod
+    def _forward(self, inputs: dict[str, Any]) -> Any:
+        """Return vectors as a tensor, shape (b, dim)."""
+
+
+def choose_device(torch: Any, device: str) -> str:
+    """Return the device to run on; ``"auto"`` takes the first of cuda, mps and cpu that there is. Raises ParameterError."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return next(name for name, there in present.items() if there)
+    kind, _, number = device.partition(":")
+    if not present.get(kind) or (number and not number.isdecimal()):
+        there = ", ".join(repr(name) for name, here in present.items() if here)
+        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}; do choose one of these.")
+    return device
+
+
+def weights_digest(model: Any) -> str:
+    """Return SHA-256 in hex of a module's weights, names, shapes and types.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Returns
+    -------
+    str
+    """
+    torch = require("torch", extra="train")
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if hasattr(tensor, "numel"):
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+            digest.update(flat.view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def blank_image() -> Any:
+    """Return a picture to try a model on."""
+    return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

@@ -1,0 +1,253 @@
+"""``onnx:<path>``: any graph that onnxruntime runs, with a short description of its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence._extras import require
+from congruence.encoders._base import POOLINGS, Encoder, Options, check_modality, fingerprint, loading
+from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
+
+#: What a description may say, and what holds when it does not. ``mean`` and ``std`` are in units of scaled pixels.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "image": {
+        "size": 224,  # of the input: one number, or [height, width]
+        "resize": "shortest",  # scale the shorter side and crop the centre; or "squash" to the size
+        "resize_to": None,  # the shorter side before the crop, if larger than the size
+        "interpolation": "bicubic",
+        "layout": "NCHW",
+        "scale": 1 / 255,
+        "mean": [0.0, 0.0, 0.0],
+        "std": [1.0, 1.0, 1.0],
+        "prefix": 0,  # tokens that come before those of the patches, and that no mean counts
+    },
+    "text": {
+        "tokenizer": "tokenizer.json",  # of the tokenizers library, beside the graph
+        "max_length": 512,
+        "padding": "longest",  # or "max_length"
+    },
+}
+_COMMON: dict[str, Any] = {"input": None, "output": None, "pooling": None, "normalize": False}
+_TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32": "i4", "uint8": "u1"}
+
+
+class OnnxEncoder(Encoder):
+    """A graph of onnxruntime, described by ``description`` or by a JSON file of the graph's name beside it.
+
+    The description names the ``modality`` and, where they differ from :data:`DEFAULTS`, the preparation, the ``input`` (of
+    images), the ``output``, the ``pooling`` of an output with tokens, and whether to ``normalize`` rows. Texts fill those
+    of ``input_ids``, ``attention_mask`` and ``token_type_ids`` that the graph has.
+
+    Parameters
+    ----------
+    options : Options
+
+    Raises
+    ------
+    MissingExtraError, ParameterError, FileError, CorruptFileError
+    ShapeError
+        The output is no vector an item, and no pooling makes it one.
+    """
+
+    def __init__(self, options: Options) -> None:
+        options.refuse("layer", "revision")
+        if options.dtype not in ("auto", "float32"):
+            raise ParameterError(
+                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto', since a graph has its own precision; "
+                "do convert the graph."
+            )
+        graph = Path(options.path).expanduser()
+        if not graph.is_file():
+            raise FileError(f"Got no graph at {graph}; expected an .onnx file; do check the path.")
+        facts = _description(options, graph)
+        modality = check_modality(
+            replace(options, modality=options.modality or facts["modality"]), (facts["modality"],)
+        )
+        self._facts = facts
+        runtime = require("onnxruntime", extra="onnx")
+        with loading(options):
+            self._session = runtime.InferenceSession(str(graph), providers=_providers(runtime, options.device))
+        self._inputs = {item.name: item for item in self._session.get_inputs()}
+        self._output = _choose(facts["output"], [item.name for item in self._session.get_outputs()], "output", graph)
+        tokens = self._start_texts(graph) if modality == "text" else ""
+        if modality == "image":
+            self._image = _choose(facts["input"], list(self._inputs), "input", graph)
+        weights = f"sha256:{_graph_digest(graph)}"
+        normalize = bool(facts["normalize"] if options.normalize is None else options.normalize)
+        self._describe(options, modality, normalize=normalize, revision=weights[:19])
+        sample = require("PIL.Image", extra="images").new("RGB", (256, 224)) if modality == "image" else "a text"
+        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+        self.fingerprint = fingerprint(
+            adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
+        )
+
+    def _start_texts(self, graph: Path) -> str:
+        library = require("tokenizers", extra="onnx")
+        place = graph.parent / self._facts["tokenizer"]
+        if not place.is_file():
+            raise FileError(f"Got no tokenizer at {place}; expected one; do name it in the description of {graph}.")
+        text = place.read_text(encoding="utf-8")
+        tokenizer = library.Tokenizer.from_str(text)
+        length = int(self._facts["max_length"])
+        tokenizer.enable_truncation(length)
+        padding = tokenizer.padding or {}
+        pad = padding.get("pad_token") or next(
+            (t for t in ("[PAD]", "<pad>") if tokenizer.token_to_id(t) is not None), None
+        )
+        tokenizer.enable_padding(
+            pad_id=padding.get("pad_id", 0 if pad is None else tokenizer.token_to_id(pad)),
+            pad_token=pad or "[PAD]",
+            length=length if self._facts["padding"] == "max_length" else None,
+        )
+        self._tokenizer = tokenizer
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _embed(self, items: list[Any]) -> np.ndarray:
+        mask: np.ndarray | None = None
+        if self.space.modality == "image":
+            feed = {self._image: np.stack([self._pixels(item) for item in items])}
+        else:
+            encoded = self._tokenizer.encode_batch(items)
+            mask = np.array([item.attention_mask for item in encoded])
+            every = {
+                "input_ids": np.array([item.ids for item in encoded]),
+                "attention_mask": mask,
+                "token_type_ids": np.array([item.type_ids for item in encoded]),
+            }
+            feed = {name: every[name] for name in every if name in self._inputs}
+        feed = {name: value.astype(self._type(name)) for name, value in feed.items()}
+        return self._pool(self._run(feed, len(items)), mask)
+
+    def _run(self, feed: dict[str, np.ndarray], n: int) -> np.ndarray:
+        """Run the graph, in pieces if it was exported for batches of one size."""
+        fixed = self._inputs[next(iter(feed))].shape[0] if feed else None
+        size = fixed if isinstance(fixed, int) and fixed > 0 else n
+        out = []
+        for start in range(0, n, size):
+            piece = {name: value[start : start + size] for name, value in feed.items()}
+            got = len(next(iter(piece.values())))
+            filled = {name: np.concatenate([v, np.repeat(v[-1:], size - got, axis=0)]) for name, v in piece.items()}
+            out.append(np.asarray(self._session.run([self._output], filled)[0])[:got])
+        return np.concatenate(out).astype(np.float32)
+
+    def _type(self, name: str) -> np.dtype:
+        kind = self._inputs[name].type.removeprefix("tensor(").removesuffix(")")
+        return np.dtype(_TYPES.get(kind, "f4"))
+
+    def _pool(self, out: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        pooling = self._facts["pooling"]
+        if out.ndim == 4 and sum(side > 1 for side in out.shape[1:]) <= 1:  # pooled, with a height and width of 1
+            out = out.reshape(len(out), -1)
+        if out.ndim == 2 and pooling is None:
+            return out
+        if out.ndim != 3 or pooling is None:
+            raise ShapeError(
+                f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, dimensions), "
+                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}; do correct the description."
+            )
+        weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
+        if pooling == "cls":
+            return out[:, 0]
+        if pooling == "last":
+            return out[np.arange(len(out)), (np.cumsum(weight, axis=1) * weight).argmax(axis=1)]
+        rest, weight = (part[:, self._facts.get("prefix", 0) :] for part in (out, weight))
+        mean = (rest * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
+        return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
+
+    def _pixels(self, image: Any) -> np.ndarray:
+        """Resize, crop and standardise one image."""
+        pil = require("PIL.Image", extra="images")
+        facts = self._facts
+        height, width = (facts["size"],) * 2 if isinstance(facts["size"], int) else facts["size"]
+        how = pil.Resampling[facts["interpolation"].upper()]
+        if facts["resize"] == "squash":
+            image = image.resize((width, height), how)
+        else:
+            share = (facts["resize_to"] or min(height, width)) / min(image.size)
+            share = max(share, height / image.height, width / image.width)
+            image = image.resize((round(image.width * share), round(image.height * share)), how)
+            left, top = (image.width - width) // 2, (image.height - height) // 2
+            image = image.crop((left, top, left + width, top + height))
+        mean, std = (np.array(facts[key], dtype=np.float32) for key in ("mean", "std"))
+        pixels: np.ndarray = (np.asarray(image, dtype=np.float32) * np.float32(facts["scale"]) - mean) / std
+        return pixels.transpose(2, 0, 1) if facts["layout"] == "NCHW" else pixels
+
+
+def _description(options: Options, graph: Path) -> dict[str, Any]:
+    """Read and complete a description."""
+    given = options.description
+    if given is None or isinstance(given, (str, os.PathLike)):
+        place = graph.with_suffix(".json") if given is None else Path(given)
+        if given is None and not place.is_file():
+            given = {"modality": options.modality}
+        else:
+            try:
+                given = json.loads(place.read_text(encoding="utf-8"))
+            except OSError as error:
+                raise FileError(
+                    f"Got no description at {place} ({error}); expected JSON; do check the path."
+                ) from error
+            except ValueError as error:
+                raise CorruptFileError(
+                    f"Got {place}, which is no JSON ({error}); expected an object; do correct it."
+                ) from error
+    if not isinstance(given, Mapping) or given.get("modality") not in DEFAULTS:
+        raise ParameterError(
+            f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
+            f"{graph.with_suffix('.json').name} beside the graph; do write it."
+        )
+    known = {"modality": None, **_COMMON, **DEFAULTS[given["modality"]]}
+    if odd := sorted(set(given) - set(known)):
+        raise ParameterError(
+            f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}; do correct it."
+        )
+    facts = {**known, **given}
+    if options.pooling is not None:
+        facts["pooling"] = options.pooling
+    if facts["pooling"] is not None:
+        check_choice(facts["pooling"], POOLINGS, "pooling")
+    if facts["modality"] == "image":
+        check_choice(facts["resize"], ("shortest", "squash"), "resize")
+        check_choice(
+            facts["interpolation"], ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"), "interpolation"
+        )
+        check_choice(facts["layout"], ("NCHW", "NHWC"), "layout")
+    else:
+        check_choice(facts["padding"], ("longest", "max_length"), "padding")
+    return facts
+
+
+def _providers(runtime: Any, device: str) -> list[str]:
+    offered = runtime.get_available_providers()
+    wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+    if device == "auto":
+        return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in offered]
+    if wanted.get(device) not in offered:
+        there = ", ".join(repr(name) for name, provider in wanted.items() if provider in offered)
+        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}; do choose one of these.")
+    return [wanted[device]]
+
+
+def _choose(name: str | None, found: list[str], what: str, graph: Path) -> str:
+    return found[0] if name is None else check_choice(name, found, f"{what} of {graph}")
+
+
+def _graph_digest(graph: Path) -> str:
+    """Hash the graph and the files of weights that exporters put beside it under its name."""
+    digest = hashlib.sha256()
+    for file in [
+        graph,
+        *sorted(p for p in graph.parent.glob("*data*") if p.name.startswith(graph.stem) and p != graph),
+    ]:
+        with open(file, "rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""``open_clip:<arch>/<tag>``: the CLIPs of OpenAI, LAION and many others, through open_clip."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from congruence._extras import require
+from congruence.encoders._base import Options, check_modality, fingerprint, loading
+from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
+from congruence.errors import ParameterError
+
+
+class OpenClipEncoder(TensorEncoder):
+    """A tower of a model of open_clip; rows have unit norm by default.
+
+    Besides ``<arch>/<tag>`` the name may be ``<arch>/<file of weights>``, ``hf-hub:<owner>/<name>``, or a folder with an
+    ``open_clip_config.json``. Weights trained with QuickGELU get it, whichever of the two spellings of the architecture
+    is used: ``ViT-B-32/laion400m_e31`` means what ``ViT-B-32-quickgelu/laion400m_e31`` does.
+
+    Parameters
+    ----------
+    options : Options
+
+    Raises
+    ------
+    MissingExtraError, ParameterError, FileError
+    """
+
+    def __init__(self, options: Options) -> None:
+        options.refuse("layer", "pooling", "revision", "description")
+        modality = check_modality(options, ("image", "text"))
+        super().__init__(options, "open-clip")
+        open_clip = require("open_clip", extra="open-clip")
+        folder = None if "/" in options.path and options.path[0] not in "/.~" else options.folder
+        arch, slash, tag = options.path.partition("/")
+        if options.path.startswith("hf-hub:"):
+            arch, tag = options.path, ""
+        elif folder:
+            arch, tag = f"local-dir:{folder}", ""
+        elif not slash or not tag:
+            raise ParameterError(
+                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example; do choose one "
+                "of open_clip.list_pretrained()."
+            )
+        quick = bool(tag) and bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
+        with loading(options):
+            model, self._transform = open_clip.create_model_from_pretrained(
+                arch, pretrained=tag or None, precision="fp32", device="cpu", force_quick_gelu=quick, weights_only=True
+            )
+            self._tokenizer = open_clip.get_tokenizer(arch) if modality == "text" else None
+        weights = f"sha256:{weights_digest(model)}"
+        normalize = True if options.normalize is None else options.normalize
+        self._settle(model)
+        self._describe(options, modality, normalize=normalize, revision=weights[:19])
+        self._measure(blank_image() if modality == "image" else "a text")
+        self.fingerprint = fingerprint(
+            adapter="open_clip",
+            weights=weights,
+            quick_gelu=quick,
+            modality=modality,
+            prepared=_plain(open_clip.get_model_preprocess_cfg(model))
+            if modality == "image"
+            else self._sample_tokens(),
+            normalize=normalize,
+            dtype=self.dtype,
+        )
+
+    def _sample_tokens(self) -> list[int]:
+        """Return the tokens of a text with letters, marks and digits: tokenizers of open_clip have no common description."""
+        return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
+
+    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+        if self._tokenizer is not None:
+            return {"text": self._tokenizer(items)}
+        return {"image": self._torch.stack([self._transform(item) for item in items])}
+
+    def _forward(self, inputs: dict[str, Any]) -> Any:
+        return self._model.encode_text(**inputs) if "text" in inputs else self._model.encode_image(**inputs)
+
+
+def _plain(facts: Any) -> Any:
+    facts = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else dict(facts)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}

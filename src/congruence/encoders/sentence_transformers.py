@@ -1,0 +1,69 @@
+"""``sentence-transformers:<name-or-path>``: sentence encoders with their own pooling."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+
+from congruence._extras import require
+from congruence.encoders._base import Options, check_modality, fingerprint, loading
+from congruence.encoders._torch import TorchEncoder, weights_digest
+
+
+class SentenceTransformersEncoder(TorchEncoder):
+    """A model of sentence-transformers, as it is: its modules pool, project and, where they do so, normalise.
+
+    A model's default prompt is added, if it has one; those it keeps for queries or documents are not: write them into the
+    texts.
+
+    Parameters
+    ----------
+    options : Options
+
+    Raises
+    ------
+    MissingExtraError, ParameterError, FileError
+    """
+
+    def __init__(self, options: Options) -> None:
+        options.refuse("layer", "pooling", "description")
+        modality = check_modality(options, ("text",))
+        super().__init__(options, "sentence-transformers")
+        library = require("sentence_transformers", extra="sentence-transformers")
+        with loading(options):
+            model = library.SentenceTransformer(
+                options.folder or options.path,
+                device="cpu",
+                revision=options.revision,
+                trust_remote_code=False,
+                model_kwargs={"use_safetensors": True} if options.safetensors_only else None,
+            )
+        modules = [type(module).__name__ for module in model]
+        weights = f"sha256:{weights_digest(model)}"
+        normalize = modules[-1] == "Normalize" if options.normalize is None else options.normalize
+        fast = getattr(model.tokenizer, "backend_tokenizer", None)
+        tokens = fast.to_str() if fast is not None else json.dumps(model.tokenizer.get_vocab(), sort_keys=True)
+        self._settle(model)
+        self._describe(options, modality, normalize=normalize, revision=weights[:19])
+        self._measure("a text")
+        self.fingerprint = fingerprint(
+            adapter="sentence-transformers",
+            weights=weights,
+            modules=modules,
+            settings=[module.get_config_dict() for module in model if hasattr(module, "get_config_dict")],
+            tokenizer=hashlib.sha256(tokens.encode()).hexdigest(),
+            length=model.get_max_seq_length(),
+            prompt=(model.prompts or {}).get(model.default_prompt_name),
+            normalize=normalize,
+            dtype=self.dtype,
+        )
+
+    def _embed(self, items: list[Any]) -> np.ndarray:
+        with self._lowered():
+            out = self._model.encode(
+                items, batch_size=len(items), convert_to_tensor=True, show_progress_bar=False, device=self.device
+            )
+        return out.float().cpu().numpy()

@@ -1,0 +1,54 @@
+"""``timm:<name>``: image models of timm, their pooled features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congruence._extras import require
+from congruence.encoders._base import Options, check_modality, fingerprint, loading
+from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
+
+
+class TimmEncoder(TensorEncoder):
+    """An image model of timm without its classifier, prepared as its pretrained configuration says; rows left unscaled.
+
+    The name may be one that timm knows, ``hf-hub:<owner>/<name>``, or a folder with timm's ``config.json``.
+
+    Parameters
+    ----------
+    options : Options
+
+    Raises
+    ------
+    MissingExtraError, ParameterError, FileError
+    """
+
+    def __init__(self, options: Options) -> None:
+        options.refuse("layer", "pooling", "revision", "description")
+        modality = check_modality(options, ("image",))
+        super().__init__(options, "timm")
+        timm = require("timm", extra="timm")
+        data = require("timm.data", extra="timm")
+        with loading(options):
+            name = f"local-dir:{options.folder}" if options.folder else options.path
+            model = timm.create_model(name, pretrained=True, num_classes=0)
+            config = data.resolve_model_data_config(model)
+            self._transform = data.create_transform(**config, is_training=False)
+        weights = f"sha256:{weights_digest(model)}"
+        normalize = bool(options.normalize)
+        self._settle(model)
+        self._describe(options, modality, normalize=normalize, revision=weights[:19])
+        self._measure(blank_image())
+        self.fingerprint = fingerprint(
+            adapter="timm",
+            weights=weights,
+            prepared={key: list(value) if isinstance(value, tuple) else value for key, value in config.items()},
+            normalize=normalize,
+            dtype=self.dtype,
+        )
+
+    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+        return {"image": self._torch.stack([self._transform(item) for item in items])}
+
+    def _forward(self, inputs: dict[str, Any]) -> Any:
+        return self._model(inputs["image"])

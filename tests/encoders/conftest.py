@@ -1,0 +1,114 @@
+"""Tiny models with random weights, saved by the libraries themselves."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import transformers
+from PIL import Image
+from tiny_models import SMALL, VISION, make, make_tokenizer, text_config
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory):
+    config = transformers.CLIPConfig(
+        text_config=text_config(bos_token_id=2, eos_token_id=3), vision_config=VISION, projection_dim=8
+    )
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    return make(
+        tmp_path_factory.mktemp("clip"), transformers.CLIPModel(config), processor, make_tokenizer(cls_token=None)
+    )
+
+
+@pytest.fixture(scope="session")
+def siglip(tmp_path_factory):
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    config = transformers.SiglipConfig(text_config=text_config(), vision_config=VISION)
+    processor = SiglipImageProcessorPil(size={"height": 16, "width": 16})
+    # As published SigLIPs: the tokens beyond the text are seen by the model.
+    tokenizer = make_tokenizer(model_input_names=["input_ids"])
+    return make(tmp_path_factory.mktemp("siglip"), transformers.SiglipModel(config), processor, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def siglip2(tmp_path_factory):
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
+    vision = {**SMALL, "patch_size": 8, "num_patches": 16}
+    config = transformers.Siglip2Config(text_config=text_config(), vision_config=vision)
+    processor = Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16)
+    tokenizer = make_tokenizer(model_input_names=["input_ids"])
+    return make(tmp_path_factory.mktemp("siglip2"), transformers.Siglip2Model(config), processor, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def flava(tmp_path_factory):
+    from transformers.models.flava.image_processing_pil_flava import FlavaImageProcessorPil
+
+    config = transformers.FlavaConfig(
+        image_config=VISION, text_config=text_config(), multimodal_config=SMALL, projection_dim=8, hidden_size=16
+    )
+    processor = FlavaImageProcessorPil(size={"height": 16, "width": 16}, crop_size={"height": 16, "width": 16})
+    return make(tmp_path_factory.mktemp("flava"), transformers.FlavaModel(config), processor, make_tokenizer())
+
+
+def _dino_processor():
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+
+    return BitImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+
+
+@pytest.fixture(scope="session")
+def dinov2(tmp_path_factory):
+    model = transformers.Dinov2Model(transformers.Dinov2Config(**VISION, mlp_ratio=2))
+    return make(tmp_path_factory.mktemp("dinov2"), model, _dino_processor())
+
+
+@pytest.fixture(scope="session")
+def dinov2_registers(tmp_path_factory):
+    config = transformers.Dinov2WithRegistersConfig(**VISION, mlp_ratio=2, num_register_tokens=4)
+    model = transformers.Dinov2WithRegistersModel(config)
+    return make(tmp_path_factory.mktemp("registers"), model, _dino_processor())
+
+
+@pytest.fixture(scope="session")
+def dinov3(tmp_path_factory):
+    model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**VISION, num_register_tokens=2))
+    folder = make(tmp_path_factory.mktemp("dinov3"), model)
+    # Its own processor needs torchvision; this is what it saves.
+    facts = {
+        "image_processor_type": "DINOv3ViTImageProcessorFast",
+        "size": {"height": 16, "width": 16},
+        "rescale_factor": 1 / 255,
+        "image_mean": [0.4, 0.5, 0.6],
+        "image_std": [0.2, 0.25, 0.3],
+        "resample": 2,
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(facts))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    model = transformers.BertModel(transformers.BertConfig(**text_config()))
+    return make(tmp_path_factory.mktemp("bert"), model, None, make_tokenizer())
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    config = transformers.LlamaConfig(**text_config(pad_token_id=None, bos_token_id=2, eos_token_id=3))
+    tokenizer = make_tokenizer(pad_token=None, cls_token=None, sep_token=None, eos_token="[SEP]")
+    return make(tmp_path_factory.mktemp("llama"), transformers.LlamaModel(config), None, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def images():
+    rng = np.random.default_rng(0)
+    # One of them three pixels high, which libraries take for channels unless told otherwise.
+    sizes = [(16, 16), (20, 33), (3, 9), (40, 17), (16, 24)]
+    return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sizes]

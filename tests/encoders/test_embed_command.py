@@ -1,0 +1,140 @@
+"""``congruence embed`` on real models of the tiny kind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import transformers
+from tiny_models import TEXTS
+
+from congruence import read_embeddings
+from congruence.encoders import load_encoder
+from congruence.stores import matrices
+
+
+@pytest.fixture
+def folder(tmp_path, images):
+    place = tmp_path / "images"
+    place.mkdir()
+    for k, image in enumerate(images):
+        image.save(place / f"{k}.png")
+    return place
+
+
+def test_images_and_texts_of_one_model_meet_in_one_space(here, clip, folder, images, tmp_path):
+    (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"t{k},{text}\n" for k, text in enumerate(TEXTS)))
+    common = ["--batch-size", 2, "--device", "cpu", "--json"]
+    first = here("embed", f"hf:{clip}", "images", "-o", "i.parquet", *common)
+    assert first.code == 0, first.err
+    facts = json.loads(first.out)
+    assert facts["rows"] == 5
+    assert facts["space"]["modality"] == "image"
+    second = here("embed", f"hf:{clip}", "texts.csv", "-o", "t.npz", *common)
+    assert second.code == 0, second.err
+    got = read_embeddings(tmp_path / "i.parquet")
+    np.testing.assert_allclose(got.vectors, load_encoder(f"hf:{clip}", "image").encode_all(images), atol=1e-5)
+    assert got.ids.tolist() == [f"{k}.png" for k in range(5)]
+    assert got.space.normalized is True
+    texts = read_embeddings(tmp_path / "t.npz")
+    assert texts.ids.tolist() == ["t0", "t1", "t2", "t3"]
+    assert texts.space.model == got.space.model
+    assert texts.space.modality == "text"
+    fitted = here("fit", "i.parquet", "i.parquet", "-o", "map")  # what was embedded is what the other commands read
+    assert fitted.code == 0, fitted.err
+
+
+def test_the_table_tells_what_was_left_out(here, dinov2, folder):
+    (folder / "9.png").write_bytes(b"no picture")
+    refused = here("embed", f"hf:{dinov2}", "images", "-o", "out")
+    assert refused.code == 2
+    assert "'9.png'" in refused.err
+    result = here(
+        "embed", f"hf:{dinov2}", "images", "-o", "out", "--on-error", "skip", "--cache", "cache", "--shard-size", 2
+    )
+    assert result.code == 0, result.err
+    assert "1 items left out, see out.failures.csv" in result.err
+    assert "left out" in result.out
+    again = here(
+        "embed", f"hf:{dinov2}", "images", "-o", "again.npz", "--on-error", "skip", "--cache", "cache", "--json"
+    )
+    assert json.loads(again.out)["cached"] == 5
+    assert json.loads(again.out)["encoded"] == 0
+
+
+def test_every_layer_can_be_compared(here, bert, tmp_path):
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS * 1) + "\n")
+    result = here("embed", f"hf:{bert}", "t.txt", "-o", "layers", "--layer", "all", "--pooling", "cls_mean")
+    assert result.code == 0, result.err
+    assert list(matrices(tmp_path / "layers")) == ["layer_0", "layer_1", "layer_2", "layer_3"]
+    alone = load_encoder(f"hf:{bert}", layer=2, pooling="cls_mean")
+    got = read_embeddings(tmp_path / "layers" / "layer_2.parquet")
+    np.testing.assert_allclose(got.vectors, alone.encode_all(TEXTS), atol=1e-5)
+    assert got.space.model == alone.space.model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layer", "first"], "--layer first"),
+        (["--layer", "-9"], "layer=-9"),
+        (["--modality", "image"], "one text a line"),
+        (["--dtype", "int8"], "dtype='int8'"),
+        (["--on-error", "ask"], "on_error='ask'"),
+    ],
+)
+def test_bad_options_are_one_sentence(here, bert, tmp_path, options, message):
+    (tmp_path / "t.txt").write_text("cat\n")
+    result = here("embed", f"hf:{bert}", "t.txt", "-o", "o.npz", *options)
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.startswith("error: ")
+    assert not (tmp_path / "o.npz").exists()
+
+
+def test_a_model_of_the_hub_goes_by_its_commit(cli, bert, tmp_path, monkeypatch):
+    """The hub's own cache, laid out by hand, offline."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    home = tmp_path / "hub" / "models--acme--tiny-bert"
+    shutil.copytree(bert, home / "snapshots" / commit)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(commit)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS) + "\n")
+    result = cli("embed", "hf:acme/tiny-bert", "t.txt", "-o", "o.npz", "--json")
+    assert result.code == 0, result.err
+    assert result.err == ""
+    assert json.loads(result.out)["space"]["revision"] == commit
+    np.testing.assert_allclose(
+        read_embeddings(tmp_path / "o.npz").vectors, load_encoder(f"hf:{bert}").encode_all(TEXTS), atol=1e-5
+    )
+    absent = cli("embed", "hf:acme/other", "t.txt", "-o", "p.npz")
+    assert absent.code == 2
+    assert absent.err.startswith("error: Got a failure while loading 'hf:acme/other'")
+    assert absent.err.count("\n") == 1
+
+
+def test_an_interrupted_command_says_how_to_go_on(here, bert, tmp_path, monkeypatch):
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS) + "\n")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("congruence.embed.embed", stop)
+    result = here("embed", f"hf:{bert}", "t.txt", "-o", "o.npz")
+    assert result.code == 130
+    assert "the same command goes on" in result.err
+
+
+def test_weights_in_torchs_format_need_leave(here, bert, tmp_path):
+    import torch
+
+    old = shutil.copytree(bert, tmp_path / "old")
+    torch.save(transformers.AutoModel.from_pretrained(bert).state_dict(), old / "pytorch_model.bin")
+    (old / "model.safetensors").unlink()
+    (tmp_path / "t.txt").write_text("cat\n")
+    assert here("embed", "hf:./old", "t.txt", "-o", "o.npz").code == 2
+    assert here("embed", "hf:./old", "t.txt", "-o", "o.npz", "--torch-weights").code == 0

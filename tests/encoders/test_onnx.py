@@ -1,0 +1,210 @@
+"""Graphs built here, run by onnxruntime, against the same arithmetic in NumPy and in transformers."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+from tiny_models import TEXTS, make_tokenizer
+
+from congruence.encoders import load_encoder
+from congruence.errors import CorruptFileError, FileError, MissingExtraError, ParameterError, ShapeError
+
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.normal(size=(3 * 6 * 6, 5)).astype(np.float32)
+TABLE = RNG.normal(size=(30, 7)).astype(np.float32)
+
+
+def save(path, nodes, inputs, outputs, **constants):
+    graph = helper.make_graph(
+        nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def value(name, shape, kind=TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def image_graph(path, batch="n", layout="NCHW"):
+    """A linear layer on the pixels."""
+    nodes = [helper.make_node("Flatten", ["pixels"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["vector"])]
+    shape = [batch, 3, 6, 6] if layout == "NCHW" else [batch, 6, 6, 3]
+    return save(path, nodes, [value("pixels", shape)], [value("vector", [batch, 5])], w=WEIGHTS)
+
+
+def text_graph(path):
+    """A table of token vectors: an output with one vector a token, as exported transformers have."""
+    nodes = [helper.make_node("Gather", ["t", "input_ids"], ["last_hidden_state"])]
+    return save(
+        path, nodes, [value("input_ids", ["n", "s"], TensorProto.INT64)], [value("last_hidden_state", ["n", "s", 7])],
+        t=TABLE,
+    )  # fmt: skip
+
+
+def describe(path, **facts):
+    path.with_suffix(".json").write_text(json.dumps(facts))
+
+
+@pytest.fixture
+def eyes(tmp_path):
+    path = image_graph(tmp_path / "eyes.onnx")
+    describe(path, modality="image", size=6, mean=[0.5, 0.5, 0.5], std=[0.25, 0.2, 0.1])
+    return path
+
+
+@pytest.fixture
+def ears(tmp_path):
+    path = text_graph(tmp_path / "ears.onnx")
+    make_tokenizer().backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    describe(path, modality="text", pooling="mean", max_length=12)
+    return path
+
+
+def pixels(image, mean=0.5, std=(0.25, 0.2, 0.1)):
+    return ((np.asarray(image, np.float64) / 255 - mean) / std).transpose(2, 0, 1)
+
+
+def test_images_are_resized_cropped_and_standardised(eyes, images):
+    encoder = load_encoder(f"onnx:{eyes}")
+    square = images[0].resize((6, 6))
+    np.testing.assert_allclose(encoder.encode_all([square])[0], pixels(square).reshape(-1) @ WEIGHTS, rtol=1e-5)
+    # 33 × 20: the shorter side becomes 6, the longer 9.9, its centre stays.
+    wide = images[1].resize((10, 6), Image.Resampling.BICUBIC).crop((2, 0, 8, 6))
+    got = encoder.encode_all(images, 2)
+    np.testing.assert_allclose(got[1], pixels(wide).reshape(-1) @ WEIGHTS, rtol=1e-4)
+    np.testing.assert_array_equal(encoder.encode_all(images, 5), got)
+    assert encoder.space.to_dict().items() >= {"modality": "image", "dim": 5, "normalized": False}.items()
+
+
+@pytest.mark.parametrize(
+    ("facts", "prepare"),
+    [
+        ({"resize": "squash"}, lambda image: image.resize((6, 6), Image.Resampling.BICUBIC)),
+        (
+            {"resize_to": 8, "interpolation": "bilinear"},
+            lambda image: image.resize((13, 8), Image.Resampling.BILINEAR).crop((3, 1, 9, 7)),
+        ),
+        ({"size": [6, 6], "layout": "NHWC"}, lambda image: image.resize((10, 6), 3).crop((2, 0, 8, 6))),
+    ],
+)
+def test_the_description_says_how(tmp_path, images, facts, prepare):
+    path = image_graph(tmp_path / "g.onnx", layout=facts.get("layout", "NCHW"))
+    encoder = load_encoder(f"onnx:{path}", description={"modality": "image", "size": 6, **facts})
+    want = np.asarray(prepare(images[1]), np.float64) / 255
+    want = want if facts.get("layout") == "NHWC" else want.transpose(2, 0, 1)
+    np.testing.assert_allclose(encoder.encode_all([images[1]])[0], want.reshape(-1) @ WEIGHTS, rtol=1e-4)
+
+
+def test_a_graph_of_one_batch_size_takes_any_number(eyes, tmp_path, images):
+    fixed = image_graph(tmp_path / "fixed.onnx", batch=2)
+    encoder = load_encoder(f"onnx:{fixed}", description=eyes.with_suffix(".json"))
+    np.testing.assert_allclose(
+        encoder.encode_all(images, 3), load_encoder(f"onnx:{eyes}").encode_all(images), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "cls_mean", "last"])
+def test_texts_are_pooled_over_their_tokens(ears, pooling):
+    tokenizer = make_tokenizer()
+    rows = [TABLE[tokenizer(text)["input_ids"]] for text in TEXTS]
+    cls, mean, last = (np.array(x) for x in zip(*[(r[0], r.mean(0), r[-1]) for r in rows], strict=True))
+    want = {"cls": cls, "mean": mean, "cls_mean": np.hstack([cls, mean]), "last": last}[pooling]
+    encoder = load_encoder(f"onnx:{ears}", pooling=pooling)
+    np.testing.assert_allclose(encoder.encode_all(TEXTS, 4), want, rtol=1e-5)
+    np.testing.assert_allclose(encoder.encode_all(TEXTS, 1), want, rtol=1e-5)
+
+
+def test_tokens_before_the_patches_are_left_out_of_a_mean(tmp_path):
+    """Rows of pixels as tokens, the first of them in the place of [CLS]."""
+    nodes = [
+        helper.make_node("Transpose", ["pixels"], ["t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t", "shape"], ["v"]),
+    ]
+    path = save(
+        tmp_path / "g.onnx", nodes, [value("pixels", ["n", 3, 6, 6])], [value("v", ["n", 6, 18])],
+        shape=np.array([-1, 6, 18]),
+    )  # fmt: skip
+    image = Image.fromarray(RNG.integers(0, 256, (6, 6, 3), dtype=np.uint8))
+    tokens = (np.asarray(image) / 255).transpose(0, 2, 1).reshape(6, 18)
+    facts = {"modality": "image", "size": 6, "prefix": 1, "pooling": "cls_mean"}
+    got = load_encoder(f"onnx:{path}", description=facts).encode_all([image])[0]
+    np.testing.assert_allclose(got, np.hstack([tokens[0], tokens[1:].mean(0)]), rtol=1e-5)
+
+
+def test_rows_are_normalised_when_the_description_says_so(ears):
+    plain = load_encoder(f"onnx:{ears}")
+    describe(ears, modality="text", pooling="mean", max_length=12, normalize=True)
+    encoder = load_encoder(f"onnx:{ears}")
+    np.testing.assert_allclose(np.linalg.norm(encoder.encode_all(TEXTS), axis=1), 1, atol=1e-6)
+    assert encoder.space.normalized is True
+    assert encoder.fingerprint != plain.fingerprint
+    assert load_encoder(f"onnx:{ears}", normalize=False).encode_all(TEXTS) == pytest.approx(plain.encode_all(TEXTS))
+
+
+def test_weights_beside_the_graph_are_part_of_the_fingerprint(eyes):
+    before = load_encoder(f"onnx:{eyes}").fingerprint
+    model = onnx.load(eyes)
+    onnx.save(model, eyes, save_as_external_data=True, location="eyes.onnx_data", size_threshold=0)
+    first = load_encoder(f"onnx:{eyes}").fingerprint
+    data = bytearray((eyes.parent / "eyes.onnx_data").read_bytes())
+    data[2] ^= 1
+    (eyes.parent / "eyes.onnx_data").write_bytes(data)
+    assert len({before, first, load_encoder(f"onnx:{eyes}").fingerprint}) == 3
+
+
+@pytest.mark.parametrize(
+    ("facts", "error", "message"),
+    [
+        ({}, ParameterError, "'image' or 'text' in its description"),
+        ({"modality": "image", "sizes": 6}, ParameterError, "Got sizes"),
+        ({"modality": "image", "resize": "stretch"}, ParameterError, "resize='stretch'"),
+        ({"modality": "image", "layout": "CHW"}, ParameterError, "layout='CHW'"),
+        ({"modality": "image", "interpolation": "cubic"}, ParameterError, "interpolation='cubic'"),
+        ({"modality": "image", "size": 6, "output": "logits"}, ParameterError, "output.*'logits'.*'vector'"),
+        ({"modality": "image", "size": 6, "input": "x"}, ParameterError, "input.*'x'.*'pixels'"),
+        ({"modality": "image", "size": 6, "pooling": "mean"}, ShapeError, r"'vector' of shape \(1, 5\)"),
+    ],
+)
+def test_descriptions_that_do_not_fit_are_refused(eyes, facts, error, message):
+    describe(eyes, **facts)
+    with pytest.raises(error, match=message):
+        load_encoder(f"onnx:{eyes}")
+
+
+def test_refusals(eyes, ears, tmp_path, monkeypatch):
+    with pytest.raises(FileError, match="no graph"):
+        load_encoder(f"onnx:{tmp_path / 'none.onnx'}")
+    with pytest.raises(ParameterError, match="modality='text'"):
+        load_encoder(f"onnx:{eyes}", "text")
+    with pytest.raises(ParameterError, match="dtype='float16'"):
+        load_encoder(f"onnx:{eyes}", dtype="float16")
+    with pytest.raises(ParameterError, match="device='mps'"):
+        load_encoder(f"onnx:{eyes}", device="mps")
+    with pytest.raises(ParameterError, match="layer=1"):
+        load_encoder(f"onnx:{eyes}", layer=1)
+    with pytest.raises(ShapeError, match="pooling=None"):
+        load_encoder(f"onnx:{ears}", description={"modality": "text"})
+    with pytest.raises(FileError, match="no description"):
+        load_encoder(f"onnx:{eyes}", description=tmp_path / "none.json")
+    eyes.with_suffix(".json").write_text("{")
+    with pytest.raises(CorruptFileError, match="no JSON"):
+        load_encoder(f"onnx:{eyes}")
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(FileError, match="no tokenizer"):
+        load_encoder(f"onnx:{ears}")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no graph")
+    with pytest.raises(FileError, match="failure while loading"):
+        load_encoder(f"onnx:{broken}", description={"modality": "image"})
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match=r"congruence\[onnx\]"):
+        load_encoder(f"onnx:{broken}", description={"modality": "image"})

