@@ -153,8 +153,8 @@ def test_edited_captions_find_the_edited_class(pair):
 
 def test_kernels_agree_where_coordinates_do_not(pair):
     found = rows("fig3", *pair)
-    assert value(found, "kernel_correlation", "model_a") > 0.5
-    assert abs(value(found, "cross_model_correlation", "model_a")) < 0.05
+    assert value(found, "kernel_correlation", "value") > 0.5
+    assert abs(value(found, "cross_model_correlation", "value")) < 0.05
 
 
 def test_lvis_images_are_carried_by_a_map_fitted_on_texts(lvis_path):
@@ -175,11 +175,34 @@ def test_most_of_a_raw_cosine_between_clips_is_the_exchange_of_means(lvis_path):
     assert 0.6 < value(found, "text_cosine", series="random", pair=pair) < 0.8
     assert value(found, "text_retrieval", series="random", pair=pair) < 0.05
     assert value(found, "text_cosine", series="orthogonal", pair=pair) > 0.9
-    geometry = {s: value(found, "aligned_image_text_centred", series=s, pair=pair) for s in ("orthogonal", "linear")}
-    assert geometry["orthogonal"] > geometry["linear"] + 0.02
 
 
 def test_clips_of_the_same_data_are_closer(lvis_path):
     found = rows("fig52", "lvis", str(lvis_path))
     same, other = (value(found, "text_cosine", pair=f"OpenAI B/32 → {t}") for t in ("OpenAI B/16", "EVA-02 B/16"))
     assert same > other + 0.01
+
+
+def test_on_the_unfitted_modality_the_rotation_is_best_then_linear_then_the_perceptron(lvis_path):
+    """Figure 7 turned round: fitted on texts, images are carried. Plain least squares fails on them altogether."""
+    found = rows("fig46", "lvis", str(lvis_path))
+    for target in ("OpenAI B/16", "EVA-02 B/16"):
+        pair = f"OpenAI B/32 → {target}"
+        for metric, room in (("aligned_image_text", 0.05), ("aligned_image_text_centred", 0.02)):
+            rotation, linear, mlp, plain = (
+                value(found, metric, series=s, pair=pair) for s in ("orthogonal", "linear", "mlp", "least_squares")
+            )
+            assert rotation > linear + room
+            assert linear > mlp - 0.01
+            assert plain < 0.05
+        # On the fitted modality cosine says the opposite.
+        own = [value(found, "text_cosine", series=s, pair=pair) for s in ("orthogonal", "linear")]
+        assert own[0] < own[1]
+
+
+def test_closing_the_gap_by_a_translation_costs_accuracy(lvis_path):
+    found = rows("fig2", "lvis", str(lvis_path))
+    assert value(found, "gap", "value") > 0.9
+    for series in ("texts moved", "images moved"):
+        kept, half, closed = (value(found, "zero_shot", series=series, x=x) for x in (0.0, 0.5, 1.0))
+        assert kept > half + 0.05 > closed + 0.15

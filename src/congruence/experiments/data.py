@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -237,8 +237,3 @@ def every_second(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     marks = np.zeros(len(labels), bool)
     marks[order] = place % 2 == 1
     return marks
-
-
-def names_of(models: Sequence[Model]) -> str:
-    """Write model names as a chain."""
-    return " → ".join(model.name for model in models)

@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def run(
     )
     if not opened:
         raise InputError("Got no data; expected one collection at least; do name models and data.")
-    job = Job(replace(config), opened, list(range(draws)), quick, advance=advance)
+    job = Job(config, opened, list(range(draws)), quick, advance=advance)
     function, resampled = KINDS[config.kind]
     function(job)
     pictures = _pictures(job)

@@ -36,6 +36,7 @@ _WORDS = {
     "oracle": "model B itself",
     "after": "after",
     "chance": "chance",
+    "value": "value",
     "zero_shot": "zero-shot accuracy",
     "gap": "distance between the means",
     "right_class_at_5": "right class among five",

@@ -40,7 +40,7 @@ def run_gap(job: Job) -> None:
             images, labels = model.images[test], held.labels[test]
             gap = images.mean(axis=0) - texts.mean(axis=0)
             what = {"data": held.name, "pair": model.name}
-            job.ledger.note({**what, "metric": "gap", "quantity": "model_a"}, float(np.linalg.norm(gap)))
+            job.ledger.note({**what, "metric": "gap", "quantity": "value"}, float(np.linalg.norm(gap)))
             for step in np.linspace(0, 1, 3 if job.quick else job["steps"]).round(3).tolist():
                 moved = unit_rows(texts + step * gap), unit_rows(images - step * gap)
                 for series, accuracy in (
@@ -80,7 +80,7 @@ def run_kernels(job: Job) -> None:
             rows = test[_some(len(test), 2_000, job.seeds[0])]
             fa, fb = fa[rows], fb[rows]
             ours, theirs = fa @ ga.T, fb @ gb.T
-            what = {"data": held.name, "pair": pair_name(held, pair), "quantity": "model_a"}
+            what = {"data": held.name, "pair": pair_name(held, pair), "quantity": "value"}
             numbers = {
                 "kernel_correlation": float(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]),
                 "kernel_cka": float(cross_kernel_cka(fa, ga, fb, gb)),
