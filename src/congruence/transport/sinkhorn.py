@@ -10,7 +10,8 @@ from congruence._check import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
 from congruence.transport._kernel import Affinity, Dense, exponential, exponents
-from congruence.transport._scaling import iterate, marginals as plan_marginals
+from congruence.transport._scaling import iterate
+from congruence.transport._scaling import marginals as plan_marginals
 
 MASSES = ("unit", "bistochastic")
 #: The L1 error of the marginals at which the paper calls a plan converged (SOTAlign, figure 6).
