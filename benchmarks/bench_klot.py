@@ -69,9 +69,10 @@ def pot(X, Y, TX, TY, n_iter):
 
     def plan(A, epsilon):
         w = A.new_full((len(A),), 1 / len(A))
-        return ot.bregman.sinkhorn_log(w, w, -A, epsilon, numItermax=n_iter, stopThr=0, warn=False)
+        _, log = ot.bregman.sinkhorn_log(w, w, -A, epsilon, numItermax=n_iter, stopThr=0, warn=False, log=True)
+        return A / epsilon + log["log_u"][:, None] + log["log_v"]
 
-    value, slope = explicit(plan(X @ Y.T, EPSILON).log(), plan(TX @ TY.T, EPSILON_TEACHER).log())
+    value, slope = explicit(plan(X @ Y.T, EPSILON), plan(TX @ TY.T, EPSILON_TEACHER))
     return value, slope @ Y, slope.T @ X
 
 

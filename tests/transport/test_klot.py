@@ -264,6 +264,11 @@ def test_arrays_are_taken_too():
     assert klot(A, T).item() == pytest.approx(klot(torch.tensor(A), torch.tensor(T)).item())
 
 
+def test_the_teacher_may_be_a_mask_of_pairs():
+    A = torch.randn(9, 9)
+    assert klot(A, torch.eye(9, dtype=torch.bool)).item() == pytest.approx(klot(A, torch.eye(9)).item(), rel=1e-5)
+
+
 # ------------------------------------------------------------------ bad input
 
 E3 = torch.eye(3)

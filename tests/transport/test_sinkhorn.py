@@ -249,6 +249,7 @@ E3 = np.eye(3)
         ({"affinity": E3, "mass": "three"}, ParameterError, "'unit', 'bistochastic'"),
         ({"affinity": E3, "marginals": ([0, 0.5, 0.5], [1 / 3] * 3)}, ParameterError, "row marginal of 0 at 0"),
         ({"affinity": E3, "marginals": ([1 / 3] * 3, [-1, 1, 1])}, ParameterError, "column marginal of -1 at 0"),
+        ({"affinity": torch.eye(3), "marginals": ([1e-12, 0.5, 0.5], [1 / 3] * 3)}, ParameterError, "at least 1e-10"),
         ({"affinity": E3, "marginals": ([1, 1, 1], [1 / 3] * 3)}, ParameterError, "add up to 3; expected 1"),
         ({"affinity": E3, "marginals": ([0.5, 0.5], [1 / 3] * 3)}, ShapeError, r"row marginal of shape \(2,\)"),
         ({"affinity": E3, "marginals": ([np.nan, 0.5, 0.5], [1 / 3] * 3)}, NotFiniteError, "row marginal"),

@@ -13,10 +13,14 @@ from congruence.transport._kernel import Affinity, Products
 
 #: The largest relative error that rounding A/ε may leave in the entries of a plan.
 ROUNDING = 1e-3
+#: The least marginal, by bytes of a number: below it entries of a plan cannot be told from those cut off (``_kernel.FLOOR``).
+LEAST = {4: 1e-10, 8: 1e-100}
 
 
 def same_library(arrays: dict[str, Any]) -> list[Any]:
     """Validate matrices and return them in one array library, on one device; a list joins the library of the others.
+
+    Tensors come back without their graph, integers and booleans as float64.
 
     Raises
     ------
@@ -35,12 +39,13 @@ def same_library(arrays: dict[str, Any]) -> list[Any]:
     if tensors:
         first = next(iter(tensors.values()))
         xp = namespace(first)
-        return [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
+        side = [tensors[n] if n in tensors else xp.asarray(a, device=first.device) for n, a in checked.items()]
+        return [a if xp.isdtype(a.dtype, "real floating") else xp.astype(a, xp.float64) for a in side]
     return list(checked.values())
 
 
 def computing_dtype(*arrays: Any) -> Any:
-    """Return float64 if one of the arrays is that or of integers, else float32."""
+    """Return float64 if one of the arrays is that, else float32."""
     xp = namespace(*arrays)
     narrow = (xp.float32, xp.float16, getattr(xp, "bfloat16", xp.float16))
     return xp.float32 if all(array.dtype in narrow for array in arrays) else xp.float64
@@ -98,9 +103,11 @@ def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
             f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each; do correct it."
         )
     w = as_matrix(given[:, None], f"{name} marginal")[:, 0].astype(np.float64)
-    if w.min() <= 0:
+    least = LEAST[8 if affinity.dtype == xp.float64 else 4]
+    if w.min() < least:
         raise ParameterError(
-            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all > 0; do leave out what has no weight."
+            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}; "
+            "do leave out what has no weight."
         )
     if abs(w.sum() - 1) > 1e-6:
         raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1; do divide by their sum.")

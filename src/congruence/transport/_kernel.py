@@ -15,8 +15,6 @@ from congruence._arrays import blocks, device, namespace
 HELD_BYTES = 4 * 2**20
 COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
-
-
 #: Exponents are cut off here, by bytes of a number, so that entries times scalings stay above the subnormal numbers, with which exp and
 #: products are several times slower.
 FLOOR = {4: -65.0, 8: -650.0}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from congruence._check import check_choice, check_same_rows
 from congruence._extras import require
 from congruence.errors import ShapeError
-from congruence.transport._comparison import Side, compare
+from congruence.transport._comparison import Side
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
 from congruence.transport._kernel import Affinity, Dense
 from congruence.transport._scaling import iterate
@@ -86,6 +85,8 @@ def klot(
            [ 2.222,  2.222, -4.444]]))
     """
     torch = require("torch", extra="train")
+    from congruence.transport import _autograd
+
     check_choice(mass, MASSES, "mass")
     check_options(n_iter, tol, MEMORY)
     A, T = _tensors(torch, {"student": student, "teacher": teacher})
@@ -97,7 +98,7 @@ def klot(
     dtype = computing_dtype(A, T)
     sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), n_iter, tol, A.numel() * 8)
     tracked = student if isinstance(student, torch.Tensor) else A
-    return _functions()[0].apply(tracked, T, sides, _scale(mass, len(A)))
+    return _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)))
 
 
 def klot_features(
@@ -155,6 +156,8 @@ def klot_features(
     True
     """
     torch = require("torch", extra="train")
+    from congruence.transport import _autograd
+
     check_choice(mass, MASSES, "mass")
     check_options(n_iter, tol, memory)
     given = {"X": X, "Y": Y, "TX": TX, "TY": TY}
@@ -165,7 +168,7 @@ def klot_features(
     pair = products(A, B, ("X", "Y"), dtype), products(TA, TB, ("TX", "TY"), dtype)
     sides = _solve(pair, (epsilon, epsilon_teacher), n_iter, tol, memory)
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
-    return _functions()[1].apply(*tracked, sides, _scale(mass, len(A)))
+    return _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)))
 
 
 def _tensors(torch: Any, arrays: dict[str, Any]) -> list[Any]:
@@ -189,57 +192,3 @@ def _solve(
         for affinity, epsilon in zip(pair, epsilons, strict=True)
     )
     return student, teacher
-
-
-@cache
-def _functions() -> tuple[Any, Any]:
-    """Make the two autograd functions, once torch is there to derive them from."""
-    torch = require("torch", extra="train")
-    once = torch.autograd.function.once_differentiable
-
-    class Klot(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, student: Any, teacher: Any, sides: tuple[Side, Side], scale: float) -> Any:
-            ctx.save_for_backward(student, teacher)  # torch then notices if either is changed in place
-            ctx.sides, ctx.scale = sides, scale
-            value = sum(part for _, part, _ in compare(*sides, held=True))
-            return (scale * value).to(sides[0].affinity.dtype)
-
-        @staticmethod
-        @once
-        def backward(ctx: Any, upstream: Any) -> Any:
-            student, _ = ctx.saved_tensors
-            gradient = torch.empty_like(student)
-            factor = upstream * (ctx.scale / ctx.sides[0].epsilon)
-            for part, _, G in compare(*ctx.sides, held=True):
-                gradient[part] = G.mul_(factor)
-            return gradient, None, None, None
-
-    class KlotFeatures(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, X: Any, Y: Any, sides: tuple[Side, Side], scale: float) -> Any:
-            dtype, factor = sides[0].affinity.dtype, scale / sides[0].epsilon
-            needs_X, needs_Y = ctx.needs_input_grad[:2]
-            dX = torch.empty_like(X) if needs_X else None
-            dY = torch.zeros(Y.shape, dtype=dtype, device=Y.device) if needs_Y else None
-            right, value = Y.detach().to(dtype), 0.0
-            for part, loss, G in compare(*sides, held=False):
-                value = value + loss
-                G *= factor
-                if needs_X:
-                    dX[part] = G @ right
-                if needs_Y:
-                    dY.addmm_(G.T, X[part].detach().to(dtype))
-            ctx.save_for_backward(dX, dY if dY is None else dY.to(Y.dtype))
-            return (scale * value).to(dtype)
-
-        @staticmethod
-        @once
-        def backward(ctx: Any, upstream: Any) -> Any:
-            return (
-                *(None if side is None else side * upstream.to(side.dtype) for side in ctx.saved_tensors),
-                None,
-                None,
-            )
-
-    return Klot, KlotFeatures

@@ -1,0 +1,64 @@
+"""The explicit gradient as functions that autograd can call. Imports torch: only to be imported once that is known to be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from congruence.transport._comparison import Side, compare
+
+
+class Klot(torch.autograd.Function):
+    """The divergence as a function of the student's affinities; the gradient is computed on the way back, from the potentials."""
+
+    @staticmethod
+    def forward(ctx: Any, A: Any, T: Any, student: Side, teacher: Side, scale: float) -> Any:
+        """Return ``scale`` times the divergence."""
+        ctx.save_for_backward(A, T)  # torch then notices if either is changed in place
+        ctx.sides, ctx.scale = (student, teacher), scale
+        value: Any = sum(part for _, part, _ in compare(student, teacher, held=True))
+        return (scale * value).to(student.affinity.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Any) -> Any:
+        """Return (P − P*)/ε, scaled."""
+        A, _ = ctx.saved_tensors
+        student, teacher = ctx.sides
+        gradient = torch.empty_like(A)
+        factor = upstream * (ctx.scale / student.epsilon)
+        for part, _, G in compare(student, teacher, held=True):
+            gradient[part] = G.mul_(factor)
+        return gradient, None, None, None, None
+
+
+class KlotFeatures(torch.autograd.Function):
+    """The divergence as a function of the student's vectors; the gradients come from the pass that gives the value."""
+
+    @staticmethod
+    def forward(ctx: Any, X: Any, Y: Any, student: Side, teacher: Side, scale: float) -> Any:
+        """Return ``scale`` times the divergence."""
+        dtype, factor = student.affinity.dtype, scale / student.epsilon
+        needs_X, needs_Y = ctx.needs_input_grad[:2]
+        right = Y.to(dtype)
+        dX: Any = torch.empty_like(X) if needs_X else None
+        dY: Any = torch.zeros_like(right) if needs_Y else None
+        value: Any = 0.0
+        for part, divergence, G in compare(student, teacher, held=False):
+            value = value + divergence
+            G *= factor
+            if needs_X:
+                dX[part] = G @ right
+            if needs_Y:
+                dY.addmm_(G.T, X[part].to(dtype))
+        ctx.save_for_backward(dX, dY.to(Y.dtype) if needs_Y else None)
+        return (scale * value).to(dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Any) -> Any:
+        """Return what the way forward computed, scaled."""
+        dX, dY = (None if slope is None else slope * upstream.to(slope.dtype) for slope in ctx.saved_tensors)
+        return dX, dY, None, None, None
