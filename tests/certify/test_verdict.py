@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from congruence.certify import Thresholds
+from congruence.certify import Thresholds, Verdict
 from congruence.certify.verdict import decide
 from congruence.errors import ParameterError
 
@@ -76,3 +76,8 @@ def test_thresholds_move_the_verdict():
 def test_bad_thresholds(bad):
     with pytest.raises(ParameterError):
         Thresholds(**bad)
+
+
+def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
+    assert Verdict("stay", None, "", "", {"stay": 0.93, "carry": 0.07}).settled
+    assert not Verdict("stay", None, "", "", {"stay": 0.6, "carry": 0.4}).settled

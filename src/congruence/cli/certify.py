@@ -183,11 +183,10 @@ def print_certificate(certificate: Certificate) -> None:
 
     verdict = certificate.verdict
     print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print(
-        "In bootstrap samples: "
-        + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items())
-        + "\n"
-    )
+    print("In bootstrap samples: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
+    if not verdict.settled:
+        print("Below 90 %: these items cannot tell the verdicts named apart; encode more of them.")
+    print()
 
     def cell(estimate: Any) -> str:
         return (
