@@ -17,6 +17,7 @@ JOBS = [
     ["bench_theory.py"],
     ["bench_sliced.py"],
     ["bench_sliced.py", "--rows", "20000", "10007"],
+    ["bench_klot.py", "--rows", "2000"],
 ]
 
 for job in JOBS:
