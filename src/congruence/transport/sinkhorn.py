@@ -52,7 +52,7 @@ class SinkhornResult:
     _affinity: Affinity = field(repr=False)
 
     def plan(self, rows: slice | None = None) -> Any:
-        """Return the plan, or some rows of it.
+        """Return the plan, or some rows of it, computed from the arrays passed in as they are now.
 
         Parameters
         ----------
@@ -151,7 +151,7 @@ def sinkhorn(
     held: Affinity
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
-        held, memory = Dense(A, computing_dtype(A)), MEMORY**2
+        held, memory = Dense(A, computing_dtype(A)), 8 * A.shape[0] * A.shape[1]
     else:
         A, B = same_library({"X": X, "Y": Y})
         held = products(A, B, ("X", "Y"), computing_dtype(A, B))
