@@ -18,6 +18,7 @@ JOBS = [
     ["certify_calibration.py", "--pairs", "100"],
     ["bench_sliced.py"],
     ["bench_sliced.py", "--rows", "20000", "10007"],
+    ["bench_klot.py", "--rows", "2000"],
 ]
 
 for job in JOBS:

@@ -20,6 +20,8 @@ from congruence.transport._kernel import Affinity, Kernel, exponential
 #: Largest |log a| + |log b| before they are absorbed. Entries of K below e^-65 were raised to that (6e-29): times both scalings they are
 #: below 3e-20, too small to be seen in any marginal.
 GROWTH = 20.0
+#: L1 error of the marginals, in machine epsilons, below which further iterations change nothing but rounding.
+SETTLED = 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def iterate(
     n_iter : int
         The most iterations.
     tol : float, optional
-        Stop once the L1 error of the rows' marginals was this small before an iteration; an iteration never enlarges it.
+        Stop once the L1 error of the rows' marginals was this small before an iteration; an iteration never enlarges it. It is the
+        rounding error if none is given, or less.
     memory : int
         Bytes of the kernel that may be held.
 
@@ -64,6 +67,7 @@ def iterate(
     xp = kernel.xp
     u, v = _first(kernel, r, c)
     a, b = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v)))
+    limit = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
     done = 1
     if n_iter > 1:
         kernel.rebase(u, v)
@@ -72,13 +76,12 @@ def iterate(
         error: Any = 0.0
         for part, K in kernel.strips():
             row = K @ b
-            if tol is not None:
-                error += xp.sum(xp.abs(a[part] * row - r[part]))
+            error += xp.sum(xp.abs(a[part] * row - r[part]))
             a[part] = r[part] / row
             sums += a[part] @ K
         b = c / sums
         done += 1
-        if tol is not None and float(error) <= tol:
+        if float(error) <= limit:
             break
         log_a, log_b = xp.log(a), xp.log(b)
         if done < n_iter and float(xp.max(xp.abs(log_a)) + xp.max(xp.abs(log_b))) > GROWTH:

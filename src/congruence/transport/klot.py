@@ -35,7 +35,7 @@ def klot(
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two plans, in units of affinity.
     n_iter : int, default=100
-        The most Sinkhorn iterations for either plan.
+        The most Sinkhorn iterations for either plan; fewer are done where more would change nothing but rounding.
     tol : float, optional
         Stop when the rows' marginals are within this L1 distance; see :func:`sinkhorn`.
     mass : {"unit", "bistochastic"}, default="unit"
@@ -62,8 +62,9 @@ def klot(
         KLOT = min over u, v of Σ P* log(P*/P) − P* + P, since the derivative by u_i is that of the marginals, Σ_j P_ij − P*_ij = 0.
 
     So the potentials' own change does not count (Danskin), and the gradient is the partial derivative by A alone, (P − P*)/ε. The paper's
-    equation 13 divides by ε*, which finite differences refute. It is exact where the iteration has converged; before that it is off by
-    about the marginal error/ε in L1 norm. Adding a constant, or a vector to all rows or to all columns of A, changes nothing.
+    equation 13 divides by ε*, which finite differences refute. It is exact where the iterations have converged; before, it is off in L1
+    norm by at least the marginal error/ε, and by more where they converge slowly. Adding a constant, or a vector to all rows or to all columns of A, changes
+    nothing.
 
     One n·m kernel is held while solving and one n·m gradient while going backward; nothing of that size is kept between.
 

@@ -52,7 +52,7 @@ class SinkhornResult:
     _affinity: Affinity = field(repr=False)
 
     def plan(self, rows: slice | None = None) -> Any:
-        """Return the plan, or some rows of it.
+        """Return the plan, or some rows of it, computed from the arrays passed in as they are now.
 
         Parameters
         ----------
@@ -95,10 +95,10 @@ def sinkhorn(
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
     n_iter : int, default=100
-        The most iterations; each makes the rows' marginals right and then the columns'.
+        The most iterations; each makes the rows' marginals right and then the columns'. Fewer are done where more would change nothing but
+        rounding.
     tol : float, optional
-        Stop once the rows' marginals are within this L1 distance (mass 1). By default all iterations are done, as in the paper. float32
-        does not get much below 1e-6.
+        Stop once the rows' marginals are within this L1 distance (mass 1). float32 does not get much below 1e-6.
     X : array_like, shape (n, d), optional
         Instead of ``affinity``, with Y: the affinities are the inner products ⟨x_i, y_j⟩ (cosines if rows have unit norm), computed in
         strips and never formed as a whole.
@@ -151,7 +151,7 @@ def sinkhorn(
     held: Affinity
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
-        held, memory = Dense(A, computing_dtype(A)), MEMORY**2
+        held, memory = Dense(A, computing_dtype(A)), 8 * A.shape[0] * A.shape[1]
     else:
         A, B = same_library({"X": X, "Y": Y})
         held = products(A, B, ("X", "Y"), computing_dtype(A, B))
