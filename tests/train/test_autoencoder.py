@@ -52,6 +52,27 @@ def test_dropout_acts_while_training_only():
     assert not torch.equal(encode(rows), encode(rows))
 
 
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("shape", [(300, 333), (1, 1), (7, 3)])
+def test_dropout_leaves_out_its_share_and_keeps_the_mean(p, shape):
+    drop = heads(4, hidden=(4,), dropout=p)[0].layers[1].inner.layers[2]
+    assert drop.kind == "dropout"
+    rows = torch.ones(shape, requires_grad=True)
+    out = drop.train()(rows)
+    out.sum().backward()
+    assert torch.equal(rows.grad, out)  # the same entries, by the same factor
+    values = out.detach()
+    torch.testing.assert_close(values[values > 0], torch.full_like(values[values > 0], 1 / (1 - p)), rtol=1e-4, atol=0)
+    if values.numel() > 1000:
+        share = (values == 0).double().mean().item()
+        assert abs(share - p) < 5 * (p * (1 - p) / values.numel()) ** 0.5
+        flat = (
+            values == 0
+        ).double().flatten() - share  # neighbours share a random word: they must not know of each other
+        for lag in (1, 2, 3, 4):
+            assert abs((flat[lag:] * flat[:-lag]).mean() / (share * (1 - share))) < 5 / flat.numel() ** 0.5
+
+
 @pytest.mark.parametrize("d", [768, 2304])
 def test_the_count_is_that_of_torch_and_of_the_closed_form(d):
     parts = heads(d)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError, TrainingError
-from congruence.train.loop import Schedule, run
+from congruence.train.loop import Schedule, _norm, _seed, run
 
 torch = pytest.importorskip("torch", reason="the loop needs torch")
 
@@ -78,6 +78,43 @@ def test_vectors_and_scalars_do_not_decay():
     module = torch.nn.Linear(3, 2)
     groups = make_optimizer("adamw", module, 0.1, 0.5).param_groups
     assert [(len(g["params"]), g["params"][0].ndim, g["weight_decay"]) for g in groups] == [(1, 2, 0.5), (1, 1, 0.0)]
+
+
+@pytest.mark.parametrize("clip", [None, 0.01, 1e6])
+def test_adamw_steps_as_with_gradients_that_torch_clipped(clip):
+    task = Toy()
+    schedule = Schedule(steps=5, learning_rate=0.01, schedule="constant", optimizer="adamw", clip=clip, device="cpu")
+    run(task, schedule, progress=False)
+
+    plain = Toy()
+    other = torch.optim.AdamW(plain.module.parameters(), lr=0.01, weight_decay=0.0)
+    for step in range(5):
+        torch.manual_seed(_seed(schedule.seed, step))
+        other.zero_grad()
+        plain.loss(step)["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(plain.module.parameters(), clip or math.inf)
+        other.step()
+    for name, value in weights(plain).items():
+        torch.testing.assert_close(weights(task)[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [None, 0.01, 1e6])
+def test_lion_is_given_gradients_as_torch_clips_them(clip):
+    ends = []
+    for ours in (True, False):
+        task = Toy()
+        torch.manual_seed(0)
+        task.loss(0)["loss"].backward()
+        parameters = list(task.module.parameters())
+        lion = make_optimizer("lion", task.module, 0.01, 0.0)
+        norm = (
+            _norm(torch, parameters, clip, lion)
+            if ours
+            else torch.nn.utils.clip_grad_norm_(parameters, clip or math.inf)
+        )
+        ends.append([float(norm), *(p.grad for p in parameters)])
+    for mine, theirs in zip(*ends, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-8)
 
 
 def test_the_rate_rises_and_falls_as_a_cosine():

@@ -166,7 +166,7 @@ def run(
                 terms = objective.loss(step)
                 terms["loss"].backward()
                 values = {name: float(value.detach()) for name, value in terms.items()}
-                norm = _norm(torch, parameters, schedule.clip)
+                norm = _norm(torch, parameters, schedule.clip, optimizer)
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
                     _refuse(step, values, norm, saved)
                 optimizer.step()
@@ -218,11 +218,15 @@ def _waited(history: History) -> int:
     return sum(step > history.best_step for step, _ in history.validation)
 
 
-def _norm(torch: Any, parameters: list[Any], clip: float | None) -> float:
-    """Return the norm of the gradient, clipping it if asked."""
-    if clip is not None:
-        return float(torch.nn.utils.clip_grad_norm_(parameters, clip))
-    return float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+def _norm(torch: Any, parameters: list[Any], clip: float | None, optimizer: Any) -> float:
+    """Return the norm of the gradient, and see to it that the optimiser takes no more of it than asked."""
+    norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    excess = None if clip is None or not clip < norm < math.inf else norm / clip
+    if optimizer.defaults.get("fused"):  # in the pass it makes over the gradient anyway
+        optimizer.grad_scale = None if excess is None else torch.tensor(excess)
+    elif excess is not None:
+        torch._foreach_div_([p.grad for p in parameters if p.grad is not None], excess)
+    return norm
 
 
 def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint | None) -> None:
