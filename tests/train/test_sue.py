@@ -13,6 +13,7 @@ from congruence.train import SUE
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E402
+from congruence.train.sue import _Carried  # noqa: E402
 
 QUICK = {
     "dim": 6,
@@ -112,6 +113,22 @@ def test_the_last_stage_moves_the_source_towards_the_target(latent):
         for m in (few, many)
     ]
     assert distances[1] < 0.6 * distances[0]
+
+
+def test_rows_carried_once_are_those_carried_at_each_step(latent, monkeypatch):
+    once = SUE(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    drawn = []
+    original = _Carried.batch
+
+    def batch(self, step, size, seed):
+        drawn.append(size)
+        return original(self, step, size, seed)
+
+    monkeypatch.setattr(_Carried, "batch", batch)
+    monkeypatch.setattr(_Carried, "held", lambda self: self)
+    again = SUE(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    assert len(drawn) == 2 * QUICK["steps"]
+    np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
 
 
 def test_a_stopped_run_goes_on_to_the_bit(latent, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,15 +153,22 @@ class SUE(HeadTrainer):
         )
         run(stage, schedule, progress=False)
         projections = self._join(torch, task, stage)
-        rng = np.random.default_rng([self.seed, 3])
+        carried: dict[str, Any] = {}
         for i, (side, projection) in enumerate(zip(("source", "target"), projections, strict=True)):
-            layers = [*stage.heads[i].plain(), projection]
+            fixed = _layers.Head([*stage.heads[i].plain(), projection]).requires_grad_(False).to(task.device)
+            with torch.no_grad():
+                setattr(task, side, fixed(getattr(task, side)))
+            rows = getattr(data, f"unpaired_{side}")
+            # Where every row is drawn once or more, it goes through the fixed layers once.
+            held = isinstance(rows, ArrayRows) and len(rows) <= self.steps * task.unpaired_batch[i]
+            carried[f"unpaired_{side}"] = (
+                _Carried(torch, task, fixed, rows).held() if held else _Carried(torch, task, fixed, rows)
+            )
             if side == "source":
-                layers.append(_residual(self.dim, self.residual_width, rng))
-            head = _layers.Head(layers).requires_grad_(False)
-            if side == "source":
-                head.layers[-1].requires_grad_(True)
-            setattr(task.module, side, head.to(task.device))
+                residual = _residual(self.dim, self.residual_width, np.random.default_rng([self.seed, 3]))
+                fixed.layers.append(_layers.Head([residual]).layers[0].to(task.device))
+            setattr(task.module, side, fixed)
+        task.data = replace(data, **carried)
 
     def _join(self, torch: Any, task: Any, stage: _Spectral) -> list[dict[str, Any]]:
         """Return for each side the linear layer from the network's outputs to the joint space."""
@@ -188,10 +196,34 @@ class SUE(HeadTrainer):
     def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
         from congruence.train._spectral import mmd
 
-        X = task.module.source(torch.cat([batch.source, batch.unpaired_source]))
-        with torch.no_grad():
-            Y = task.module.target(torch.cat([batch.target, batch.unpaired_target]))
-        return {"loss": mmd(X, Y, self.scales)}
+        # Rows come as the fixed layers leave them.
+        X = task.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
+        return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.scales)}
+
+
+class _Carried:
+    """Rows as fixed layers leave them."""
+
+    def __init__(self, torch: Any, task: Any, layers: Any, rows: Rows):
+        self.torch, self.task, self.layers, self.rows = torch, task, list(layers.layers), rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, step: int, size: int, seed: int) -> np.ndarray:
+        """Return the rows of a step."""
+        return self._through(self.rows.batch(step, size, seed))
+
+    def held(self) -> ArrayRows:
+        """Return the same with all of them computed."""
+        return ArrayRows(np.concatenate([self._through(rows) for _, rows in self.rows.scan()]))
+
+    def _through(self, rows: np.ndarray) -> np.ndarray:
+        X = self.task.tensor(rows)
+        with self.torch.no_grad():
+            for layer in self.layers:  # those it began with: the trained one comes behind them later
+                X = layer(X)
+        return X.cpu().numpy()
 
 
 class _Spectral:
