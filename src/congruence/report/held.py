@@ -15,15 +15,23 @@ from congruence.train.captions import Captions
 from congruence.train.retrieval import recalls
 
 #: Errors of reconstruction this close to each other, as a share, are one: other rows differ by more, other machines by less.
-_SAME = 1e-4
+_SAME = 1e-5
 
 
 def remembers(mapping: TwoSidedMap) -> bool:
-    """Say whether a map remembers how the rows of its training were divided."""
-    if isinstance(getattr(mapping, "facts_", {}).get("split"), Mapping) or "holdout" in mapping.scores_:
-        return True
+    """Say whether a map remembers how the rows of its training were divided, and enough to check it."""
+    return _by_groups(mapping) or "holdout" in mapping.scores_ or _by_share(mapping)
+
+
+def _by_groups(mapping: TwoSidedMap) -> bool:
+    facts = getattr(mapping, "facts_", {})
+    return all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
+
+
+def _by_share(mapping: TwoSidedMap) -> bool:
     recipe = mapping.scores_.get("recipe")
-    return isinstance(recipe, Mapping) and isinstance(recipe.get("test"), (int, float)) and recipe["test"] > 0
+    share = recipe.get("test") if isinstance(recipe, Mapping) else None
+    return isinstance(share, (int, float)) and share > 0 and "test_pairs" in mapping.scores_
 
 
 def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
@@ -47,17 +55,17 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     InputError
         The rows divide otherwise than those of the training.
     """
-    facts = getattr(mapping, "facts_", {})
-    if isinstance(facts.get("split"), Mapping):
-        return _by_image(mapping, facts, data)
+    if _by_groups(mapping):
+        return _by_image(mapping, data)
     if "holdout" in mapping.scores_:
         rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
         return rows if len(rows) else _refuse("none of them was held out")
     return _by_recipe(mapping, mapping.scores_["recipe"], data, names)
 
 
-def _by_image(mapping: Any, facts: Mapping[str, Any], data: Captions) -> np.ndarray:
+def _by_image(mapping: Any, data: Captions) -> np.ndarray:
     """Divide as JAM does."""
+    facts = mapping.facts_
     settings, wanted = facts["training"], facts["split"]
     try:
         parts = split_by_group(data.groups, seed=settings["seed"])
@@ -92,10 +100,11 @@ def _by_recipe(mapping: TwoSidedMap, recipe: Mapping[str, Any], data: Captions, 
     if len(rows) != wanted:
         _refuse(f"{len(rows)} to test on where it was {wanted} in the training")
     test = data.take(rows)
-    score = recalls(mapping.transform(test.source), mapping.transform_target(test.target), ks=(1,))["mean@1"]
-    remembered = mapping.scores_["test_mean@1"]
-    if abs(score - remembered) > 2 / len(rows):  # rounding may turn a rank or two
-        _refuse(f"as many rows, but others: recall at 1 is {score:.3f} where it was {remembered:.3f}")
+    scores = recalls(mapping.transform(test.source), mapping.transform_target(test.target))
+    for name, score in scores.items():
+        remembered = mapping.scores_[f"test_{name}"]
+        if abs(score - remembered) > 1.5 / len(rows):  # rounding may turn a rank
+            _refuse(f"as many rows, but others: {name} is {score:.3f} where it was {remembered:.3f}")
     return rows
 
 

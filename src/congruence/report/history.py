@@ -31,7 +31,6 @@ _SETTINGS = {
     "teacher": "Teacher",
     "divergence": "Divergence",
     "supervised": "Loss on pairs",
-    "batch_size": "Batch",
     "learning_rate": "Learning rate",
     "seed": "Seed",
 }
@@ -64,14 +63,17 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
         out.append(["Rows to train on, choose by, test on", counts])
     elif getattr(mapping, "n_pairs_", 0):
         unpaired = [
-            f"{known[key]:,} {key.removeprefix('n_unpaired_')} rows" for key in known if key.startswith("n_unpaired_")
+            f"{known[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
+            for key in known
+            if key.startswith("n_unpaired_")
         ]
         out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *unpaired])])
     if "steps" in known:
         best = known.get("best_step")
         out.append(["Steps", f"{known['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
     for key, name in _SETTINGS.items():
-        if settings.get(key) is not None:
+        unused = key == "temperature" and settings.get("supervised") == "siglip"
+        if settings.get(key) is not None and not unused:
             out.append([name, " → ".join(_text(value) for value in _list(settings[key]))])
     if "alpha_at_best" in known:
         out.append(["α at the best step", _text(known["alpha_at_best"])])

@@ -75,8 +75,9 @@ def by_task(asked: Questions, options: int, seed: int) -> dict[str, Any]:
     k, note = wrong.shape[1], None
     try:
         rows = _rows(asked, right, wrong, options, seed)
-    except TooFewAnchorsError as error:
-        rows, note = _rows(asked, right, wrong, 2, seed), str(error)
+    except TooFewAnchorsError:
+        rows = _rows(asked, right, wrong, 2, seed)
+        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
     binary = chosen(right, wrong)
     whole = [row for row in rows if not row["part"]]
     if len(whole) > 1:
@@ -211,9 +212,19 @@ def changed(caption: str, other: str) -> list[list[Any]]:
     >>> changed("a red cat sits", "a blue cat sits")
     [['a', False], ['blue', True], ['cat sits', False]]
     """
-    mine, theirs = other.split(), caption.split()
-    blocks = difflib.SequenceMatcher(None, theirs, mine, autojunk=False).get_opcodes()
-    return [[" ".join(mine[a:b]), kind != "equal"] for kind, _, _, a, b in blocks if b > a]
+    theirs, mine = caption.split(), other.split()
+    found = difflib.SequenceMatcher(None, theirs, mine, autojunk=False).get_opcodes()
+    new = np.array([kind != "equal" for kind, _, _, a, b in found for _ in range(a, b)], dtype=bool)
+    if len(mine) == len(theirs):  # what was swapped reads best word by word
+        in_place = np.array([a != b for a, b in zip(mine, theirs, strict=True)], dtype=bool)
+        new = in_place if in_place.sum() <= new.sum() else new
+    pieces: list[list[Any]] = []
+    for word, is_new in zip(mine, new.tolist(), strict=True):
+        if pieces and pieces[-1][1] == is_new:
+            pieces[-1][0] += f" {word}"
+        else:
+            pieces.append([word, is_new])
+    return pieces
 
 
 def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:

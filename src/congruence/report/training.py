@@ -98,13 +98,16 @@ def summarize_training(
     given = np.shape(getattr(captions, "vectors", captions))
     data = read_captions(images, captions, negatives, np.arange(given[0] if given else 0))
     order = data.groups
-    names = captions.ids if isinstance(captions, Embeddings) and captions.has_ids else np.arange(given[0]).astype(str)
+    if isinstance(captions, Embeddings) and captions.has_ids:
+        names = shown = captions.ids
+    else:
+        names = np.arange(given[0]).astype(str)
+        shown = np.char.add("row ", names)
     if items is not None:
         if len(items) != given[0]:
             raise ShapeError(f"Got {len(items)} items for {given[0]} captions; expected one each; do correct them.")
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
-    shown = names if isinstance(captions, Embeddings) and captions.has_ids else np.char.add("row ", names)
     labels = shown if groups is None else _column(groups, given[0], "groups")
     # Rows without groups were divided by their place.
     data = replace(data, groups=(np.arange(given[0]).astype(str) if groups is None else labels)[order])
@@ -214,6 +217,8 @@ def _title(mapping: TwoSidedMap) -> str:
 def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
     """Name a row of each side."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
+    if sides["source"] == sides["target"]:
+        return {side: f"{side} {modality or 'row'}" for side, modality in sides.items()}
     return {side: modality or f"{side} row" for side, modality in sides.items()}
 
 

@@ -171,7 +171,12 @@ def _curve(
         room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
         y = (0.0 if 0 <= low < 0.6 * high else low - room, high + room)
     plot = Plot(
-        f"{title} by step", (0, max(data["steps"], 1)), y, "step", f"{title}, logarithmic" if log else title, log_y=log
+        f"{title} by step",
+        (0, 1.05 * max(data["steps"], 1)),  # room for the last label
+        y,
+        "step",
+        f"{title}, logarithmic" if log else title,
+        log_y=log,
     )
     if data["best_step"] is not None:
         plot.upright(data["best_step"], "same")
