@@ -229,6 +229,17 @@ def test_sugarcrepe_by_its_own_measure(data):
     assert f"{only['by_task']['rows'][0]['binary']:.1%}" in only["verdict"]["sentence"]
 
 
+def test_items_follow_the_rows_measured_on(data):
+    items = items_of(data, ["swap_att", "replace_obj"] * 20)
+    test = split_by_group(data.groups, seed=5)[2]
+    got = summarize_training(trained(data), data.X, data.Y, data.N, items=items, options=2)
+    lines = sugarcrepe_recall(items.take(test), data.X[test], data.Y[test], data.N[test], options=2)
+    assert [(row["task"], row["n"], row["binary"]) for row in got["by_task"]["rows"][:-1]] == [
+        (line.task, line.n, pytest.approx(line.binary)) for line in lines
+    ]
+    assert {e["caption"] for e in got["examples"]} <= set(items.captions[test])
+
+
 def test_rows_are_paired_by_id_where_there_are_ids(data):
     ids = [f"r{i}" for i in range(40)]
     tasks = np.array(["even", "odd"] * 20)
@@ -242,6 +253,8 @@ def test_rows_are_paired_by_id_where_there_are_ids(data):
     for row, line in zip(got["by_task"]["rows"], plain["by_task"]["rows"], strict=True):
         assert row["binary"] == pytest.approx(line["binary"])
         assert row["n"] == line["n"]
+    for row, line in zip(got["between"]["rows"], plain["between"]["rows"], strict=True):
+        assert row == pytest.approx(line)
     assert len(got["examples"]) == len(plain["examples"]) > 0
     for e, p in zip(got["examples"], plain["examples"], strict=True):
         assert e["caption"] == f"caption {e['name'][1:]}"
@@ -392,6 +405,22 @@ def test_worked_examples_are_the_widest_narrowest_and_worst(data):
         assert e["cosine"] - e["cosine_wrong"] == pytest.approx(margin[first])
         assert e["caption"] is e["picture"] is None
     assert summarize_training(heads(), data.X, data.Y, data.N, examples=0)["examples"] == []
+    crowded = summarize_training(heads(), data.X, data.Y, data.N, groups=np.arange(40) // 10, examples=3)["examples"]
+    assert len(crowded) == len({e["image"] for e in crowded}) == 4
+
+
+def test_the_wrong_caption_shown_is_the_nearest_of_several():
+    data = make(k=3)
+    wrong = [[f"wrong{i}.{j}" for j in range(3)] for i in range(40)]
+    texts = [f"caption{i}" for i in range(40)], wrong
+    got = summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups, texts=texts)["examples"]
+    for e in got:
+        row = int(e["name"].removeprefix("row "))
+        cosines = [cosine(data.X[row], w) for w in data.wrong[row]]
+        assert e["cosine_wrong"] == pytest.approx(max(cosines))
+        assert e["wrong"] == [[wrong[row][int(np.argmax(cosines))], True]]
+        assert (e["kind"] == "wrong") == (max(cosines) > e["cosine"])
+    assert {e["kind"] for e in got} == {"wide", "narrow", "wrong"}
 
 
 def test_margins_by_task(data):
@@ -407,6 +436,13 @@ def test_margins_by_task(data):
         assert sum(part["counts"][half:]) == pytest.approx((mine > 0).mean())
     many = summarize_training(heads(), data.X, data.Y, data.N, tasks=np.arange(40) % 10)["margins"]
     assert [part["name"] for part in many] == ["all"]
+    several = make(k=3)
+    (nearest,) = summarize_training(heads(), several.X, several.Y, several.N)["margins"]
+    margin = [
+        cosine(v, t) - max(cosine(v, w) for w in wrong)
+        for v, t, wrong in zip(several.X, several.Y, several.wrong, strict=True)
+    ]
+    assert nearest["mean"] == pytest.approx(np.mean(margin))
 
 
 @pytest.mark.parametrize(
