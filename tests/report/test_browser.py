@@ -1,4 +1,4 @@
-"""The report in a real browser: it renders at both widths, fits, and the console stays silent."""
+"""The pages of maps in a real browser: they render at both widths, fit, and the console stays silent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import subprocess
 
 import numpy as np
 import pytest
+from test_training_page import make, trained
 
 import congruence
 from congruence.datasets import load_sample
-from congruence.report import summarize, write_report
+from congruence.report import summarize, summarize_training, write_report, write_training
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian package of that name)")
@@ -34,8 +35,7 @@ def browse(page, tmp_path, *options):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def report(path):
     sample = load_sample()
     mapping = congruence.fit(
         sample.source["image"],
@@ -44,8 +44,29 @@ def page(tmp_path_factory):
         check=False,
         means={"text": (sample.source["text"], sample.target["text"])},
     )
-    path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(path, summarize(mapping, sample, repeats=2))
+
+
+def training(path):
+    """Long words, many tasks and many examples, so that the page is as long and as crowded as they come."""
+    image = pytest.importorskip("PIL.Image")
+    data = make(images=60, k=2)
+    mapping = trained(data)
+    pictures = {
+        name: image.new("RGB", (200, 300 - i), (4 * i, 90, 200 - 3 * i))
+        for i, name in enumerate(np.unique(data.groups))
+    }
+    tasks = [f"kind {i % 5} of thing that goes wrong in a caption" for i in range(120)]
+    words = ["a dog on a mat " * 3 + f"no-{'very' * 20}-{i}" for i in range(120)]
+    wrong = [[f"a cat on {text}", f"a mat on {text}"] for text in words]
+    rows = {"groups": data.groups, "tasks": tasks, "texts": (words, wrong), "pictures": pictures}
+    write_training(path, summarize_training(mapping, data.X, data.Y, data.N, **rows, held_out=False, examples=9))
+
+
+@pytest.fixture(scope="module", params=[report, training], ids=lambda write: write.__name__)
+def page(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    request.param(path)
     return path
 
 

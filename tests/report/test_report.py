@@ -300,3 +300,13 @@ def test_marks_stand_where_the_numbers_say():
     log = figures.Plot("t", (1, 100), (0, 1), log_x=True)
     assert log.px(10) == pytest.approx((log.px(1) + log.px(100)) / 2)
     assert "&lt;b&gt;" in figures.Plot("<b>", (0, 1), (0, 1)).svg()
+
+
+def test_a_logarithmic_height_has_round_ticks_within_it():
+    plot = figures.Plot("t", (0, 10), (0.3, 60), log_y=True)
+    assert plot.py(10) - plot.py(1) == pytest.approx(plot.py(30) - plot.py(3))
+    assert plot.py(60) < plot.py(0.3)
+    shown = [float(text) for text in re.findall(r'text-anchor="end">([^<]+)<', plot.svg())]
+    assert shown == [0.5, 1, 2, 5, 10, 20, 50]
+    wide = figures.Plot("t", (0, 10), (0.02, 3000), log_y=True).svg()
+    assert re.findall(r'text-anchor="end">([^<]+)<', wide) == ["0.1", "1", "10", "100", "1000"]

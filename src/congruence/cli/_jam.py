@@ -16,12 +16,13 @@ def train_jam(
     parameters: dict[str, Any],
     out: str,
     checkpoint: str | None,
+    report: str | None,
     *,
     force: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Read the files, train on 70 % of the images, choose by 15 %, measure on the rest, and save."""
+    """Read the files, train on 70 % of the images, choose by 15 %, measure on the rest, save, and write a report if asked."""
     from dataclasses import replace
 
     from congruence.cli._base import checkpoint_folder, print_json, read
@@ -57,6 +58,11 @@ def train_jam(
         mapping.target_space_ = replace(Y.space, dim=Y.dim)
         mapping.scores_ |= _measure(mapping, data.take(split_by_group(data.groups, seed=method.seed)[2]))
         mapping.save(out, force=force)
+    if report is not None:
+        from congruence.report import summarize_training, write_training
+
+        page = summarize_training(mapping, data.source, data.target, data.negatives, groups=data.groups)
+        write_training(report, page, force=force)
     if as_json:
         print_json({"output": out, **mapping.describe()})
     else:

@@ -48,7 +48,7 @@ def command(
     mapping = congruence.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space; do drop --report."
+            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space; do use congruence report --pairs."
         )
     specs = {
         "source": {"image": source_image, "text": source_text},

@@ -10,14 +10,38 @@ import typer
 def command(
     map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
     data: Annotated[
-        str, typer.Argument(help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one.")
-    ],
+        str | None,
+        typer.Argument(
+            help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one. Two-sided maps take --pairs."
+        ),
+    ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="HTML file to write.")] = "report.html",
+    pairs: Annotated[
+        str | None, typer.Option(help="Two-sided maps: SOURCE,TARGET, the files it was trained on, or others.")
+    ] = None,
+    negatives: Annotated[str | None, typer.Option(help="A wrong caption for each pair, paired as --pairs are.")] = None,
+    groups: Annotated[str | None, typer.Option(help="The image of each pair (file:key), as in training.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="The kind of each wrong caption (file:key).")] = None,
+    texts: Annotated[
+        str | None, typer.Option(help="CAPTION,WRONG: both in words (file:key,file:key), for the examples.")
+    ] = None,
+    sugarcrepe: Annotated[
+        str | None, typer.Option(help="Folder of SugarCrepe's files: images, tasks and texts of its items.")
+    ] = None,
+    categories: Annotated[
+        str | None, typer.Option(help="Which of SugarCrepe's files, by commas; all seven by default.")
+    ] = None,
+    pictures: Annotated[
+        str | None, typer.Option(help="Folder in which images have the names in --groups, or SugarCrepe's.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="A sentence to stand under the title, for two-sided maps.")] = None,
     held_out: Annotated[
         bool | None,
         typer.Option("--held-out/--all", help="Only items the map was not fitted on (default, if it knows them)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Chooses examples and anchors.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Chooses examples and anchors; of two-sided maps, other images' captions.")
+    ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
 ) -> None:
@@ -26,18 +50,51 @@ def command(
 
     import congruence
     from congruence.cli._base import print_json
-    from congruence.datasets import load_sample, read_bundle
-    from congruence.errors import OutputExistsError
-    from congruence.report import summarize, write_report
+    from congruence.errors import OutputExistsError, ParameterError
+    from congruence.maps import TwoSidedMap
 
     if Path(out).exists() and not force:  # said before the work, not after it
         raise OutputExistsError(
             f"Got an output path that exists, {out}; expected a new one; do pass --force to replace it."
         )
     mapping = congruence.load(map_path)
-    bundle = load_sample() if data == "sample" else read_bundle(data)
-    summary = summarize(mapping, bundle, held_out=held_out, seed=seed)
-    write_report(out, summary, force=force)
+    for_pairs = {
+        "--pairs": pairs,
+        "--negatives": negatives,
+        "--groups": groups,
+        "--tasks": tasks,
+        "--texts": texts,
+        "--sugarcrepe": sugarcrepe,
+        "--categories": categories,
+        "--pictures": pictures,
+        "--note": note,
+    }
+    if isinstance(mapping, TwoSidedMap):
+        from congruence.cli._training import summarize_files
+        from congruence.report import write_training
+
+        if data is not None or pairs is None:
+            raise ParameterError(
+                f"Got {'a bundle' if data else 'no --pairs'} for a two-sided map ({mapping.kind}); expected --pairs SOURCE,TARGET; do name "
+                "both files."
+            )
+        options = {name.removeprefix("--"): value for name, value in for_pairs.items()}
+        summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
+        write_training(out, summary, force=force)
+    else:
+        from congruence.datasets import load_sample, read_bundle
+        from congruence.report import summarize, write_report
+
+        for name, value in for_pairs.items():
+            if value is not None:
+                raise ParameterError(
+                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or sample; do name it instead."
+                )
+        if data is None:
+            raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample; do name one.")
+        bundle = load_sample() if data == "sample" else read_bundle(data)
+        summary = summarize(mapping, bundle, held_out=held_out, seed=seed)
+        write_report(out, summary, force=force)
     if as_json:
         print_json(summary)
     else:

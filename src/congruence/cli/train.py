@@ -46,6 +46,9 @@ def command(
             help="jam: the image of each pair (file:key), so that all its captions go into one part of the split."
         ),
     ] = None,
+    report: Annotated[
+        str | None, typer.Option(help="jam: HTML file for a report, measured on the images left to test on.")
+    ] = None,
     config: Annotated[str | None, typer.Option(help="Recipe in YAML; options given here come first.")] = None,
     parameters: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of the method. May be repeated.")
@@ -79,10 +82,11 @@ def command(
 
     if method and method_too and method != method_too:
         raise ParameterError(f"Got METHOD {method!r} and --method {method_too!r}; expected one of them; do drop one.")
-    if Path(out).exists() and not force:
-        raise OutputExistsError(
-            f"Got an output path that exists, {out}; expected a new one; do pass --force to replace it."
-        )
+    for path in (out, report):
+        if path is not None and Path(path).exists() and not force:
+            raise OutputExistsError(
+                f"Got an output path that exists, {path}; expected a new one; do pass --force to replace it."
+            )
     if (method or method_too) == "jam":
         foreign = {
             "--images": images,
@@ -103,10 +107,14 @@ def command(
         if seed is not None:
             chosen["seed"] = seed
         models = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
-        train_jam(pairs, negatives, groups, models, chosen, out, checkpoint, force=force, quiet=quiet, as_json=as_json)
+        train_jam(
+            pairs, negatives, groups, models, chosen, out, checkpoint, report, force=force, quiet=quiet, as_json=as_json
+        )
         return
-    if negatives or groups:
-        raise ParameterError("Got --negatives or --groups without jam; expected them for jam only; do drop them.")
+    if negatives or groups or report:
+        raise ParameterError(
+            "Got --negatives, --groups or --report without jam; expected them for jam only; do drop them, and use congruence report."
+        )
     changes: dict[str, Any] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),

@@ -98,7 +98,7 @@ def sugarcrepe_recall(
     right = np.einsum("ij,ij->i", V, P)
     others = distractors(items, options, seed)
     wrong = np.column_stack([np.einsum("ij,ij->i", V, N), np.einsum("ij,ikj->ik", V, P[others])])
-    binary, choice = _chosen(right, wrong[:, :1]), _chosen(right, wrong)
+    binary, choice = chosen(right, wrong[:, :1]), chosen(right, wrong)
     ties = np.abs(right - wrong[:, 0]) <= TIE
     return [
         TaskRecall(
@@ -174,6 +174,32 @@ def same_words(items: SugarCrepe) -> np.ndarray:
     return np.array([words(right) == words(wrong) for right, wrong in pairs], dtype=bool)
 
 
+def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    """Return the probability that the right one is chosen, equals being chosen among at random.
+
+    Parameters
+    ----------
+    right : ndarray, shape (n,)
+        Cosine of each image and its caption.
+    wrong : ndarray, shape (n, k)
+        Cosines of the image and the other captions.
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        1, 0, or a share of 1 for cosines within 1e-6 of each other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chosen(np.array([0.5, 0.5]), np.array([[0.4, 0.5], [0.1, 0.6]]))
+    array([0.5, 0. ])
+    """
+    beaten = (wrong > right[:, None] + TIE).any(axis=1)
+    equal = (np.abs(wrong - right[:, None]) <= TIE).sum(axis=1)
+    return np.where(beaten, 0.0, 1 / (1 + equal))
+
+
 def _task_of(items: SugarCrepe) -> np.ndarray:
     return np.array([category.partition("_")[0] for category in items.categories.tolist()])
 
@@ -185,10 +211,3 @@ def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
     swap = tasks == "swap"
     found += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
     return [(task, of) for task, of in found if of.any()]
-
-
-def _chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Return the probability that the right one is chosen, equals being chosen among at random."""
-    beaten = (wrong > right[:, None] + TIE).any(axis=1)
-    equal = (np.abs(wrong - right[:, None]) <= TIE).sum(axis=1)
-    return np.where(beaten, 0.0, 1 / (1 + equal))

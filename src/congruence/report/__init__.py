@@ -1,19 +1,24 @@
-"""Reports: an HTML page about a map or a certificate, and the files of an experiment, from data kept apart from markup."""
+"""Reports: an HTML page about a map, its training or a certificate, and the files of an experiment, from data kept apart from markup."""
 
 from congruence.report.certificate import render_certificate, write_certificate
 from congruence.report.experiment import draw_experiment, write_experiment, write_files
 from congruence.report.png import svg_to_png
 from congruence.report.render import render, write_report
 from congruence.report.summary import summarize
+from congruence.report.training import summarize_training
+from congruence.report.training_page import render_training, write_training
 
 __all__ = [
     "draw_experiment",
     "render",
     "render_certificate",
+    "render_training",
     "summarize",
+    "summarize_training",
     "svg_to_png",
     "write_certificate",
     "write_experiment",
     "write_files",
     "write_report",
+    "write_training",
 ]

@@ -40,6 +40,13 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(k * step, 12) for k in range(first, last + 1)]
 
 
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Return powers of ten within an interval, and twice and five times these where there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
+    return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+
+
 class Plot:
     """Axes with room for marks.
 
@@ -52,6 +59,8 @@ class Plot:
     x_label, y_label : str
     log_x : bool, default=False
         Logarithmic horizontal axis, with ticks at ``x_ticks``.
+    log_y : bool, default=False
+        Logarithmic vertical axis.
     x_ticks : sequence of float, optional
     frame : bool, default=True
         Draw ticks and grid; without, the coordinates have no meaning of their own.
@@ -66,12 +75,13 @@ class Plot:
         y_label: str = "",
         *,
         log_x: bool = False,
+        log_y: bool = False,
         x_ticks: Sequence[float] | None = None,
         frame: bool = True,
     ) -> None:
-        self._log = log_x
+        self._log, self._log_y = log_x, log_y
         self._x = tuple(math.log(v) for v in x) if log_x else x
-        self._y = y
+        self._y = tuple(math.log(v) for v in y) if log_y else y
         self._left = _LEFT if frame else 8
         self._bottom = _BOTTOM if frame else 8
         self._parts: list[str] = []
@@ -88,6 +98,7 @@ class Plot:
     def py(self, value: float) -> float:
         """Return the vertical place of a value."""
         low, high = self._y
+        value = math.log(value) if self._log_y else value
         return HEIGHT - self._bottom - (value - low) / (high - low) * (HEIGHT - self._bottom - _TOP)
 
     def _axes(
@@ -99,7 +110,7 @@ class Plot:
         x_ticks: Sequence[float] | None,
     ) -> None:
         base = HEIGHT - _BOTTOM
-        for value in ticks(*y):
+        for value in _log_ticks(*y) if self._log_y else ticks(*y):
             place = self.py(value)
             self._parts.append(f'<path class="grid" d="M{_LEFT} {place:.1f}H{WIDTH - _RIGHT}"/>')
             self.text(_LEFT - 5, place + 3.5, _tick(value), "end")

@@ -69,7 +69,7 @@ def summarize(
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
-            "draws; do use evaluate for its scores."
+            "draws; do use summarize_training, or evaluate for its scores."
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:

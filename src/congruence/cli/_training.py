@@ -1,0 +1,78 @@
+"""From the files that ``congruence report`` names to the summary of a two-sided map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruence.datasets import SugarCrepe
+    from congruence.embeddings import Embeddings
+    from congruence.maps import TwoSidedMap
+
+
+def summarize_files(
+    mapping: TwoSidedMap, given: dict[str, str | None], *, held_out: bool | None, seed: int
+) -> dict[str, Any]:
+    """Read the files and measure; ``given`` holds the options by name."""
+    from congruence.cli._base import read
+    from congruence.embeddings import Embeddings, Space
+    from congruence.errors import ParameterError
+    from congruence.report import summarize_training
+    from congruence.stores import read_column
+
+    X, Y = (read(file, None, Space()) for file in _two(given["pairs"], "--pairs"))
+    if not (X.has_ids and Y.has_ids):  # then position says what belongs together
+        X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
+    if given["sugarcrepe"] is None and given["categories"] is not None:
+        raise ParameterError("Got --categories without --sugarcrepe; expected both; do name SugarCrepe's folder.")
+    for name in ("groups", "tasks", "texts"):
+        if given["sugarcrepe"] is not None and given[name] is not None:
+            raise ParameterError(
+                f"Got --{name} beside --sugarcrepe, which has its own; expected one of both; do drop it."
+            )
+    for name in ("tasks", "texts", "sugarcrepe", "pictures"):
+        if given["negatives"] is None and given[name] is not None:
+            raise ParameterError(f"Got --{name} without --negatives; expected both; do name the wrong captions.")
+    if given["pictures"] is not None and given["groups"] is None and given["sugarcrepe"] is None:
+        raise ParameterError("Got --pictures without --groups or --sugarcrepe; expected names of images; do pass one.")
+    groups, tasks = (None if given[name] is None else read_column(str(given[name])) for name in ("groups", "tasks"))
+    texts = None
+    if given["texts"] is not None:
+        caption, wrong = _two(given["texts"], "--texts")
+        texts = read_column(caption), read_column(wrong)
+    return summarize_training(
+        mapping,
+        X,
+        Y,
+        None if given["negatives"] is None else read(given["negatives"], None, Space()),
+        groups=groups,
+        tasks=tasks,
+        texts=texts,
+        items=None if given["sugarcrepe"] is None else _items(given["sugarcrepe"], given["categories"], Y),
+        pictures=given["pictures"],
+        note=given["note"],
+        held_out=held_out,
+        seed=seed,
+    )
+
+
+def _two(spec: str | None, option: str) -> list[str]:
+    from congruence.errors import ParameterError
+
+    parts = (spec or "").split(",")
+    if len(parts) != 2 or not all(parts):
+        raise ParameterError(f"Got {option} {spec!r}; expected two, with a comma between them; do name both.")
+    return parts
+
+
+def _items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
+    """Return the items of the captions: by id where these have SugarCrepe's, in the order of its files otherwise."""
+    import numpy as np
+
+    from congruence.datasets import load_sugarcrepe
+
+    items = load_sugarcrepe(folder) if categories is None else load_sugarcrepe(folder, categories.split(","))
+    if Y.has_ids and np.isin(Y.ids, items.ids).all():
+        place = {name: row for row, name in enumerate(items.ids.tolist())}
+        return items.take(np.array([place[name] for name in Y.ids.tolist()]))
+    return items

@@ -1,0 +1,119 @@
+"""Which of given rows a map was not trained on: the division of its training, made again and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import InputError, ParameterError, TooFewAnchorsError
+from congruence.maps import TwoSidedMap
+from congruence.splits import Split
+from congruence.train import split_by_group
+from congruence.train.captions import Captions
+from congruence.train.retrieval import recalls
+
+#: Errors of reconstruction this close to each other, as a share, are one: other rows differ by more, other machines by less.
+_SAME = 1e-5
+
+
+def remembers(mapping: TwoSidedMap) -> bool:
+    """Say whether a map remembers how the rows of its training were divided, and enough to check it."""
+    return _by_groups(mapping) or "holdout" in mapping.scores_ or _by_share(mapping)
+
+
+def _by_groups(mapping: TwoSidedMap) -> bool:
+    facts = getattr(mapping, "facts_", {})
+    return all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
+
+
+def _by_share(mapping: TwoSidedMap) -> bool:
+    recipe = mapping.scores_.get("recipe")
+    share = recipe.get("test") if isinstance(recipe, Mapping) else None
+    return isinstance(share, (int, float)) and share > 0 and "test_pairs" in mapping.scores_
+
+
+def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
+    """Return the rows that a map's own training held out to test on.
+
+    Parameters
+    ----------
+    mapping : TwoSidedMap
+        That remembers its division.
+    data : Captions
+        All rows, those trained on included.
+    names : ndarray of str, shape (n,)
+        Ids of the rows.
+
+    Returns
+    -------
+    ndarray of int
+
+    Raises
+    ------
+    InputError
+        The rows divide otherwise than those of the training.
+    """
+    if _by_groups(mapping):
+        return _by_image(mapping, data)
+    if "holdout" in mapping.scores_:
+        rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
+        return rows if len(rows) else _refuse("none of them was held out")
+    return _by_recipe(mapping, mapping.scores_["recipe"], data, names)
+
+
+def _by_image(mapping: Any, data: Captions) -> np.ndarray:
+    """Divide as JAM does."""
+    facts = mapping.facts_
+    settings, wanted = facts["training"], facts["split"]
+    try:
+        parts = split_by_group(data.groups, seed=settings["seed"])
+    except TooFewAnchorsError as error:
+        raise InputError(f"Got rows that cannot be divided as in the training ({error}); {_WANTED}.") from error
+    counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
+    if counts != dict(wanted):
+        _refuse(f"{_said(counts)} where it was {_said(wanted)} in the training")
+    # Equal counts do not make an equal division: labels that are others may divide as many rows. Errors tell.
+    train, held = (data.take(rows) for rows in parts[:2])
+    for side, again in (("source", mapping.reconstruct), ("target", mapping.reconstruct_target)):
+        rows = getattr(held, side)
+        mean = getattr(train, side).mean(0, dtype=np.float64) if settings["standardize"] else 0.0
+        spread = float(np.sum((rows - mean) ** 2))
+        now = float(np.sum((again(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+        remembered = facts["reconstruction_error"][side]
+        if abs(now - remembered) > _SAME * max(now, remembered):
+            _refuse(
+                f"as many rows in each part, but others: their {side} vectors are reconstructed with an error of {now:.4f}, and "
+                f"those of the training's validation were with {remembered:.4f}"
+            )
+    return parts[2]
+
+
+def _by_recipe(mapping: TwoSidedMap, recipe: Mapping[str, Any], data: Captions, names: np.ndarray) -> np.ndarray:
+    """Divide as ``congruence train METHOD --test`` does."""
+    try:
+        rows = np.flatnonzero(Split.choose(names, recipe["test"], recipe["seed"] + 1).held_out(names))
+    except (ParameterError, TooFewAnchorsError) as error:
+        raise InputError(f"Got rows that cannot be divided as in the training ({error}); {_WANTED}.") from error
+    wanted = mapping.scores_["test_pairs"]
+    if len(rows) != wanted:
+        _refuse(f"{len(rows)} to test on where it was {wanted} in the training")
+    test = data.take(rows)
+    scores = recalls(mapping.transform(test.source), mapping.transform_target(test.target))
+    for name, score in scores.items():
+        remembered = mapping.scores_[f"test_{name}"]
+        if abs(score - remembered) > 1.5 / len(rows):  # rounding may turn a rank
+            _refuse(f"as many rows, but others: {name} is {score:.3f} where it was {remembered:.3f}")
+    return rows
+
+
+_WANTED = "expected the pairs, groups and order of the training; do pass the same files, or held_out=False (--all) to measure on all rows"
+
+
+def _refuse(what: str) -> Any:
+    raise InputError(f"Got rows that divide otherwise than those the map was trained on ({what}); {_WANTED}.")
+
+
+def _said(counts: Mapping[str, int]) -> str:
+    return ", ".join(str(counts.get(part, "–")) for part in ("train", "validation", "test"))

@@ -1,0 +1,304 @@
+"""From a two-sided map and rows of both sides to the plain data of its page: how it was trained and how well its sides find each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_positive
+from congruence._version import __version__
+from congruence.datasets import SugarCrepe
+from congruence.embeddings import Embeddings, normalize_rows
+from congruence.errors import FileError, InputError, ParameterError, ShapeError
+from congruence.maps import Map, TwoSidedMap
+from congruence.report import history, questions
+from congruence.report.held import remembers, unseen_rows
+from congruence.report.questions import Questions
+from congruence.train.captions import Captions, read_captions
+from congruence.train.retrieval import recalls
+
+
+def summarize_training(
+    mapping: Map,
+    images: Any,
+    captions: Any,
+    negatives: Any = None,
+    *,
+    groups: Any = None,
+    tasks: Any = None,
+    texts: tuple[Any, Any] | None = None,
+    items: SugarCrepe | None = None,
+    pictures: str | Path | Mapping[str, Any] | None = None,
+    held_out: bool | None = None,
+    note: str | None = None,
+    options: int = 5,
+    seed: int = 0,
+    examples: int = 3,
+) -> dict[str, Any]:
+    """Measure a two-sided map and gather everything its page shows, as plain data.
+
+    Parameters
+    ----------
+    mapping : TwoSidedMap
+        Fitted: of JAM, SOTAlign, a baseline, or a closed form.
+    images, captions, negatives, groups
+        As in :meth:`congruence.train.JAM.fit`: rows of the source, of the target, wrong rows of the target, and the image of each row. For
+        the test rows to be found these are all rows of the training, those trained on included.
+    tasks : sequence of str, shape (n,), optional
+        Kind of each wrong caption.
+    texts : tuple, optional
+        Captions, shape (n,), and wrong captions, shape (n,) or (n, k), in words.
+    items : SugarCrepe, optional
+        The items the rows are of, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order of ``captions``.
+    pictures : path-like or mapping, optional
+        Folder in which images have the names in ``groups``, or paths, bytes or ``PIL.Image`` by name. Only those shown are opened (extra
+        ``images``).
+    held_out : bool, optional
+        Measure only on the rows the map's training held out to test on. By default, if it remembers a division.
+    note : str, optional
+        A sentence to stand under the title.
+    options : int, default=5
+        Captions to choose from in the second of the two recalls by task.
+    seed : int, default=0
+        Draws the captions of other images among these.
+    examples : int, default=3
+        Worked examples of each kind.
+
+    Returns
+    -------
+    dict
+        JSON-able: numbers, text, lists, and thumbnails as data URIs.
+
+    Raises
+    ------
+    ParameterError
+        The map is not two-sided, or something is given without what it needs.
+    InputError
+        ``held_out`` for a map that remembers no division, or rows that divide otherwise than in its training.
+    SpaceMismatchError, DirectionError
+        Embeddings of other models, or held the wrong way round.
+    FileError, CorruptFileError, MissingExtraError
+        A picture is missing, cannot be decoded, or Pillow is not installed.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
+    """
+    if not isinstance(mapping, TwoSidedMap):
+        raise ParameterError(
+            f"Got a map into the target's space ({mapping.kind}); expected a two-sided one; do use summarize for this one."
+        )
+    _check_options(negatives, groups, tasks, texts, items, pictures)
+    check_positive(options, "options", integer=True)
+    check_positive(examples, "examples", zero=True, integer=True)
+    for rows, side in ((images, "source"), (captions, "target")):
+        if isinstance(rows, Embeddings):
+            mapping.side_of(rows.space, side)
+    given = np.shape(getattr(captions, "vectors", captions))
+    data = read_captions(images, captions, negatives, np.arange(given[0] if given else 0))
+    order = data.groups
+    if isinstance(captions, Embeddings) and captions.has_ids:
+        names = shown = captions.ids
+    else:
+        names = np.arange(given[0]).astype(str)
+        shown = np.char.add("row ", names)
+    if items is not None:
+        if len(items) != given[0]:
+            raise ShapeError(f"Got {len(items)} items for {given[0]} captions; expected one each; do correct them.")
+        groups, texts = items.filenames, (items.captions, items.negative_captions)
+        tasks = [category.partition("_")[0] for category in items.categories.tolist()]
+    labels = shown if groups is None else _column(groups, given[0], "groups")
+    # Rows without groups were divided by their place.
+    data = replace(data, groups=(np.arange(given[0]).astype(str) if groups is None else labels)[order])
+    if held_out and not remembers(mapping):
+        raise InputError(
+            "Got held_out=True for a map that remembers no division of its rows; expected one trained with some held out to test on; do "
+            "leave it out, and give rows it was not trained on."
+        )
+    held = remembers(mapping) and held_out is not False
+    if held:
+        rows = unseen_rows(mapping, data, names[order])
+        order, data = order[rows], data.take(rows)
+    V, T = _unit(mapping.transform(data.source)), _unit(mapping.transform_target(data.target))
+    asked = None
+    if data.negatives is not None:
+        k = data.negatives.shape[1]
+        asked = Questions(
+            V,
+            T,
+            _unit(mapping.transform_target(data.negatives.reshape(len(data) * k, -1))).reshape(len(data), k, -1),
+            shown[order],
+            labels[order],
+            None if tasks is None else _column(tasks, given[0], "tasks")[order],
+            None if texts is None else _texts(texts, given[0], k, order),
+            _same(data),
+            None if items is None else items.take(order),
+        )
+    nouns = _nouns(mapping)
+    by_task = None if asked is None else questions.by_task(asked, options, seed)
+    between = _between(V, T, data)
+    return {
+        "version": __version__,
+        "title": _title(mapping),
+        "note": note,
+        "held_out": held,
+        "where": _where(held, remembers(mapping)),
+        "nouns": nouns,
+        "verdict": _verdict(by_task, between, len(data), held, nouns),
+        "facts": history.facts(mapping),
+        "by_task": by_task,
+        "margins": [] if asked is None else questions.margins(asked),
+        "examples": [] if asked is None else questions.worked(asked, examples, pictures),
+        "between": between,
+        "curves": history.curves(mapping),
+        "validation": history.validation(mapping),
+    }
+
+
+def _check_options(negatives: Any, groups: Any, tasks: Any, texts: Any, items: Any, pictures: Any) -> None:
+    if items is not None:
+        for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
+            if value is not None:
+                raise ParameterError(
+                    f"Got {name} beside items, which have their own; expected one of both; do drop {name}."
+                )
+    if negatives is None:
+        for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
+            if value is not None:
+                raise ParameterError(
+                    f"Got {name} without wrong captions; expected both, since {name} are shown with these; do pass negatives."
+                )
+    if pictures is not None:
+        if groups is None and items is None:
+            raise ParameterError("Got pictures without names of images; expected names; do pass groups, or items.")
+        if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
+            raise FileError(f"Got no folder {pictures} of pictures; expected one; do check the path.")
+
+
+def _column(values: Any, n: int, name: str) -> np.ndarray:
+    column = np.asarray(values)
+    if column.shape != (n,):
+        raise ShapeError(f"Got {name} of shape {column.shape}; expected ({n},), one a caption; do correct it.")
+    return column.astype(str)
+
+
+def _texts(texts: Any, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(texts, (tuple, list)) or len(texts) != 2:
+        raise ParameterError("Got texts that are not (captions, wrong captions); expected these two; do pass both.")
+    wrong = np.asarray(texts[1])
+    if wrong.shape == (n,):
+        wrong = wrong[:, None]
+    if wrong.shape != (n, k):
+        raise ShapeError(
+            f"Got wrong captions in words of shape {wrong.shape}; expected ({n}, {k}), as their vectors; do correct them."
+        )
+    return _column(texts[0], n, "captions in words")[order], wrong.astype(str)[order]
+
+
+def _same(data: Captions) -> np.ndarray:
+    """Give captions and wrong captions numbers, equal vectors the same one, shape (n, 1 + k)."""
+    assert data.negatives is not None
+    n, k, width = data.negatives.shape
+    both = np.concatenate([data.target, data.negatives.reshape(n * k, width)])
+    numbers = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return normalize_rows(rows.astype(np.float64))
+
+
+def _title(mapping: TwoSidedMap) -> str:
+    source, target = mapping.source_space_.model, mapping.target_space_.model
+    return f"{source or 'source model'} + {target or 'target model'}"
+
+
+def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
+    """Name a row of each side."""
+    sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
+    if sides["source"] == sides["target"]:
+        return {side: f"{side} {modality or 'row'}" for side, modality in sides.items()}
+    return {side: modality or f"{side} row" for side, modality in sides.items()}
+
+
+def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
+    """Measure recall of each side among the other, each row of a side once: a vector that is there twice would fill two of k places."""
+    sides = [_once(rows, data.groups) for rows in (data.source, data.target)]
+    mine, theirs = (data.groups[rows] for rows in sides)
+    scores = recalls(V[sides[0]], T[sides[1]], mine, theirs)
+    rows = []
+    for k in (1, 5, 10):
+        if f"mean@{k}" in scores:
+            row: dict[str, Any] = {"k": k}
+            for way, (queries, gallery) in (("source_to_target", (mine, theirs)), ("target_to_source", (theirs, mine))):
+                row[way] = scores[f"{way}@{k}"]
+                row[f"{way}_chance"] = _chance(queries, gallery, k)
+            rows.append(row)
+    return {"rows": rows, "source": len(mine), "target": len(theirs), "groups": len(np.unique(data.groups))}
+
+
+def _once(rows: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Return the first of the rows of each group that are equal."""
+    codes = np.unique(groups, return_inverse=True)[1]
+    numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])
+
+
+def _chance(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:
+    """Return how often k rows drawn at random hold one of a query's own."""
+    labels, counts = np.unique(gallery, return_counts=True)
+    own = counts[np.searchsorted(labels, queries)].astype(float)
+    missed = np.ones(len(own))
+    for drawn in range(k):
+        missed *= np.maximum(len(gallery) - own - drawn, 0) / (len(gallery) - drawn)
+    return float(np.mean(1 - missed))
+
+
+def _where(held: bool, known: bool) -> str:
+    if held:
+        return "Measured on the rows that the map’s training held out to test on: none of them was trained on or chosen by."
+    if known:
+        return "Measured on all rows given; those the map was trained on are among them, if any."
+    return "Measured on the rows given; whether the map was trained on some of them is not known."
+
+
+def _verdict(
+    by_task: dict[str, Any] | None, between: dict[str, Any], n: int, held: bool, nouns: dict[str, str]
+) -> dict[str, Any]:
+    """Say in words what the numbers say."""
+    unseen = "held out from training" if held else "given"
+    first = between["rows"][0]
+    if by_task is None:
+        forth, back = (
+            f"{first[way]:.1%} (chance {first[f'{way}_chance']:.1%})"
+            for way in ("source_to_target", "target_to_source")
+        )
+        sentence = (
+            f"On {n:,} pairs {unseen}, {_a(nouns['source'])} finds its own {nouns['target']} first of {between['target']:,} in "
+            f"{forth} of cases, and {_a(nouns['target'])} its own {nouns['source']} first of {between['source']:,} in {back}."
+        )
+        return {"level": "", "sentence": sentence}
+    whole = [row for row in by_task["rows"] if not row["part"]][-1]
+    chance, k = by_task["chance"], by_task["wrong"]
+    low, high = by_task["low"], by_task["high"]
+    level, told = "", ""
+    if low is not None:
+        level = "carries" if low > chance["binary"] else "fails" if high < chance["binary"] else "partly"
+        told = f"; 95 % interval {low:.1%} to {high:.1%}"
+    if level == "partly":
+        told += ", so that it cannot be told from chance"
+    among = ""
+    if whole["choice"] is not None:
+        among = f", and {whole['choice']:.1%} among {by_task['options']} captions (chance {chance['choice']:.1%})"
+    sentence = (
+        f"On {n:,} captions of {between['groups']:,} images {unseen}, an image is nearer its caption than "
+        f"{'the wrong one' if k == 1 else f'each of {k} wrong ones'} in {whole['binary']:.1%} of cases (chance "
+        f"{chance['binary']:.1%}{told}){among}. Among all {between['target']:,} captions, one of its own is first for "
+        f"{first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
+    )
+    return {"level": level, "sentence": sentence}
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"

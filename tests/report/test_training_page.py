@@ -1,0 +1,785 @@
+"""The page of a trained two-sided map: its numbers by hand, which rows they are of, what it draws, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_report import Page
+
+import congruence
+from congruence import Embeddings, HeadsMap, Space
+from congruence.datasets import SugarCrepe
+from congruence.errors import (
+    CorruptFileError,
+    DirectionError,
+    FileError,
+    InputError,
+    MissingExtraError,
+    OutputExistsError,
+    ParameterError,
+    ShapeError,
+)
+from congruence.evaluate.compositional import sugarcrepe_recall
+from congruence.recipe import make_recipe, run_recipe
+from congruence.report import render_training, summarize_training, write_training
+from congruence.report.history import MARKS, thin
+from congruence.report.questions import changed
+from congruence.train import split_by_group
+
+#: What the planted decoder does to a row.
+HALF = np.random.default_rng(8).normal(size=(8, 8)) / 4
+NASTY = '<script>alert("x")</script>&'
+
+
+def make(images=20, each=2, d=8, k=1, seed=0):
+    """Images with captions near them and wrong captions a little farther off."""
+    rng = np.random.default_rng(seed)
+    V = np.repeat(rng.normal(size=(images, d)), each, axis=0).astype(np.float32)
+    n = len(V)
+    T = (V + 0.8 * rng.normal(size=(n, d))).astype(np.float32)
+    N = (V[:, None] + 1.2 * rng.normal(size=(n, k, d))).astype(np.float32)
+    return SimpleNamespace(
+        X=V, Y=T, N=N[:, 0] if k == 1 else N, wrong=N, groups=np.array([f"{i // each:03d}.png" for i in range(n)])
+    )
+
+
+def heads(d=8, **facts):
+    """A map that leaves vectors where they are, with what a trainer would have written down."""
+    same = [{"kind": "linear", "weight": np.eye(d)}]
+    half = [{"kind": "linear", "weight": HALF}]
+    return HeadsMap.from_layers(
+        source=same,
+        target=same,
+        decode_source=half,
+        decode_target=half,
+        method="jam",
+        facts=facts,
+        source_space=Space("vision", modality="image"),
+        target_space=Space("language", modality="text"),
+    )
+
+
+def trained(data, seed=5):
+    """A map that remembers the division of these rows as JAM does."""
+    parts = split_by_group(data.groups, seed=seed)
+    error = {"rows": "validation"}
+    for side, rows in (("source", data.X), ("target", data.Y)):
+        held, mean = rows[parts[1]].astype(float), rows[parts[0]].mean(0, dtype=float)
+        error[side] = float(np.sum((held @ HALF - held) ** 2) / np.sum((held - mean) ** 2))
+    steps = list(range(10, 2001, 10))
+    return heads(
+        split=dict(zip(("train", "validation", "test"), map(len, parts), strict=True)),
+        n_pairs=len(parts[0]),
+        steps=2000,
+        best_step=1000,
+        reconstruction_error=error,
+        size={
+            "source_parameters": 6_840_000, "source_flops_per_row": 13_600_000,
+            "target_parameters": 8_150_000, "target_flops_per_row": 16_300_000,
+        },
+        training={
+            "seed": seed, "standardize": True, "loss": "spread", "alpha": [0.0, 1.0], "hidden": [16, 12], "temperature": 0.07,
+        },
+        history={
+            "losses": {
+                "step": steps,
+                "loss": [100 / step for step in steps],
+                "alignment": [1 + 1 / step for step in steps],
+                "reconstruct_source": [2.0 for _ in steps],
+                "reconstruct_target": [3.0 for _ in steps],
+            },
+            "validation": [[0, 0.1], [500, 0.4], [1000, 0.7], [1500, 0.6]],
+            "best_step": 1000,
+            "steps": 2000,
+        },
+    )  # fmt: skip
+
+
+def cosine(a, b):
+    a, b = a.astype(float), b.astype(float)
+    return float(a @ b / math.sqrt(a @ a) / math.sqrt(b @ b))
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def words(data):
+    return (
+        [f"caption {i}, {NASTY}" for i in range(len(data.X))],
+        [f"caption {i}, wrong {NASTY}" for i in range(len(data.X))],
+    )
+
+
+@pytest.fixture(scope="module")
+def summary(data, words):
+    return summarize_training(
+        trained(data), data.X, data.Y, data.N, groups=data.groups, texts=words, held_out=False, note=f"A {NASTY} note."
+    )
+
+
+# ------------------------------------------------------------------ the numbers
+
+
+def test_recall_by_task_by_hand(data):
+    tasks = np.where(np.arange(40) % 3 == 0, "colour, size", "count")
+    N = data.N.copy()
+    N[7] = data.Y[7]  # a tie
+    got = summarize_training(heads(), data.X, data.Y, N, groups=data.groups, tasks=tasks)["by_task"]
+    won = []
+    for v, t, w in zip(data.X, data.Y, N, strict=True):
+        difference = cosine(v, t) - cosine(v, w)
+        won.append(0.5 if abs(difference) < 1e-9 else float(difference > 0))
+    won = np.array(won)
+    assert [row["task"] for row in got["rows"]] == ["colour, size", "count", "all"]
+    for row, of in zip(got["rows"], (tasks == "colour, size", tasks == "count", tasks == tasks), strict=True):
+        assert row["n"] == of.sum()
+        assert row["binary"] == pytest.approx(won[of].mean())
+        assert row["ties"] == of[7]
+        assert row["choice"] <= row["binary"]
+    assert 0 < won.mean() < 1
+    assert got["chance"] == {"binary": 0.5, "choice": 0.2}
+    assert got["low"] < won.mean() < got["high"]
+
+
+def test_the_nearest_of_several_wrong_captions():
+    data = make(k=3)
+    got = summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups)["by_task"]
+    won = [
+        cosine(v, t) > max(cosine(v, w) for w in wrong) for v, t, wrong in zip(data.X, data.Y, data.wrong, strict=True)
+    ]
+    assert got["rows"][0]["binary"] == pytest.approx(np.mean(won))
+    assert (got["wrong"], got["options"]) == (3, 7)
+    assert got["chance"] == {"binary": 1 / 4, "choice": 1 / 7}
+
+
+def test_among_all_other_captions_nothing_is_left_to_chance():
+    data = make(images=6, each=1, seed=3)
+    got = summarize_training(heads(), data.X, data.Y, data.N, options=7)["by_task"]["rows"][0]
+    won = [
+        cosine(data.X[i], data.Y[i]) > max(cosine(data.X[i], t) for t in [data.N[i], *np.delete(data.Y, i, axis=0)])
+        for i in range(6)
+    ]
+    assert got["choice"] == pytest.approx(np.mean(won))
+    assert got["choice"] < got["binary"]
+
+
+def test_too_few_images_to_draw_from_are_said():
+    data = make(images=2, each=2)
+    got = summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups)
+    assert got["by_task"]["rows"][0]["choice"] is None
+    assert got["by_task"]["options"] is None
+    page = render_training(got)
+    assert "nothing was measured" in page
+    assert "among 5 captions" not in page
+
+
+def test_recall_among_all_by_hand(data):
+    got = summarize_training(heads(), data.X, data.Y, groups=data.groups)["between"]
+    assert (got["source"], got["target"]) == (20, 40)  # an image that stands there twice would fill two places of five
+    images = data.X[::2]
+    for row in got["rows"]:
+        k = row["k"]
+        forth = [
+            any(j // 2 == i for j in sorted(range(40), key=lambda j: -cosine(images[i], data.Y[j]))[:k])
+            for i in range(20)
+        ]
+        back = [j // 2 in sorted(range(20), key=lambda i: -cosine(images[i], data.Y[j]))[:k] for j in range(40)]
+        assert row["source_to_target"] == pytest.approx(np.mean(forth))
+        assert row["target_to_source"] == pytest.approx(np.mean(back))
+        assert row["source_to_target_chance"] == pytest.approx(1 - math.comb(38, k) / math.comb(40, k))
+        assert row["target_to_source_chance"] == pytest.approx(k / 20)
+    assert [row["k"] for row in got["rows"]] == [1, 5, 10]
+
+
+def items_of(data, categories):
+    captions = [f"a {i} red cat on a blue mat" for i in range(len(data.X))]
+    wrong = [
+        f"a {i} blue cat on a red mat" if category == "swap_att" and i % 2 else f"a {i} red dog on a blue mat"
+        for i, category in enumerate(categories)
+    ]
+    ids = [f"{category}/{i}" for i, category in enumerate(categories)]
+    return SugarCrepe(*map(np.array, (ids, categories, data.groups, captions, wrong)))
+
+
+def test_sugarcrepe_by_its_own_measure(data):
+    items = items_of(data, ["swap_att", "replace_obj", "add_obj", "swap_att"] * 10)
+    got = summarize_training(heads(), data.X, data.Y, data.N, items=items, seed=2)
+    expected = sugarcrepe_recall(items, data.X, data.Y, data.N, seed=2)
+    rows = got["by_task"]["rows"]
+    assert [row["task"] for row in rows] == ["replace", "add", "swap", "swap, order only", "swap, other words", "all"]
+    for row, line in zip(rows, expected, strict=False):
+        assert (row["n"], row["ties"]) == (line.n, line.ties)
+        assert row["binary"] == pytest.approx(line.binary)
+        assert row["choice"] == pytest.approx(line.choice)
+    whole = expected[:3]
+    assert rows[-1]["choice"] == pytest.approx(sum(line.n * line.choice for line in whole) / 40)
+    assert {e["task"] for e in got["examples"]} <= {"swap", "replace", "add"}
+    only = summarize_training(heads(), data.X, data.Y, data.N, items=items_of(data, ["swap_att"] * 40))
+    assert [row["task"] for row in only["by_task"]["rows"]] == ["swap", "swap, order only", "swap, other words"]
+    assert f"{only['by_task']['rows'][0]['binary']:.1%}" in only["verdict"]["sentence"]
+
+
+def test_items_follow_the_rows_measured_on(data):
+    items = items_of(data, ["swap_att", "replace_obj"] * 20)
+    test = split_by_group(data.groups, seed=5)[2]
+    got = summarize_training(trained(data), data.X, data.Y, data.N, items=items, options=2)
+    lines = sugarcrepe_recall(items.take(test), data.X[test], data.Y[test], data.N[test], options=2)
+    assert [(row["task"], row["n"], row["binary"]) for row in got["by_task"]["rows"][:-1]] == [
+        (line.task, line.n, pytest.approx(line.binary)) for line in lines
+    ]
+    assert {e["caption"] for e in got["examples"]} <= set(items.captions[test])
+
+
+def test_rows_are_paired_by_id_where_there_are_ids(data):
+    ids = [f"r{i}" for i in range(40)]
+    tasks = np.array(["even", "odd"] * 20)
+    mixed = np.random.default_rng(1).permutation(40)
+    X = Embeddings(data.X, ids=ids, space=Space("vision", modality="image"))
+    Y = Embeddings(data.Y[mixed], ids=[ids[i] for i in mixed], space=Space("language", modality="text"))
+    N = Embeddings(data.N, ids=ids)
+    texts = [f"caption {i}" for i in mixed], [f"wrong {i}" for i in mixed]
+    got = summarize_training(heads(), X, Y, N, groups=data.groups[mixed], tasks=tasks[mixed], texts=texts)
+    plain = summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups, tasks=tasks)
+    for row, line in zip(got["by_task"]["rows"], plain["by_task"]["rows"], strict=True):
+        assert row["binary"] == pytest.approx(line["binary"])
+        assert row["n"] == line["n"]
+    for row, line in zip(got["between"]["rows"], plain["between"]["rows"], strict=True):
+        assert row == pytest.approx(line)
+    assert len(got["examples"]) == len(plain["examples"]) > 0
+    for e, p in zip(got["examples"], plain["examples"], strict=True):
+        assert e["caption"] == f"caption {e['name'][1:]}"
+        assert (f"row {e['name'][1:]}", e["image"], e["task"]) == (p["name"], p["image"], p["task"])
+    with pytest.raises(DirectionError):
+        summarize_training(heads(), Y, X)
+
+
+def test_the_interval_is_of_images_not_of_rows(data):
+    """A row that stands there ten times says no more than one."""
+    once = summarize_training(heads(), data.X[::2], data.Y[::2], data.N[::2], groups=data.groups[::2])["by_task"]
+    ten = [np.repeat(rows[::2], 10, axis=0) for rows in (data.X, data.Y, data.N, data.groups)]
+    copies = summarize_training(heads(), *ten[:3], groups=ten[3])["by_task"]
+    apart = summarize_training(heads(), *ten[:3], groups=np.arange(200))["by_task"]
+    assert copies["low"] == pytest.approx(once["low"], abs=0.02)
+    assert apart["high"] - apart["low"] < 0.5 * (once["high"] - once["low"])
+
+
+# ------------------------------------------------------------------ which rows
+
+
+def test_only_the_test_rows_of_the_training_are_measured_on(data):
+    mapping = trained(data)
+    test = split_by_group(data.groups, seed=5)[2]
+    got = summarize_training(mapping, data.X, data.Y, data.N, groups=data.groups)
+    alone = summarize_training(heads(), data.X[test], data.Y[test], data.N[test], groups=data.groups[test])
+    assert got["held_out"]
+    assert not alone["held_out"]
+    assert got["by_task"] == alone["by_task"]
+    assert got["between"] == alone["between"]
+    assert "none of them was trained on" in render_training(got)
+    assert "is not known" in render_training(alone)
+    everything = summarize_training(mapping, data.X, data.Y, data.N, groups=data.groups, held_out=False)
+    assert everything["by_task"]["rows"][0]["n"] == 40
+    assert "among them" in render_training(everything)
+
+
+def test_a_division_that_is_not_the_trainings_is_refused(data):
+    mapping = trained(data)
+    for groups, said in (
+        (np.arange(40), "reconstructed"),  # as many rows in each part, but others
+        (np.char.add("other ", data.groups), "reconstructed"),
+        (np.arange(40) % 11, "where it was"),
+        (["one"] * 40, "cannot be divided"),
+    ):
+        with pytest.raises(InputError, match=said):
+            summarize_training(mapping, data.X, data.Y, data.N, groups=groups)
+    with pytest.raises(InputError, match="reconstructed"):
+        summarize_training(mapping, data.X, data.Y + 1, data.N, groups=data.groups)
+    for mapping in (heads(), heads(split={"train": 28, "validation": 6, "test": 6})):  # the second could not be checked
+        with pytest.raises(InputError, match="remembers no division"):
+            summarize_training(mapping, data.X, data.Y, held_out=True)
+
+
+def test_pairs_held_out_by_fit_are_found_again(data):
+    X, Y = (
+        Embeddings(rows, ids=[f"i{k}" for k in range(40)], space=Space(name, modality=kind))
+        for rows, name, kind in ((data.X, "a", "image"), (data.Y, "b", "text"))
+    )
+    mapping = congruence.fit(X, Y, method="cca", dim=4, regularization=1.0, holdout=11, check=False)
+    got = summarize_training(mapping, X, Y)
+    assert got["held_out"]
+    assert got["between"]["source"] == 11
+    assert got["curves"] == []
+    assert "Training</h2>" not in render_training(got)
+    others = [Embeddings(side.vectors[:3], ids=ids, space=side.space) for side in (X, Y) for ids in [["x", "y", "z"]]]
+    held = congruence.splits.Split.from_dict(mapping.scores_["holdout"]).held_out(others[0].ids)
+    assert not held.all()
+    lost = [side.take(np.flatnonzero(~held)) for side in others]
+    with pytest.raises(InputError, match="none of them was held out"):
+        summarize_training(mapping, *lost)
+
+
+def test_pairs_held_out_by_a_recipe_are_found_again(data, tmp_path):
+    for name, rows in (("x", data.X[::2]), ("y", data.Y[::2])):
+        np.save(tmp_path / f"{name}.npy", rows)
+    pairs = [str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
+    done = run_recipe(make_recipe({}, method="csa", pairs=pairs, validation=0, test=0.4, parameters={"dim": 3}))
+    got = summarize_training(done.map, data.X[::2], data.Y[::2])
+    first = got["between"]["rows"][0]
+    assert got["between"]["source"] == done.map.scores_["test_pairs"] == 8
+    assert first["source_to_target"] == pytest.approx(done.map.scores_["test_source_to_target@1"])
+    assert first["target_to_source"] == pytest.approx(done.map.scores_["test_target_to_source@1"])
+    assert got["held_out"]
+    with pytest.raises(InputError, match="where it was 8"):
+        summarize_training(done.map, data.X, data.Y)
+    with pytest.raises(InputError, match="but others: .*@"):
+        summarize_training(done.map, data.X[::2], data.Y[::-2])
+
+
+# ------------------------------------------------------------------ what is drawn and shown
+
+
+def test_curves_are_thinned_to_means(summary):
+    steps, values = thin(range(1000), [float(i % 2) for i in range(1000)])
+    assert len(steps) == len(values) == MARKS
+    assert np.mean(values) == pytest.approx(0.5, abs=0.01)
+    assert steps == sorted(steps)
+    assert thin([3, 4], [1, 2]) == ([3.0, 4.0], [1.0, 2.0])
+    names = [curve["name"] for curve in summary["curves"]]
+    assert names == ["total loss", "alignment", "reconstruction error"]
+    assert [curve["log"] for curve in summary["curves"]] == [True, False, False]
+    assert [line["name"] for line in summary["curves"][2]["lines"]] == ["source", "target"]
+    assert summary["validation"]["best"] == 0.7
+    page = render_training(summary)
+    assert "step 1,000, whose weights" in page
+    for told in (
+        "6.84 M parameters, 13.6 MFLOP",
+        "8.15 M parameters",
+        "16 → 12 → 8",
+        "0 → 1",
+        "spread",
+        "weights of step 1,000",
+    ):
+        assert told in page, told
+
+
+def test_terms_of_other_methods_are_drawn_by_their_names(data):
+    record = {
+        "losses": {"step": [10], "loss": [1.0], "supervised": [0.4], "klot": [-0.6]},
+        "validation": [],
+        "steps": 10,
+    }
+    mapping = heads(history={**record, "best_step": None}, steps=10, best_step=None, n_unpaired_source=7)
+    got = summarize_training(mapping, data.X, data.Y)
+    assert [curve["name"] for curve in got["curves"]] == ["total loss", "supervised", "KLOT"]
+    assert got["validation"] is None
+    page = render_training(got)
+    assert page.count("<svg") == 3
+    assert "Validation score" not in page
+    assert "Worked examples" not in page
+    assert "finds its own text first of 40" in got["verdict"]["sentence"]
+
+
+def test_worked_examples_are_the_widest_narrowest_and_worst(data):
+    got = summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups, examples=3)["examples"]
+    margin = np.array([cosine(v, t) - cosine(v, w) for v, t, w in zip(data.X, data.Y, data.N, strict=True)])
+    assert len({e["image"] for e in got}) == len(got)
+    kinds = {kind: [e for e in got if e["kind"] == kind] for kind in ("wide", "narrow", "wrong")}
+    assert all(len(found) == 3 for found in kinds.values())
+    for kind, first in (
+        ("wide", margin.argmax()),
+        ("narrow", np.where(margin > 0, margin, 9).argmin()),
+        ("wrong", margin.argmin()),
+    ):
+        e = kinds[kind][0]
+        assert (e["name"], e["image"]) == (f"row {first}", data.groups[first])
+        assert e["cosine"] - e["cosine_wrong"] == pytest.approx(margin[first])
+        assert e["caption"] is e["picture"] is None
+    assert summarize_training(heads(), data.X, data.Y, data.N, examples=0)["examples"] == []
+    crowded = summarize_training(heads(), data.X, data.Y, data.N, groups=np.arange(40) // 10, examples=3)["examples"]
+    assert len(crowded) == len({e["image"] for e in crowded}) == 4
+
+
+def test_the_wrong_caption_shown_is_the_nearest_of_several():
+    data = make(k=3)
+    wrong = [[f"wrong{i}.{j}" for j in range(3)] for i in range(40)]
+    texts = [f"caption{i}" for i in range(40)], wrong
+    got = summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups, texts=texts)["examples"]
+    for e in got:
+        row = int(e["name"].removeprefix("row "))
+        cosines = [cosine(data.X[row], w) for w in data.wrong[row]]
+        assert e["cosine_wrong"] == pytest.approx(max(cosines))
+        assert e["wrong"] == [[wrong[row][int(np.argmax(cosines))], True]]
+        assert (e["kind"] == "wrong") == (max(cosines) > e["cosine"])
+    assert {e["kind"] for e in got} == {"wide", "narrow", "wrong"}
+
+
+def test_margins_by_task(data):
+    tasks = np.array(["a", "b"] * 20)
+    got = summarize_training(heads(), data.X, data.Y, data.N, tasks=tasks)["margins"]
+    margin = np.array([cosine(v, t) - cosine(v, w) for v, t, w in zip(data.X, data.Y, data.N, strict=True)])
+    for name, part in zip("ab", got, strict=True):
+        mine = margin[tasks == name]
+        assert (part["name"], part["n"], sum(part["counts"])) == (name, 20, pytest.approx(1))
+        assert part["mean"] == pytest.approx(mine.mean())
+        half = len(part["counts"]) // 2
+        assert part["edges"][half] == pytest.approx(0, abs=1e-12)
+        assert sum(part["counts"][half:]) == pytest.approx((mine > 0).mean())
+    many = summarize_training(heads(), data.X, data.Y, data.N, tasks=np.arange(40) % 10)["margins"]
+    assert [part["name"] for part in many] == ["all"]
+    several = make(k=3)
+    (nearest,) = summarize_training(heads(), several.X, several.Y, several.N)["margins"]
+    margin = [
+        cosine(v, t) - max(cosine(v, w) for w in wrong)
+        for v, t, wrong in zip(several.X, several.Y, several.wrong, strict=True)
+    ]
+    assert nearest["mean"] == pytest.approx(np.mean(margin))
+
+
+@pytest.mark.parametrize(
+    ("caption", "other", "marked"),
+    [
+        ("a red cat", "a blue cat", ["blue"]),
+        ("a cat on a mat", "a mat on a cat", ["mat", "cat"]),
+        ("a cat", "a very big cat", ["very big"]),
+        ("a big cat", "a cat", []),
+        ("a cat", "", []),
+    ],
+)
+def test_words_the_caption_does_not_have_are_marked(caption, other, marked):
+    pieces = changed(caption, other)
+    assert " ".join(words for words, _ in pieces) == other
+    assert [words for words, new in pieces if new] == marked
+
+
+def test_the_verdict_says_when_it_is_chance():
+    rng = np.random.default_rng(0)
+    X, Y, N = rng.normal(size=(3, 60, 8))
+    got = summarize_training(heads(), X, Y, N)
+    assert got["verdict"]["level"] == "partly"
+    assert "cannot be told from chance" in got["verdict"]["sentence"]
+    assert summarize_training(heads(), X, X, N)["verdict"]["level"] == "carries"
+    assert summarize_training(heads(), X, N, X)["verdict"]["level"] == "fails"
+
+
+# ------------------------------------------------------------------ the page
+
+
+def test_the_page_is_well_formed_escaped_and_alone(summary):
+    text = render_training(summary)
+    page = Page(text)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert NASTY not in text
+    assert text.count("&lt;script&gt;") >= 10
+    for tag, name, value in page.attributes:
+        if name in ("src", "href"):
+            assert value.startswith(("data:", "#")), (tag, value)
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "default-src 'none'" in text
+    assert page.headings[0] == 1
+    assert all(b - a <= 1 for a, b in zip(page.headings, page.headings[1:], strict=False))
+    assert page.tags.count("svg") == len([a for a in page.attributes if a == ("svg", "role", "img")]) > 4
+
+
+def test_names_from_outside_are_escaped_in_drawings_too(data):
+    mapping = heads(history={"losses": {"step": [1, 2], NASTY: [1.0, 2.0]}, "validation": []}, training={"loss": NASTY})
+    mapping.source_space_ = Space(NASTY)
+    groups = np.char.add(NASTY, data.groups)
+    got = summarize_training(
+        mapping, data.X, data.Y, data.N, tasks=[NASTY + str(i % 2) for i in range(40)], groups=groups
+    )
+    text = render_training(got)
+    assert NASTY not in text
+    assert "script" not in Page(text).tags
+
+
+def test_the_summary_is_plain_data_and_repeats(data, words, summary):
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    again = summarize_training(
+        trained(data), data.X, data.Y, data.N, groups=data.groups, texts=words, held_out=False, note=f"A {NASTY} note."
+    )
+    assert render_training(again) == render_training(summary)
+    other = summarize_training(trained(data), data.X, data.Y, data.N, groups=data.groups, held_out=False, seed=1)
+    assert other["by_task"]["rows"][0]["choice"] != summary["by_task"]["rows"][0]["choice"]
+
+
+def test_pages_are_written_atomically(summary, tmp_path):
+    write_training(tmp_path / "r.html", summary)
+    with pytest.raises(OutputExistsError):
+        write_training(tmp_path / "r.html", summary)
+    write_training(tmp_path / "r.html", summary, force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
+
+
+# ------------------------------------------------------------------ pictures
+
+
+@pytest.fixture
+def pictures(data, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i, name in enumerate(np.unique(data.groups)):
+        picture = image.new("RGB", (300, 200), (10 * i, 0, 90))
+        picture.save(folder / name, "JPEG", comment=b"a secret", exif=b"Exif\0\0a secret")
+    return folder
+
+
+def show(data, pictures, **options):
+    return summarize_training(heads(), data.X, data.Y, data.N, groups=data.groups, pictures=pictures, **options)
+
+
+def test_pictures_are_small_and_bare(data, pictures):
+    import base64
+
+    from PIL import Image
+
+    got = show(data, pictures)
+    for e in got["examples"]:
+        kind, _, rest = e["picture"].partition(",")
+        raw = base64.b64decode(rest)
+        assert kind == "data:image/jpeg;base64"
+        assert b"secret" not in raw
+        picture = Image.open(io.BytesIO(raw))
+        assert picture.size == (128, 85)
+        assert abs(picture.getpixel((5, 5))[0] - 10 * int(e["image"][:3])) < 8
+    in_memory = {name: (pictures / name).read_bytes() for name in np.unique(data.groups)}
+    assert show(data, in_memory)["examples"] == got["examples"]
+    page = Page(render_training(got))
+    assert (
+        page.tags.count("img") == len([a for a in page.attributes if a[:2] == ("img", "alt")]) == len(got["examples"])
+    )
+
+
+def test_pictures_that_are_none_are_refused(data, pictures, monkeypatch):
+    with pytest.raises(FileError, match="folder"):
+        show(data, pictures / "nowhere")
+    with pytest.raises(FileError, match="no picture of"):
+        show(data, {})
+    for name in ("../pictures/x.png", str(pictures / "000.png")):
+        changed = SimpleNamespace(**{**vars(data), "groups": np.where(data.groups == "000.png", name, data.groups)})
+        with pytest.raises(ParameterError, match="leads out"):
+            show(changed, pictures, examples=20)
+    (pictures / "003.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    with pytest.raises(CorruptFileError, match="003"):
+        show(data, pictures, examples=20)
+    (pictures / "003.png").unlink()
+    with pytest.raises(FileError, match="003"):
+        show(data, pictures, examples=20)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(MissingExtraError, match=r"congruence\[images\]"):
+        show(data, pictures)
+
+
+# ------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"tasks": ["a"] * 39}, ShapeError, "tasks"),
+        ({"groups": ["a"] * 41}, ShapeError, "groups"),
+        ({"texts": (["a"] * 40, ["b"] * 3)}, ShapeError, "wrong captions in words"),
+        ({"texts": (["a"] * 3, ["b"] * 40)}, ShapeError, "captions in words"),
+        ({"texts": ["a"] * 40}, ParameterError, "texts"),
+        ({"negatives": None, "tasks": ["a"] * 40}, ParameterError, "tasks without"),
+        ({"negatives": None, "texts": (["a"], ["b"])}, ParameterError, "texts without"),
+        ({"negatives": None, "groups": ["a"] * 40, "pictures": "."}, ParameterError, "pictures without"),
+        ({"pictures": "."}, ParameterError, "names of images"),
+        ({"items": items_of(make(), ["swap_att"] * 40).take(np.arange(39))}, ShapeError, "39 items"),
+        ({"items": items_of(make(), ["swap_att"] * 40), "tasks": ["a"] * 40}, ParameterError, "tasks beside items"),
+        ({"items": items_of(make(), ["swap_att"] * 40), "groups": ["a"] * 40}, ParameterError, "groups beside items"),
+        ({"options": 1}, ParameterError, "options"),
+        ({"options": 2.5}, ParameterError, "options"),
+        ({"examples": -1}, ParameterError, "examples"),
+        ({"negatives": np.zeros((40, 0, 8))}, InputError, "negatives"),
+        ({"negatives": np.ones((39, 8))}, InputError, "negatives"),
+        ({"captions": np.ones((40, 7))}, InputError, "7"),
+        ({"captions": np.ones((39, 8)), "negatives": None}, InputError, "39"),
+        ({"images": np.full((40, 8), np.nan)}, InputError, "NaN"),
+        ({"captions": []}, InputError, "Y"),
+        ({"captions": 3.0}, InputError, "Y"),
+    ],
+)  # fmt: skip
+def test_bad_input(data, options, error, said):
+    given = {"images": data.X, "captions": data.Y, "negatives": data.N, **options}
+    with pytest.raises(error, match=said):
+        summarize_training(heads(), **given)
+
+
+def test_items_have_one_wrong_caption():
+    data = make(k=2)
+    with pytest.raises(ShapeError, match="wrong captions in words"):
+        summarize_training(heads(), data.X, data.Y, data.N, items=items_of(data, ["swap_att"] * 40))
+
+
+def test_a_map_into_the_targets_space_has_another_page(data):
+    mapping = congruence.OrthogonalMap().fit(data.X, data.Y)
+    with pytest.raises(ParameterError, match="two-sided"):
+        summarize_training(mapping, data.X, data.Y)
+
+
+# ------------------------------------------------------------------ the command line
+
+
+@pytest.fixture
+def files(data, words, tmp_path):
+    mapping = trained(data)
+    mapping.save(tmp_path / "map")
+    congruence.OrthogonalMap().fit(data.X, data.Y).save(tmp_path / "one-sided")
+    np.savez(tmp_path / "d.npz", v=data.X, t=data.Y, n=data.N)
+    rows = zip(data.groups, *words, ["a", "b"] * 20, strict=True)
+    with open(tmp_path / "pairs.csv", "w", encoding="utf-8") as file:
+        print("image,caption,wrong,task", file=file)
+        for row in rows:
+            print(",".join('"' + cell.replace('"', '""') + '"' for cell in row), file=file)
+    return tmp_path
+
+
+REPORT = ["report", "map", "--pairs", "d.npz:v,d.npz:t", "--negatives", "d.npz:n", "--groups", "pairs.csv:image"]
+
+
+def test_report_from_files(here, files, data, pictures):
+    words = ["--texts", "pairs.csv:caption,pairs.csv:wrong", "--tasks", "pairs.csv:task", "--pictures", str(pictures)]
+    done = here(*REPORT, *words, "--note", "A note.", "-o", "jam.html", "--json")
+    assert done.code == 0, done.err
+    got = json.loads(done.out)
+    test = split_by_group(data.groups, seed=5)[2]
+    expected = summarize_training(
+        heads(),
+        data.X[test],
+        data.Y[test],
+        data.N[test],
+        groups=data.groups[test],
+        tasks=np.array(["a", "b"] * 20)[test],
+    )
+    assert got["by_task"] == json.loads(json.dumps(expected["by_task"]))
+    page = (files / "jam.html").read_text(encoding="utf-8")
+    assert "A note." in page
+    assert "vision + language" in page
+    assert page.count("data:image/jpeg") == len(got["examples"]) > 0
+    again = here(*REPORT, "--all", "-o", "all.html")
+    assert again.code == 0, again.err
+    assert "On 40 captions of 20 images given" in again.out
+    plain = here("report", "map", "--pairs", "d.npz:v,d.npz:t", "--all", "-o", "pairs.html")
+    assert plain.code == 0, plain.err
+    assert "among them" in (files / "pairs.html").read_text(encoding="utf-8")
+
+
+def test_report_with_sugarcrepes_files(here, files, data):
+    folder = files / "sugarcrepe"
+    folder.mkdir()
+    items = items_of(data, ["swap_att"] * 20 + ["replace_obj"] * 20)
+    for category in ("swap_att", "replace_obj"):
+        part = items.take(items.categories == category)
+        entries = {
+            name.split("/")[1]: {"filename": file, "caption": right, "negative_caption": wrong}
+            for name, file, right, wrong in zip(
+                part.ids, part.filenames, part.captions, part.negative_captions, strict=True
+            )
+        }
+        (folder / f"{category}.json").write_text(json.dumps(entries))
+    arguments = [
+        "report",
+        "map",
+        "--pairs",
+        "d.npz:v,d.npz:t",
+        "--negatives",
+        "d.npz:n",
+        "--sugarcrepe",
+        "sugarcrepe",
+        "--all",
+    ]
+    done = here(*arguments, "--categories", "swap_att,replace_obj", "-o", "s.html", "--json")
+    assert done.code == 0, done.err
+    lines = sugarcrepe_recall(items, data.X, data.Y, data.N)
+    got = json.loads(done.out)["by_task"]["rows"]
+    assert [row["binary"] for row in got][:-1] == pytest.approx([line.binary for line in lines])
+    # Rows with SugarCrepe's ids are found by these, whatever their order and number.
+    some = np.random.default_rng(0).permutation(40)[:30]
+    for name, rows in (("v", data.X), ("t", data.Y), ("n", data.N)):
+        np.savez(files / f"{name}.npz", v=rows[some], ids=items.ids[some])
+    arguments[3], arguments[5] = "v.npz:v,t.npz:v", "n.npz:v"
+    by_id = here(*arguments, "--categories", "swap_att,replace_obj", "-o", "i.html", "--json")
+    assert by_id.code == 0, by_id.err
+    right = sugarcrepe_recall(items.take(some), data.X[some], data.Y[some], data.N[some])
+    got = json.loads(by_id.out)["by_task"]["rows"]
+    assert [row["binary"] for row in got][:-1] == pytest.approx([line.binary for line in right])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "map"], "no --pairs"),
+        (["report", "map", "sample"], "two-sided map"),
+        (["report", "map", "sample", "--pairs", "d.npz:v,d.npz:t"], "a bundle"),
+        (["report", "map", "--pairs", "d.npz:v"], "--pairs"),
+        (["report", "one-sided"], "no DATA"),
+        (["report", "one-sided", "--pairs", "d.npz:v,d.npz:t"], "Got --pairs for a map into"),
+        (["report", "one-sided", "sample", "--note", "x"], "Got --note for a map into"),
+        ([*REPORT, "--sugarcrepe", "s"], "--groups beside --sugarcrepe"),
+        ([*REPORT, "--categories", "swap_att"], "--categories without"),
+        ([*REPORT, "--texts", "pairs.csv:caption"], "--texts"),
+        ([*REPORT, "--pictures", "nowhere"], "nowhere"),
+        ([*REPORT[:6], "--pictures", "."], "--pictures without --groups"),
+        ([*REPORT[:4], "--tasks", "pairs.csv:task"], "--tasks without --negatives"),
+        ([*REPORT[:4], "--sugarcrepe", "s"], "--sugarcrepe without --negatives"),
+        (REPORT[:6], "divide otherwise"),
+        ([*REPORT[:2], "--pairs", "d.npz:v,d.npz:t", "--negatives", "nowhere.npy"], "nowhere.npy"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(here, files, arguments, said):
+    done = here(*arguments, "-o", "x.html")
+    assert done.code == 2, done.out
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not (files / "x.html").exists()
+
+
+def test_train_jam_writes_a_report(here, files, data):
+    pytest.importorskip("torch", reason="training needs torch")
+    arguments = [
+        "train",
+        "jam",
+        *REPORT[2:],
+        "-o",
+        "new",
+        "--set",
+        "epochs=3",
+        "--set",
+        "hidden=[8]",
+        "--set",
+        "latent=4",
+        "-q",
+    ]
+    done = here(*arguments, "--seed", "7", "--report", "jam.html", "--json")
+    assert done.code == 0, done.err
+    scores = json.loads(done.out)["scores"]
+    page = (files / "jam.html").read_text(encoding="utf-8")
+    assert f"in {scores['test_binary_recall']:.1%} of cases" in page
+    assert f"On {scores['test_pairs']} captions" in page
+    assert "held out from training" in page
+    # The same page from the saved map; it finds the same rows.
+    again = here("report", "new", *REPORT[2:], "-o", "again.html")
+    assert again.code == 0, again.err
+    assert (files / "again.html").read_text(encoding="utf-8") == page
+    refused = here(*arguments, "--force", "--report", "jam.html", "--set", "alpha=7")
+    assert refused.code == 2
+    assert (files / "jam.html").read_text(encoding="utf-8") == page
+    taken = here(*arguments[:-3], "--report", "jam.html", "-o", "other")
+    assert taken.code == 2
+    assert "jam.html" in taken.err
+    assert not (files / "other").exists()
+    foreign = here("train", "sail", *REPORT[2:4], "-o", "other", "--report", "x.html")
+    assert foreign.code == 2
+    assert "--report" in foreign.err
