@@ -137,6 +137,23 @@ def test_jam_from_files(cli, captions):
     assert json.loads(plain.out)["training"]["loss"] == "con"
 
 
+def test_jam_counts_an_image_of_two_captions_once(cli, captions):
+    rows = np.load(captions / "v.npy")
+    np.save(captions / "v.npy", np.repeat(rows[::2], 2, axis=0))
+    done = cli(*jam(captions, "--report", str(captions / "page.html")))
+    assert done.code == 0, done.err
+    scores = json.loads(cli("inspect", str(captions / "map"), "--json").out)["scores"]
+    files = [f"{captions / 'v.npy'},{captions / 't.npy'}", "--groups", str(captions / "groups.txt")]
+    page = json.loads(
+        cli("report", str(captions / "map"), "--pairs", *files, "-o", str(captions / "r.html"), "--json").out
+    )
+    assert page["between"]["source"] == 9 and page["between"]["target"] == 18
+    for row in page["between"]["rows"]:
+        for way in ("source_to_target", "target_to_source"):
+            assert scores[f"test_{way}@{row['k']}"] == row[way]
+    assert "test_target_to_source@10" not in scores  # nine images
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

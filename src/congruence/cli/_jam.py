@@ -74,11 +74,13 @@ def _measure(mapping: Any, test: Any) -> dict[str, Any]:
     import numpy as np
 
     from congruence.embeddings import normalize_rows
-    from congruence.train.retrieval import recalls
+    from congruence.train.retrieval import once, recalls
 
     v, t = mapping.transform(test.source), mapping.transform_target(test.target)
     scores: dict[str, Any] = {"test_pairs": len(test)}
-    scores |= {f"test_{name}": score for name, score in recalls(v, t, test.groups, test.groups).items()}
+    images, texts = (once(rows, test.groups) for rows in (test.source, test.target))
+    found = recalls(v[images], t[texts], test.groups[images], test.groups[texts])
+    scores |= {f"test_{name}": score for name, score in found.items()}
     if test.negatives is not None:
         n, k, width = test.negatives.shape
         others = normalize_rows(mapping.transform_target(test.negatives.reshape(n * k, width))).reshape(n, k, -1)

@@ -15,7 +15,7 @@ from congruence.train.captions import Captions
 from congruence.train.retrieval import recalls
 
 #: Errors of reconstruction this close to each other, as a share, are one: other rows differ by more, other machines by less.
-_SAME = 1e-5
+_SAME = 1e-4
 
 
 def remembers(mapping: TwoSidedMap) -> bool:

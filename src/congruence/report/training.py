@@ -19,7 +19,7 @@ from congruence.report import history, questions
 from congruence.report.held import remembers, unseen_rows
 from congruence.report.questions import Questions
 from congruence.train.captions import Captions, read_captions
-from congruence.train.retrieval import recalls
+from congruence.train.retrieval import once, recalls
 
 
 def summarize_training(
@@ -224,7 +224,7 @@ def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
 
 def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
     """Measure recall of each side among the other, each row of a side once: a vector that is there twice would fill two of k places."""
-    sides = [_once(rows, data.groups) for rows in (data.source, data.target)]
+    sides = [once(rows, data.groups) for rows in (data.source, data.target)]
     mine, theirs = (data.groups[rows] for rows in sides)
     scores = recalls(V[sides[0]], T[sides[1]], mine, theirs)
     rows = []
@@ -236,13 +236,6 @@ def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
                 row[f"{way}_chance"] = _chance(queries, gallery, k)
             rows.append(row)
     return {"rows": rows, "source": len(mine), "target": len(theirs), "groups": len(np.unique(data.groups))}
-
-
-def _once(rows: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return the first of the rows of each group that are equal."""
-    codes = np.unique(groups, return_inverse=True)[1]
-    numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])
 
 
 def _chance(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:

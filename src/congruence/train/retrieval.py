@@ -65,6 +65,16 @@ def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
     return [order[a:b] for a, b in zip(first, past, strict=True)]
 
 
+def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the number of the first of the equal rows of each label.
+
+    An image that is there for each of its captions would be asked so many times, and fill so many of k places.
+    """
+    codes = np.unique(labels, return_inverse=True)[1]
+    numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])
+
+
 def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Any = None, y_labels: Any = None) -> float:
     """Return the mean of the recalls at 1 in both directions, the score methods are chosen by; see :func:`recalls`."""
     return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]
