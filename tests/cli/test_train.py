@@ -147,7 +147,7 @@ def test_jam_counts_an_image_of_two_captions_once(cli, captions):
     page = json.loads(
         cli("report", str(captions / "map"), "--pairs", *files, "-o", str(captions / "r.html"), "--json").out
     )
-    assert page["between"]["source"] == 9 and page["between"]["target"] == 18
+    assert (page["between"]["source"], page["between"]["target"]) == (9, 18)
     for row in page["between"]["rows"]:
         for way in ("source_to_target", "target_to_source"):
             assert scores[f"test_{way}@{row['k']}"] == row[way]

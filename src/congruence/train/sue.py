@@ -215,7 +215,8 @@ class _Carried:
         return self._through(self.rows.batch(step, size, seed))
 
     def held(self) -> ArrayRows:
-        """Return the same with all of them computed."""
+        """Return the same with all of them computed; they are those of an array."""
+        assert isinstance(self.rows, ArrayRows)
         return ArrayRows(np.concatenate([self._through(rows) for _, rows in self.rows.scan()]))
 
     def _through(self, rows: np.ndarray) -> np.ndarray:
