@@ -234,6 +234,7 @@ def test_canonical_correlations_stand_captions_that_repeat(made):
         made, captions=texts, negatives=texts, images={"made-up images": {"late": V}}, encoders=(), unrelated={}
     )
     mapping = fit_joint("cca", data.split("add", 5))
+    assert (mapping.source_space_.model, mapping.target_space_.model) == data.encoders[0]
     assert mapping.transform(V).shape[1] < 30
 
 

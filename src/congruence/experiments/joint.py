@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ class JointParts:
         Their images, captions and wrong captions.
     rows : ndarray of int, shape (n,)
         Their numbers among all.
+    encoders : (str, str)
+        Whose vectors these are.
     """
 
     train: Captions
@@ -68,6 +70,7 @@ class JointParts:
     items: SugarCrepe
     test: tuple[np.ndarray, np.ndarray, np.ndarray]
     rows: np.ndarray
+    encoders: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,7 @@ class JointData:
             self.items.take(test),
             (V[seen[test]], P[test], N[test]),
             test,
+            (image, text),
         )
 
 
@@ -265,6 +269,7 @@ def fit_joint(method: str, parts: JointParts, training: Mapping[str, Any] | None
     Returns
     -------
     TwoSidedMap
+        Its spaces bear the names of the encoders.
 
     Raises
     ------
@@ -277,9 +282,16 @@ def fit_joint(method: str, parts: JointParts, training: Mapping[str, Any] | None
         # Rows repeat, since an image has several captions, and a caption several wrong ones.
         distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
-        return CCAMap(dim=width, regularization=0.1).fit(train.source, train.target)
-    jam = JAM(method, seed=seed, **options)
-    return jam.fit(train.source, train.target, train.negatives, validation=parts.validation, progress=False)
+        mapping: TwoSidedMap = CCAMap(dim=width, regularization=0.1).fit(train.source, train.target)
+    else:
+        jam = JAM(method, seed=seed, **options)
+        mapping = jam.fit(train.source, train.target, train.negatives, validation=parts.validation, progress=False)
+    for side, model in zip(("source", "target"), parts.encoders, strict=True):
+        space = getattr(mapping, f"{side}_space_")
+        setattr(
+            mapping, f"{side}_space_", replace(space, model=model, modality={"source": "image", "target": "text"}[side])
+        )
+    return mapping
 
 
 def measure_joint(

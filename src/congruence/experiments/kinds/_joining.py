@@ -51,9 +51,14 @@ def split(
     return data.split(task, seed, encoders=encoders, layer=layer, most=most)
 
 
-def pair_name(encoders: tuple[str, str]) -> str:
-    """Write a pair of encoders."""
-    return " – ".join(encoders)
+def pair_name(data: JointData, encoders: tuple[str, str]) -> str:
+    """Write a pair of encoders, the image encoder only where there are several: labels of bars are short."""
+    return " – ".join(encoders) if len({image for image, _ in data.encoders}) > 1 else encoders[1]
+
+
+def in_task(task: str, pair: str) -> str:
+    """Write a task, or a part of one, before what was measured on it."""
+    return f"{task}: {pair}"
 
 
 def remember(job: Job, what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
@@ -85,20 +90,15 @@ def note_order(job: Job) -> None:
     """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
     standing: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in job.ledger.rows():
-        if (
-            row["series"] in PAPER_ORDER
-            and row["part"] in TASKS
-            and row["metric"] in ("binary_recall", "five_way_recall")
-        ):
-            standing.setdefault((row["data"], row["pair"], row["part"], row["metric"]), {})[row["series"]] = row["mean"]
+        task = str(row["pair"]).partition(":")[0]
+        if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
+            standing.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
     found = []
-    for (data, pair, part, metric), means in standing.items():
+    for (data, pair, metric), means in standing.items():
         if set(means) == set(PAPER_ORDER):
             order = sorted(means, key=lambda name: -means[name])
             holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
-            found.append(
-                {"data": data, "pair": pair, "task": part, "metric": metric, "order": order, "as_paper": holds}
-            )
+            found.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
     if found:
         job.extra["order"] = found
         words = " > ".join(PAPER_ORDER)

@@ -10,7 +10,7 @@ import numpy as np
 from congruence.errors import InputError
 from congruence.experiments.joint import JOINT_METHODS, LAYERS, JointData, fit_joint, measure_joint
 from congruence.experiments.kinds._base import Job
-from congruence.experiments.kinds._joining import note_order, pair_name, remember, split, tasks, training
+from congruence.experiments.kinds._joining import in_task, note_order, pair_name, remember, split, tasks, training
 from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
 from congruence.train.autoencoder import autoencoder, count
 
@@ -30,7 +30,7 @@ def run_losses(job: Job) -> None:
                     parts = split(job, data, task, seed, encoders)
                     for method in job["methods"]:
                         mapping = fit_joint(method, parts, training(job, data), seed)
-                        line = {"data": data.name, "pair": pair_name(encoders), "series": JOINT_METHODS[method]}
+                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": JOINT_METHODS[method]}
                         found = measure_joint(mapping, parts.items, parts.test, seed)
                         more = remember(job, {**line, "task": task, "seed": seed}, mapping)
                         _note(job, line, found, more, task)
@@ -54,7 +54,7 @@ def run_layers(job: Job) -> None:
                         parts = split(job, data, task, seed, encoders, layer)
                         options = {**training(job, data), "alpha": tuple(job["alpha"])}
                         mapping = fit_joint("spread", parts, options, seed)
-                        line = {"data": data.name, "pair": pair_name(encoders), "series": layer}
+                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
                         more = remember(job, {**line, "task": task, "seed": seed}, mapping)
                         _note(job, line, measure_joint(mapping, parts.items, parts.test, seed), more, task)
                         job.tick()
@@ -63,10 +63,12 @@ def run_layers(job: Job) -> None:
 def _note(
     job: Job, line: dict[str, Any], found: dict[str, dict[str, float]], more: dict[str, float], task: str
 ) -> None:
+    """Note the measures of a task, and of its parts; the task stands before the pair, so that a figure has a group of bars for each."""
     for part, values in found.items():
+        what = {**line, "pair": in_task(part, line["pair"])}
         for metric, value in {**values, **(more if part == task else {})}.items():
             if metric in job.config.metrics:
-                job.ledger.note({**line, "part": part, "metric": metric, "quantity": "after"}, value)
+                job.ledger.note({**what, "metric": metric, "quantity": "after"}, value)
 
 
 def _note_dual(job: Job, data: JointData, task: str, seed: int) -> None:
@@ -76,7 +78,7 @@ def _note_dual(job: Job, data: JointData, task: str, seed: int) -> None:
     rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
     for name, (V, P, N) in data.dual.items():
         found = measure_joint(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
-        _note(job, {"data": data.name, "pair": name, "series": "as it is"}, found, {}, task)
+        _note(job, {"data": data.name, "pair": "dual encoders", "series": name}, found, {}, task)
 
 
 # ------------------------------------------------------------------ statistics
@@ -89,7 +91,7 @@ def run_statistics(job: Job) -> None:
             for task in tasks(job, data):
                 for seed in job.seeds:
                     for case, (V, T) in _cases(job, data, encoders, task, seed).items():
-                        line = {"data": data.name, "pair": pair_name(encoders), "series": task, "part": case}
+                        line = {"data": data.name, "pair": in_task(task, pair_name(data, encoders)), "part": case}
                         for metric, value in _measures(V, T, job.config.metrics).items():
                             job.ledger.note({**line, "metric": metric, "quantity": "after"}, value)
                     job.tick()
