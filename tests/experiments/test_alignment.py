@@ -80,7 +80,7 @@ def identity(d: int) -> HeadsMap:
 def test_every_configuration_is_whole(name):
     config = load_config(name)
     assert config.kind in KINDS
-    assert config.aligns
+    assert config.family == "alignment"
     assert set(config.parameters) == set(PARAMETERS[config.kind])
     assert set(config.metrics) <= set(ALIGNMENT_METRICS)
     assert config.metrics

@@ -242,7 +242,7 @@ def test_the_command_lists_and_speaks_json(here):
         in listed.out
     )
     rows = json.loads(here("reproduce", "--list", "--json").out)
-    assert len(rows) == 58 + 23
+    assert len(rows) == 58 + 17 + 23
     results = json.loads(here("reproduce", "table1", "-o", "t", "--json").out)
     assert results["rows"][0]["quantity"] == "count"
 

@@ -20,7 +20,7 @@ def command(
     modality: Annotated[str | None, typer.Option(help="image or text, where INPUT leaves it open.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of texts, or of paths of images.")] = None,
     id_column: Annotated[str | None, typer.Option(help="Column of ids.")] = None,
-    split: Annotated[str, typer.Option(help="Of a data set.")] = "test",
+    split: Annotated[str, typer.Option(help="Of a data set; of SugarCrepe: captions or negatives.")] = "test",
     root: Annotated[str | None, typer.Option(help="Where a data set lies.")] = None,
     batch_size: Annotated[int, typer.Option(help="Items at a time.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cuda, cuda:1, mps or cpu.")] = "auto",

@@ -12,21 +12,27 @@ if TYPE_CHECKING:
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(help="fig1 … fig56, table1, table2, sotalign-table1 …, or a .yaml of your own.")
+        str | None,
+        typer.Argument(help="fig1 … fig56, table1, table2, jam-table2 …, sotalign-table1 …, or a .yaml of your own."),
     ] = None,
     out: Annotated[str | None, typer.Option("--out", "-o", help="New folder for numbers and figure.")] = None,
     models: Annotated[
         str | None,
         typer.Option(
-            help="sample, lvis, caltech101 (of sotalign-…: synthetic, imagenet1000, caltech101), paper, or names joined by / "
-            "(openai-b32/laion400m-b32)."
+            help="sample, lvis, caltech101 (of jam-… and sotalign-…: synthetic, imagenet1000, caltech101; of jam-… sugarcrepe too), "
+            "paper, or names joined by / (openai-b32/laion400m-b32)."
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Data sets, joined by commas; by default the figure's.")] = None,
     file: Annotated[
-        str | None, typer.Option(help="The .npz of lvis, caltech101 or imagenet1000, or its folder.")
+        str | None,
+        typer.Option(
+            help="The .npz of lvis, caltech101 or imagenet1000, or its folder; of sugarcrepe its folder; of jam-…'s models that of their embeddings."
+        ),
     ] = None,
-    root: Annotated[str | None, typer.Option(help="Folder of the data sets, for models by name.")] = None,
+    root: Annotated[
+        str | None, typer.Option(help="Folder of the data sets, for models by name; for jam-… that of SugarCrepe.")
+    ] = None,
     cache: Annotated[str | None, typer.Option(help="Folder for embeddings; by default ROOT/embeddings.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of draws.")] = None,
     device: Annotated[str, typer.Option(help="Of the encoders.")] = "auto",
@@ -52,14 +58,16 @@ def command(
     from congruence._atomic import atomic_path
     from congruence._extras import require
     from congruence.cli._base import print_json
-    from congruence.experiments import ALIGNMENT_STAND_INS, STAND_INS, run
+    from congruence.experiments import ALIGNMENT_STAND_INS, JOINT_STAND_INS, STAND_INS, run
     from congruence.report import write_files
 
     if png:
         require("resvg_py", extra="png")  # said before the work, not after it
     named = [part.strip() for part in data.split(",")] if data else None
     options: dict[str, Any] = {}
-    if models not in (None, *STAND_INS, *ALIGNMENT_STAND_INS):
+    if models == "sugarcrepe":
+        options = {"log": _say}
+    elif models not in (None, *STAND_INS, *ALIGNMENT_STAND_INS, *JOINT_STAND_INS):
         options = {"device": device, "dtype": dtype, "batch_size": batch_size, "log": _say}
     # The folder first: embedding may take hours, and an output that cannot be written is known now.
     with atomic_path(out, force=force, directory=True) as folder:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from congruence import datasets
 from congruence._check import check_choice
+from congruence.datasets.sugarcrepe import CATEGORIES
 from congruence.embeddings import as_ids
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 from congruence.stores import parse_spec, read_column
@@ -72,7 +73,7 @@ def open_items(
     Parameters
     ----------
     spec : str or path-like
-        A folder of images, searched in depth; a ``.csv``, ``.jsonl`` or ``.parquet`` with a column of texts or of paths
+        A folder of images, searched in depth; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or ``.parquet`` with a column of texts or of paths
         (relative to the table's folder); a ``.txt`` with a text a line; or the name of a data set
         (:data:`congruence.datasets.DATASETS`), its images or its prompts.
     modality : {"image", "text"}, optional
@@ -83,7 +84,7 @@ def open_items(
         By default ``id`` or ``ids``; else images go by their path and texts by their row number. Prompts of a data set
         are named ``class:template``, by number.
     split : str, default="test"
-        Of a data set.
+        Of a data set; of SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
     root : path-like, optional
         Where a data set lies.
 
@@ -104,6 +105,8 @@ def open_items(
         check_choice(modality, ("image", "text"), "modality")
     path = Path(spec).expanduser()
     if path.is_dir():
+        if any((path / f"{category}.json").is_file() for category in CATEGORIES):
+            return _sugarcrepe(path, modality, column or id_column, split)
         return _folder(path, modality, column or id_column)
     if path.is_file():
         return _table(path, modality, column, id_column)
@@ -112,6 +115,19 @@ def open_items(
             f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set; do check the path."
         )
     return _dataset(str(spec), modality, split, root)
+
+
+def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str) -> Items:
+    """Return one of the two captions of every item, under the item's id."""
+    if modality == "image" or column:
+        raise ParameterError(
+            f"Got images, or columns, of {path}, which holds SugarCrepe's captions; expected texts; do leave them out, and embed COCO's "
+            "val2017 for the images."
+        )
+    check_choice(split, ("captions", "negatives"), "split")
+    found = datasets.load_sugarcrepe(path)
+    texts = (found.captions if split == "captions" else found.negative_captions).tolist()
+    return Items(f"{path}:{split}", "text", as_ids(found.ids, len(texts)), texts.__getitem__, texts.__getitem__)
 
 
 def _folder(path: Path, modality: str | None, column: str | None) -> Items:

@@ -1,4 +1,4 @@
-"""Every table and figure of the Canonical paper and of SOTAlign, as a configuration that runs."""
+"""Every table and figure of the Canonical paper, of JAM and of SOTAlign, as a configuration that runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from congruence.experiments.alignment import ALIGNMENT_METRICS, Held, Parts, Uni
 from congruence.experiments.config import (
     ALIGNMENT_STAND_INS,
     CONFIGS,
+    JOINT_STAND_INS,
     PARAMETERS,
     STAND_INS,
     Config,
@@ -17,17 +18,23 @@ from congruence.experiments.contenders import CONTENDERS, Contender, fit_contend
 from congruence.experiments.data import Collection, Model
 from congruence.experiments.encoding import MODELS, open_models, resolve_models
 from congruence.experiments.heads import Heads, contrastive_heads
+from congruence.experiments.joint import JOINT_METRICS, JointData, JointParts, fit_joint, measure_joint
+from congruence.experiments.joint_data import open_joint
+from congruence.experiments.joint_files import open_features
 from congruence.experiments.kinds import KINDS
 from congruence.experiments.measure import METHODS, METRICS
 from congruence.experiments.run import Outcome, listing, run
 from congruence.experiments.stand_ins import VARIANTS, open_stand_in
 from congruence.experiments.unimodal import open_unimodal
+from congruence.experiments.word_images import word_images
 
 __all__ = [
     "ALIGNMENT_METRICS",
     "ALIGNMENT_STAND_INS",
     "CONFIGS",
     "CONTENDERS",
+    "JOINT_METRICS",
+    "JOINT_STAND_INS",
     "KINDS",
     "METHODS",
     "METRICS",
@@ -40,6 +47,8 @@ __all__ = [
     "Contender",
     "Heads",
     "Held",
+    "JointData",
+    "JointParts",
     "Model",
     "Outcome",
     "Parts",
@@ -47,13 +56,18 @@ __all__ = [
     "config_names",
     "contrastive_heads",
     "fit_contender",
+    "fit_joint",
     "listing",
     "load_config",
     "measure_heads",
+    "measure_joint",
+    "open_features",
+    "open_joint",
     "open_models",
     "open_stand_in",
     "open_unimodal",
     "parse_config",
     "resolve_models",
     "run",
+    "word_images",
 ]

@@ -12,18 +12,24 @@ from typing import Any
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.experiments.alignment import ALIGNMENT_METRICS
 from congruence.experiments.contenders import CONTENDERS
+from congruence.experiments.joint import JOINT_METHODS, JOINT_METRICS, TASKS
+from congruence.experiments.joint_data import JOINT
 from congruence.experiments.measure import METHODS, METRICS
 from congruence.experiments.unimodal import UNIMODAL
 
 #: Where the files lie.
 CONFIGS = Path(__file__).parent / "configs"
 
-#: What an experiment can be run on without the paper's models: dual encoders, then unimodal ones for semi-supervised alignment.
+#: What an experiment can be run on without the paper's models: dual encoders, then unimodal ones for semi-supervised alignment and for JAM.
 STAND_INS = ("sample", "lvis", "caltech101")
 ALIGNMENT_STAND_INS = UNIMODAL
+JOINT_STAND_INS = JOINT
 
 #: Sizes of the semi-supervised kinds; 0 or nothing leaves them to the data.
 _SIZES: dict[str, Any] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True}
+
+#: Of JAM's kinds; 0 or nothing leaves them to the data.
+_PARTS: dict[str, Any] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
 
 #: Parameters of each kind, with the type each must have and what it is when left out.
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -63,17 +69,37 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "align_source_distances": {},
     "align_paired_sources": {"methods": ["sail", "sotalign"], "scatter": False, "pairs": 0, **_SIZES},
     "align_encoders": {"methods": ["sail", "sotalign"], "scatter": False, "pairs": 0, **_SIZES},
+    "joint_losses": {"methods": ["con", "negcon", "spread", "cca"], "baselines": [], **_PARTS},
+    "joint_layers": {"alpha": [0.0, 1.0], **_PARTS},
+    "joint_statistics": {"tasks": list(TASKS), "rows": 1000},
+    "joint_sizes": {"widths": {}},
 }
+
+#: What the kinds are about, by the beginning of their names: dual encoders but for these.
+_FAMILIES = {"align": "alignment", "joint": "joint"}
 
 _CHOICES = {
     "fit": ("image", "text"),
-    "methods": tuple(METHODS),
+    "methods": (),  # those of the family
     "means": ("seen", "all", "evaluated", "fitted"),
     "teachers": ("procrustes", "cca", "contrastive"),
     "divergences": ("none", "cka", "infonce", "klot"),
     "over": ("pairs", "unpaired"),
     "vary": ("both", "images", "texts"),
+    "tasks": TASKS,
 }
+
+#: By family: methods, metrics and stand-ins to choose among.
+_BY_FAMILY: dict[str, tuple[tuple[str, ...], ...]] = {
+    "dual": (tuple(METHODS), tuple(METRICS), STAND_INS),
+    "alignment": (tuple(CONTENDERS), tuple(ALIGNMENT_METRICS), ALIGNMENT_STAND_INS),
+    "joint": (tuple(JOINT_METHODS), tuple(JOINT_METRICS), JOINT_STAND_INS),
+}
+
+
+def family_of(kind: str) -> str:
+    """Return what a kind is about: ``"dual"``, ``"alignment"`` or ``"joint"``."""
+    return _FAMILIES.get(kind.partition("_")[0], "dual")
 
 
 @dataclass(frozen=True)
@@ -83,7 +109,7 @@ class Config:
     Attributes
     ----------
     name : str
-        ``"fig5"``, ``"table1"``; those of other papers than the Canonical one bear its name, ``"sotalign-table4"``.
+        ``"fig5"``, ``"table1"``; those of other papers than the Canonical one bear its name, ``"jam-table2"``.
     title : str
     section : str
         Of the paper.
@@ -94,9 +120,10 @@ class Config:
     data : list of str
         The paper's data sets.
     stand_ins : list of str
-        What it can be run on without the paper's weights, see :data:`STAND_INS` and :data:`ALIGNMENT_STAND_INS`.
+        What it can be run on without the paper's weights, see :data:`STAND_INS`, :data:`ALIGNMENT_STAND_INS` and :data:`JOINT_STAND_INS`.
     variant : str or None
-        What a stand-in must be like, see :func:`congruence.experiments.open_stand_in` and :func:`congruence.experiments.open_unimodal`.
+        What a stand-in must be like, see :func:`congruence.experiments.open_stand_in`, :func:`congruence.experiments.open_unimodal` and
+        :func:`congruence.experiments.open_joint`.
     seeds : int
         Number of draws of anchors or classes.
     metrics : list of str
@@ -122,9 +149,9 @@ class Config:
     paper: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def aligns(self) -> bool:
-        """Whether unimodal encoders are aligned, rather than dual encoders mapped."""
-        return self.kind.startswith("align_")
+    def family(self) -> str:
+        """What it is about: ``"dual"`` encoders, semi-supervised ``"alignment"`` of unimodal ones, or JAM's ``"joint"`` spaces."""
+        return family_of(self.kind)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -178,9 +205,9 @@ def parse_config(text: str, name: str) -> Config:
         _typed(where, key, data.get(key, []), list)
         for value in data.get(key, []):
             _typed(where, key, value, str)
-    aligns = data["kind"].startswith("align_")
-    _chosen(where, "stand_ins", data.get("stand_ins", []), ALIGNMENT_STAND_INS if aligns else STAND_INS)
-    _chosen(where, "metrics", data.get("metrics", []), ALIGNMENT_METRICS if aligns else METRICS)
+    _, metrics, stand_ins = _BY_FAMILY[family_of(data["kind"])]
+    _chosen(where, "stand_ins", data.get("stand_ins", []), stand_ins)
+    _chosen(where, "metrics", data.get("metrics", []), metrics)
     _typed(where, "variant", data.get("variant") or "", str)
     _typed(where, "seeds", data.get("seeds", 3), int)
     if data.get("seeds", 3) < 1:
@@ -198,8 +225,14 @@ def _parameters(where: str, kind: str, given: Mapping[str, Any]) -> dict[str, An
     for key, value in given.items():
         _typed(where, key, value, type(defaults[key]))
         if key in _CHOICES:
-            choices = tuple(CONTENDERS) if key == "methods" and kind.startswith("align_") else _CHOICES[key]
+            choices = _BY_FAMILY[family_of(kind)][0] if key == "methods" else _CHOICES[key]
             _chosen(where, key, value if isinstance(value, list) else [value], choices)
+        elif key == "alpha":
+            if len(value) != 2 or not all(type(end) in (int, float) and 0 <= end <= 1 for end in value):
+                raise ParameterError(f"Got alpha {value} in {where}; expected two numbers from 0 to 1; do correct it.")
+        elif key == "baselines":
+            for name in value:
+                _typed(where, key, name, str)
         elif isinstance(value, list) and key != "classes":
             for n in value:
                 _typed(where, key, n, int)
@@ -250,11 +283,11 @@ def _chosen(where: str, key: str, values: Any, choices: Any) -> None:
 
 @cache
 def config_names(work: str | None = None) -> tuple[str, ...]:
-    """Return the name of every experiment: the Canonical paper's, then SOTAlign's; figures in the paper's order, then tables.
+    """Return the name of every experiment: the Canonical paper's, then JAM's and SOTAlign's; figures in the paper's order, then tables.
 
     Parameters
     ----------
-    work : {"canonical", "sotalign"}, optional
+    work : {"canonical", "jam", "sotalign"}, optional
         Those of one paper; all by default.
 
     Returns

@@ -134,10 +134,10 @@ def open_models(
                 log(f"{short}: {modality}s of {data}")
             if modality == "text":
                 words = [text for _, _, text in prompts]
-                sides[modality] = _embed(encoder, words, words, Path(cache), batch_size)
+                sides[modality] = embed_rows(encoder, words, words, Path(cache), batch_size)
             else:
                 rows = [
-                    _embed(
+                    embed_rows(
                         encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
                     )
                     for part in parts
@@ -179,8 +179,13 @@ class _Images(Sequence[Any]):
         return self._data.image(which)
 
 
-def _embed(encoder: Any, items: Sequence[Any], names: Sequence[str], cache: Path, batch_size: int) -> np.ndarray:
-    """Return vectors of all items, from the cache as far as they are there."""
+def embed_rows(
+    encoder: Any, items: Sequence[Any], names: Sequence[str], cache: Path | None, batch_size: int
+) -> np.ndarray:
+    """Return vectors of all items, from the cache, if there is one, as far as they are there."""
+    if cache is None:
+        rows: np.ndarray = encoder.encode_all(items, batch_size)
+        return rows
     digest = hashlib.sha256(f"{encoder.fingerprint}\0".encode())
     for name in names:
         digest.update(f"{name}\0".encode())

@@ -14,9 +14,20 @@ from congruence._check import check_positive
 from congruence._version import __version__
 from congruence.errors import InputError, ParameterError
 from congruence.experiments.alignment import UnimodalData
-from congruence.experiments.config import ALIGNMENT_STAND_INS, STAND_INS, Config, all_configs, load_config, place
+from congruence.experiments.config import (
+    ALIGNMENT_STAND_INS,
+    JOINT_STAND_INS,
+    STAND_INS,
+    Config,
+    all_configs,
+    load_config,
+    place,
+)
 from congruence.experiments.data import Collection
 from congruence.experiments.encoding import open_models
+from congruence.experiments.joint import JointData, paper_seeds
+from congruence.experiments.joint_data import open_joint
+from congruence.experiments.joint_files import open_features
 from congruence.experiments.kinds import KINDS, QUICK_DRAWS, Job
 from congruence.experiments.stand_ins import open_stand_in
 from congruence.experiments.unimodal import open_unimodal
@@ -27,6 +38,14 @@ FORMAT = 1
 #: Figures and tables without numbers.
 NOTHING_TO_RUN = {
     "fig8": ("a drawing of how the theorems follow from each other", "C"),
+    "jam-fig2": ("a drawing of the method", "3"),
+    "jam-fig3": ("a drawing of the Spread loss", "3.1"),
+    "jam-table1": ("a glossary", "3.1"),
+    "jam-table4": ("properties of the statistical measures, in words", "B.1"),
+    "jam-table5": ("a glossary", "B.2"),
+    "jam-table9": ("notation of two Spread losses", "C.3"),
+    "jam-table10": ("terms of the Spread loss, in words", "C.3"),
+    "jam-table11": ("sizes of the backbones, which are those of jam-table12", "D.1"),
     "sotalign-fig1": ("a drawing of the task", "1"),
     "sotalign-fig2": ("a drawing of the method", "3"),
     "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/bench_klot.py", "5"),
@@ -61,7 +80,7 @@ def run(
     cache: str | Path | None = None,
     seeds: int | None = None,
     quick: bool = False,
-    collections: Sequence[Collection | UnimodalData] | None = None,
+    collections: Sequence[Collection | UnimodalData | JointData] | None = None,
     advance: Callable[[int], None] | None = None,
     log: Callable[[str], None] | None = None,
     **encoder_options: Any,
@@ -74,28 +93,29 @@ def run(
         ``"fig5"``, the path of a configuration of your own, or a configuration.
     models : str, optional
         ``"sample"``, ``"lvis"`` or ``"caltech101"`` (see :func:`open_stand_in`), for semi-supervised alignment ``"synthetic"``, ``"imagenet1000"`` or
-        ``"caltech101"`` (see :func:`open_unimodal`), by default the configuration's first; ``"paper"`` for the models of the
-        configuration; or models by name (see :func:`congruence.experiments.resolve_models`).
+        ``"caltech101"`` (see :func:`open_unimodal`), for JAM these and ``"sugarcrepe"`` (see :func:`open_joint`), by default the configuration's
+        first; ``"paper"`` for the models of the configuration; or models by name (see :func:`congruence.experiments.resolve_models`; for JAM an
+        image and a text encoder by their folders, joined by ``/``, see :func:`open_features`).
     data : sequence of str, optional
         Data sets for models by name; by default the configuration's.
     file : path-like, optional
-        For ``"lvis"``, ``"caltech101"`` and ``"imagenet1000"``.
+        For ``"lvis"``, ``"caltech101"``, ``"imagenet1000"`` and ``"sugarcrepe"``; for JAM's models the folder of their embeddings.
     root : path-like, optional
-        Folder of the data sets, for models by name.
+        Folder of the data sets, for models by name; for JAM the folder of SugarCrepe's JSON files.
     cache : path-like, optional
-        Folder for embeddings, for models by name; ``root/embeddings`` by default.
+        Folder for embeddings, for models by name, ``root/embeddings`` by default; and for ``"sugarcrepe"``, by default none.
     seeds : int, optional
         Number of draws; by default the configuration's.
     quick : bool, default=False
         Fewer draws, anchors and steps: to see that everything works.
-    collections : sequence of Collection or UnimodalData, optional
+    collections : sequence of Collection, UnimodalData or JointData, optional
         Embeddings of your own, in place of ``models``.
     advance : callable, optional
         Called with 1 after each draw.
     log : callable, optional
         Told what is being embedded.
     **encoder_options
-        ``device``, ``dtype``, ``batch_size`` and others of :func:`open_models`.
+        ``device``, ``dtype``, ``batch_size`` and others of :func:`open_models`; for JAM's features the ``device`` to train on.
 
     Returns
     -------
@@ -125,15 +145,17 @@ def run(
     )
     if not opened:
         raise InputError("Got no data; expected one collection at least; do name models and data.")
-    dual, unimodal = _sorted(config, opened)
-    job = Job(config, dual, list(range(draws)), quick, advance=advance, unimodal=unimodal)
+    seen = paper_seeds(draws) if config.family == "joint" else list(range(draws))
+    job = Job(config, [], seen, quick, advance=advance)
+    _hand_over(job, opened)
     function, resampled = KINDS[config.kind]
     function(job)
     pictures = _pictures(job)
+    stand_ins = " and ".join(dict.fromkeys(data.stand_in for data in job.joint if data.stand_in))
     results = {
         "format": FORMAT,
         "experiment": config.name,
-        "title": config.title,
+        "title": f"{config.title} [{stand_ins}]" if stand_ins else config.title,
         "ran_on": models if collections is None else "collections",
         "quick": quick,
         "seeds": job.seeds,
@@ -158,9 +180,9 @@ def _open(
     root: str | Path | None,
     cache: str | Path | None,
     **options: Any,
-) -> list[Collection | UnimodalData]:
-    stand_ins = ALIGNMENT_STAND_INS if config.aligns else STAND_INS
-    if config.aligns and models not in stand_ins:
+) -> list[Any]:
+    stand_ins = {"dual": STAND_INS, "alignment": ALIGNMENT_STAND_INS, "joint": JOINT_STAND_INS}[config.family]
+    if config.family == "alignment" and models not in stand_ins:
         raise ParameterError(
             f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins)}: the paper's encoders and collections are not fetched "
             "from here; do embed them and pass UnimodalData as collections."
@@ -175,9 +197,15 @@ def _open(
                 f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins) or 'none'}, or the paper's "
                 "models; do choose another."
             )
-        opened = open_unimodal if config.aligns else open_stand_in
+        if config.family == "joint":
+            return [open_joint(models, file, config.variant, cache=cache, log=options.get("log"))]
+        opened = open_unimodal if config.family == "alignment" else open_stand_in
         return [opened(models, file, config.variant)]
     named = config.models if models == "paper" else [models]
+    if config.family == "joint":
+        baselines = config.parameters.get("baselines", [])
+        device = options.get("device", "auto")
+        return [open_features(named, file, root, config.variant, baselines=baselines, device=device)]
     sets = list(data or config.data)
     if not named or not sets:
         raise ParameterError(f"Got {config.name} without models or data of its own; expected both; do name them.")
@@ -189,16 +217,19 @@ def _open(
     return [open_models(spec, name, root=root, cache=place, **options) for spec in named for name in sets]
 
 
-def _sorted(config: Config, opened: Sequence[Collection | UnimodalData]) -> tuple[list[Collection], list[UnimodalData]]:
-    """Return the data of dual encoders and those of unimodal ones, and refuse what the kind has no use for."""
-    dual = [data for data in opened if isinstance(data, Collection)]
-    unimodal = [data for data in opened if isinstance(data, UnimodalData)]
-    if len(unimodal if config.aligns else dual) < len(opened):
-        wanted = "UnimodalData" if config.aligns else "Collection"
+def _hand_over(job: Job, opened: Sequence[Any]) -> None:
+    """Give a job its data, and refuse what its kind has no use for."""
+    by_family: dict[str, tuple[type, list[Any]]] = {
+        "dual": (Collection, job.collections),
+        "alignment": (UnimodalData, job.unimodal),
+        "joint": (JointData, job.joint),
+    }
+    wanted, mine = by_family[job.config.family]
+    if not all(isinstance(data, wanted) for data in opened):
         raise InputError(
-            f"Got data of other encoders than {config.name} is about; expected {wanted}; do pass these only."
+            f"Got data of other encoders than {job.config.name} is about; expected {wanted.__name__}; do pass these only."
         )
-    return dual, unimodal
+    mine.extend(opened)
 
 
 def _pictures(job: Job) -> dict[str, bytes]:

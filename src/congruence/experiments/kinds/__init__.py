@@ -11,12 +11,14 @@ from congruence.experiments.kinds import (
     diagrams,
     few_anchors,
     geometry,
+    joining,
     main,
     statistics,
     transfer,
 )
 from congruence.experiments.kinds._aligning import RESAMPLED as SPLITS
 from congruence.experiments.kinds._base import QUICK_DRAWS, Job
+from congruence.experiments.kinds._joining import RESAMPLED as DIVISIONS
 
 __all__ = ["KINDS", "QUICK_DRAWS", "Job"]
 
@@ -41,4 +43,8 @@ KINDS: dict[str, tuple[Callable[[Job], None], str]] = {
     "align_source_distances": (aligning_sources.run_source_distances, "the halves of the sources, and the circles"),
     "align_paired_sources": (aligning_sources.run_paired_sources, SPLITS),
     "align_encoders": (aligning_sources.run_encoders, SPLITS),
+    "joint_losses": (joining.run_losses, DIVISIONS),
+    "joint_layers": (joining.run_layers, DIVISIONS),
+    "joint_statistics": (joining.run_statistics, joining.RESAMPLED_STATISTICS),
+    "joint_sizes": (joining.run_sizes, "nothing: these are counts"),
 }

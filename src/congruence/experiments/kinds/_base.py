@@ -12,6 +12,7 @@ from congruence.errors import InputError
 from congruence.experiments.alignment import UnimodalData
 from congruence.experiments.config import Config
 from congruence.experiments.data import Collection
+from congruence.experiments.joint import JointData
 from congruence.experiments.ledger import Ledger
 from congruence.experiments.measure import Carrier, Means, View, fit_carrier
 
@@ -41,6 +42,8 @@ class Job:
         Called with 1 after each draw.
     unimodal : list of UnimodalData
         For the kinds that align unimodal encoders.
+    joint : list of JointData
+        For JAM's kinds.
     """
 
     config: Config
@@ -52,6 +55,7 @@ class Job:
     notes: list[str] = field(default_factory=list)
     advance: Callable[[int], None] | None = None
     unimodal: list[UnimodalData] = field(default_factory=list)
+    joint: list[JointData] = field(default_factory=list)
 
     def __getitem__(self, parameter: str) -> Any:
         return self.config.parameters[parameter]
