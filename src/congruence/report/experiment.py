@@ -7,13 +7,14 @@ import csv
 import io
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from congruence._atomic import atomic_path
-from congruence.experiments import ALIGNMENT_METRICS, METRICS, Outcome
+from congruence.experiments import ALIGNMENT_METRICS, JOINT_METRICS, METRICS, Outcome
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png
 
@@ -30,7 +31,10 @@ _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#
 _GREYS = {"before": "#d5dae1", "chance": "#d5dae1", "model_a": "#9aa4b1", "model_b": "#66717f", "oracle": "#1b2430"}
 _NAMED = {"source": "#0072b2", "target": "#d55e00", "after": "#0072b2", "faint": "#b9c0ca"}
 
-_MEASURES = {**METRICS, **ALIGNMENT_METRICS}
+#: Width of a letter of a label, on average.
+_LETTER = 5.2
+
+_MEASURES = {**METRICS, **ALIGNMENT_METRICS, **JOINT_METRICS}
 _WORDS = {
     "before": "before",
     "model_a": "model A alone",
@@ -179,9 +183,12 @@ def _bars(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tuple
         if row["sd"]:
             plot.whisker(x, row["mean"] - row["sd"], row["mean"] + row["sd"])
     several = len({data for data, _ in groups}) > 1
+    most = min(130 // len(groups) + 14, int(3 * WIDTH / len(groups) / _LETTER))  # there are three lines of labels
     for k, (data, pair) in enumerate(groups):
         words = ", ".join(filter(None, [data if several or not pair else "", pair]))
-        plot.text(plot.px(k), HEIGHT - 23 + 10 * (k % 3), _short(words, 130 // len(groups) + 14), "middle")
+        words = _short(words, most)
+        half = len(words) * _LETTER / 2  # outer ones must not leave the picture
+        plot.text(max(half, min(plot.px(k), WIDTH - half)), HEIGHT - 23 + 10 * (k % 3), words, "middle")
     return (
         _MEASURES.get(metric, _WORDS.get(metric, metric.replace("_", " "))),
         plot.svg(),
@@ -261,8 +268,11 @@ def _sheet(
 ) -> str:
     """Put panels side by side, three in a row, with letters, and examples below."""
     columns = min(3, max(1, len(panels)))
-    parts = []
-    top = 62
+    width = max(columns * (WIDTH + 16), 560)
+    heading = textwrap.wrap(f"{results['experiment']}: {results['title']}", width // 7)
+    said = 20 + 16 * (len(heading) - 1)
+    parts = [f'<text class="title" x="8" y="{20 + 16 * k}">{escape(line)}</text>' for k, line in enumerate(heading)]
+    top = said + 42
     for first in range(0, len(panels), columns):
         row = panels[first : first + columns]
         tall = max(len(legend) for _, _, legend in row)
@@ -279,9 +289,7 @@ def _sheet(
     for example in examples:
         drawn, top = _example(example, pictures, top)
         parts += drawn
-    width = max(columns * (WIDTH + 16), 560)
     quick = " (quick run)" if results["quick"] else ""
-    heading = f"{results['experiment']}: {results['title']}"
     below = f"Run on {results['ran_on']}{quick}; {len(results['seeds'])} draws. Resampled: {results['resampled']}."
     classes = {**{f"c{k}": c for k, c in enumerate(_COLOURS)}, **{f"g-{name}": c for name, c in _GREYS.items()}}
     colours = "".join(f".{k}{{fill:{c}}}.line.{k},.dot.{k}{{fill:none;stroke:{c}}}" for k, c in classes.items())
@@ -290,9 +298,9 @@ def _sheet(
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}" role="img" '
-        f'aria-label="{escape(heading)}"><style>{_STYLE}{colours}{named}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/><text class="title" x="8" y="20">{escape(heading)}</text>'
-        f'<text class="tick" x="8" y="38">{escape(_short(below, width // 5))}</text>{"".join(parts)}</svg>\n'
+        f'aria-label="{escape(" ".join(heading))}"><style>{_STYLE}{colours}{named}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>'
+        f'<text class="tick" x="8" y="{said + 18}">{escape(_short(below, width // 5))}</text>{"".join(parts)}</svg>\n'
     )
 
 
