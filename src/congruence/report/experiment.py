@@ -271,7 +271,8 @@ def _sheet(
     width = max(columns * (WIDTH + 16), 560)
     heading = textwrap.wrap(f"{results['experiment']}: {results['title']}", width // 7)
     said = 20 + 16 * (len(heading) - 1)
-    parts = [f'<text class="title" x="8" y="{20 + 16 * k}">{escape(line)}</text>' for k, line in enumerate(heading)]
+    titles = [f'<text class="title" x="8" y="{20 + 16 * k}">{escape(line)}</text>' for k, line in enumerate(heading)]
+    parts = []
     top = said + 42
     for first in range(0, len(panels), columns):
         row = panels[first : first + columns]
@@ -299,7 +300,7 @@ def _sheet(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top}" width="{width}" height="{top}" role="img" '
         f'aria-label="{escape(" ".join(heading))}"><style>{_STYLE}{colours}{named}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(titles)}'
         f'<text class="tick" x="8" y="{said + 18}">{escape(_short(below, width // 5))}</text>{"".join(parts)}</svg>\n'
     )
 
