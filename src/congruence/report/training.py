@@ -19,7 +19,7 @@ from congruence.report import history, questions
 from congruence.report.held import remembers, unseen_rows
 from congruence.report.questions import Questions
 from congruence.train.captions import Captions, read_captions
-from congruence.train.retrieval import once, recalls
+from congruence.train.retrieval import chance_recall, once, recalls
 
 
 def summarize_training(
@@ -233,19 +233,9 @@ def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
             row: dict[str, Any] = {"k": k}
             for way, (queries, gallery) in (("source_to_target", (mine, theirs)), ("target_to_source", (theirs, mine))):
                 row[way] = scores[f"{way}@{k}"]
-                row[f"{way}_chance"] = _chance(queries, gallery, k)
+                row[f"{way}_chance"] = chance_recall(queries, gallery, k)
             rows.append(row)
     return {"rows": rows, "source": len(mine), "target": len(theirs), "groups": len(np.unique(data.groups))}
-
-
-def _chance(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:
-    """Return how often k rows drawn at random hold one of a query's own."""
-    labels, counts = np.unique(gallery, return_counts=True)
-    own = counts[np.searchsorted(labels, queries)].astype(float)
-    missed = np.ones(len(own))
-    for drawn in range(k):
-        missed *= np.maximum(len(gallery) - own - drawn, 0) / (len(gallery) - drawn)
-    return float(np.mean(1 - missed))
 
 
 def _where(held: bool, known: bool) -> str:

@@ -65,6 +65,16 @@ def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
     return [order[a:b] for a, b in zip(first, past, strict=True)]
 
 
+def chance_recall(mine: np.ndarray, theirs: np.ndarray, k: int) -> float:
+    """Return the mean chance that one of k rows drawn without replacement has a row's label."""
+    labels, counts = np.unique(theirs, return_counts=True)
+    own = counts[np.searchsorted(labels, mine)].astype(float)
+    missed = np.ones(len(mine))
+    for drawn in range(min(k, len(theirs))):
+        missed *= np.maximum(len(theirs) - own - drawn, 0) / (len(theirs) - drawn)
+    return float(np.mean(1 - missed))
+
+
 def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the number of the first of the equal rows of each label.
 

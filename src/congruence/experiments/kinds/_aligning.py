@@ -10,6 +10,7 @@ import numpy as np
 from congruence.experiments.alignment import Parts, UnimodalData, measure_heads
 from congruence.experiments.contenders import CONTENDERS, choose, combinations, fit_contender
 from congruence.experiments.kinds._base import Job
+from congruence.train.retrieval import chance_recall
 
 RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is measured on"
 
@@ -109,20 +110,10 @@ def chance(job: Job, data: UnimodalData, parts: Parts, what: Mapping[str, Any]) 
             ("i2t", held.image_labels, held.text_labels),
             ("t2i", held.text_labels, held.image_labels),
         ):
-            values[f"{way}_r{k}"] = _any_drawn(mine, theirs, k)
+            values[f"{way}_r{k}"] = chance_recall(mine, theirs, k)
         values[f"mean_r{k}"] = (values[f"i2t_r{k}"] + values[f"t2i_r{k}"]) / 2
     if data.classes:
         values["zero_shot"] = 1 / len(np.unique(held.text_labels))
     for metric in job.config.metrics:
         if metric in values:
             job.ledger.note({"data": data.name, **what, "metric": metric, "quantity": "chance"}, values[metric])
-
-
-def _any_drawn(mine: np.ndarray, theirs: np.ndarray, k: int) -> float:
-    """Return the mean chance that one of k rows drawn without replacement has a row's label."""
-    labels, counts = np.unique(theirs, return_counts=True)
-    good = counts[np.searchsorted(labels, mine)].astype(float)
-    missed = np.ones(len(mine))
-    for i in range(min(k, len(theirs))):
-        missed *= np.maximum(len(theirs) - good - i, 0) / (len(theirs) - i)
-    return float(np.mean(1 - missed))
