@@ -33,11 +33,11 @@ from congruence.experiments import (
 )
 from congruence.experiments.alignment import encoder_agreement
 from congruence.experiments.contenders import choose, combinations, settle
-from congruence.experiments.kinds._aligning import _any_drawn
 from congruence.maps import HeadsMap
 from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
 from congruence.train import METHODS, make_method
+from congruence.train.retrieval import chance_recall
 
 pytest.importorskip("torch")
 
@@ -207,7 +207,7 @@ def test_chance_is_hypergeometric():
     mine, theirs = np.array([0, 0, 1, 2]), np.array([0, 0, 0, 1, 2, 2])
     for k in (1, 2, 4):
         wanted = np.mean([1 - hypergeom(6, good, k).pmf(0) for good in (3, 3, 1, 2)])
-        assert _any_drawn(mine, theirs, k) == pytest.approx(wanted)
+        assert chance_recall(mine, theirs, k) == pytest.approx(wanted)
 
 
 def test_parameters_are_chosen_on_splits_of_their_own():
