@@ -50,10 +50,33 @@ def parts_of_a_step(jam, X, Y, N, steps):
     return 1e3 * np.median(times[steps // 5 :], axis=0)
 
 
+def product_rates(rows, repeat=200):
+    """GFLOP/s of batches of some rows times a weight of 512 × 512 that is not in the cache, and of two square matrices."""
+    import torch
+
+    weights = [torch.randn(512, 512) for _ in range(64)]
+    rates = []
+    for n in rows:
+        x, times = torch.randn(n, 512), []
+        for k in range(repeat):
+            start = time.perf_counter()
+            x @ weights[k % len(weights)]
+            times.append(time.perf_counter() - start)
+        rates.append(2e-9 * n * 512**2 / np.median(times))
+    square, times = torch.randn(1024, 1024), []
+    for _ in range(20):
+        start = time.perf_counter()
+        square @ square
+        times.append(time.perf_counter() - start)
+    return [*rates, 2e-9 * 1024**3 / np.median(times)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--widths", type=int, nargs=2, default=[768, 2304])
+    parser.add_argument("--hidden", type=int, nargs="+", default=[512, 512, 512])
+    parser.add_argument("--latent", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--threads", type=int, nargs="+", default=[os.cpu_count() or 1])
     parser.add_argument("--precision", nargs="+", default=["float32"])
@@ -68,7 +91,10 @@ def main() -> None:
     X, Y, N = made(given.items, given.widths)
     train = split_by_group(np.arange(given.items))[0]
     rng = np.random.default_rng(0)
-    costs = [count(one) + count(two) for one, two in (autoencoder(width, rng) for width in given.widths)]
+    costs = [
+        count(one) + count(two)
+        for one, two in (autoencoder(width, rng, given.hidden, given.latent) for width in given.widths)
+    ]
     # Twice as many operations back as forward; as many wrong captions as captions.
     flops = 3 * 32 * (costs[0].flops + 2 * costs[1].flops)
     print(
@@ -76,8 +102,11 @@ def main() -> None:
     )
     for threads in given.threads:
         torch.set_num_threads(threads)
+        rates = ", ".join(f"{rate:.0f}" for rate in product_rates((32, 64)))
+        print(f"{threads} threads: GFLOP/s of products with 32 and 64 rows, and of 1,024 × 1,024: {rates}")
         for precision in given.precision:
-            jam = JAM(epochs=given.epochs, patience=None, device=given.device, precision=precision)
+            shape = {"hidden": given.hidden, "latent": given.latent}
+            jam = JAM(epochs=given.epochs, patience=None, device=given.device, precision=precision, **shape)
             parts = parts_of_a_step(jam, X[train], Y[train], N[train], 30)
             named = ", ".join(
                 f"{name} {ms:.0f}" for name, ms in zip(("forward", "back", "norm", "AdamW"), parts, strict=True)
