@@ -10,7 +10,7 @@ import scipy.linalg
 from sklearn.linear_model import Ridge
 
 from congruence import LinearMap, OrthogonalMap
-from congruence.pairing import check_pairing
+from congruence.compare.pairing import check_pairing
 
 
 def textbook(X, Y):

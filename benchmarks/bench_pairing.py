@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from congruence.pairing import check_pairing
+from congruence.compare.pairing import check_pairing
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from congruence import Embeddings
-from congruence.certify import ACTIONS, Thresholds, certify
-from congruence.certify.tables import make_tables
-from congruence.certify.trial import cosines, fit_map, score, tasks_of
-from congruence.certify.verdict import decide, with_known
 from congruence.synthetic import upgrade_problem
+from congruence.upgrade.certify import ACTIONS, Thresholds, certify
+from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
+from congruence.upgrade.certify.verdict import decide, with_known
 
 POPULATION = 6000
 POOL = 2000

@@ -22,7 +22,7 @@ import numpy as np
 from congruence import CCAMap
 from congruence.datasets import SugarCrepe
 from congruence.encoders import load_encoder
-from congruence.evaluate.compositional import sugarcrepe_recall
+from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.negatives import generate
 from congruence.train import JAM, split_by_group
 

@@ -9,8 +9,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 JOBS = [
     ["bench_fit.py"],
-    ["bench_carry.py"],
-    ["bench_carry.py", "--suffix", ".parquet"],
+    ["bench_transform.py"],
+    ["bench_transform.py", "--suffix", ".parquet"],
     ["bench_few_anchors.py"],
     ["bench_pairing.py"],
     ["bench_similarity.py", "--rows", "10000"],

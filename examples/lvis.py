@@ -11,7 +11,7 @@ import numpy as np
 
 import congruence
 from congruence.embeddings import Embeddings, Space
-from congruence.evaluate import evaluate
+from congruence.evaluation import evaluate
 from congruence.splits import Split
 
 TARGETS = {"EVA-02 CLIP B/16": "text_eva02_b16", "OpenAI CLIP ViT-B/16": "text_openai_vitb16"}

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from congruence._version import __version__
 
 if TYPE_CHECKING:
+    from congruence.compare.layers import compare_layers as compare_layers
+    from congruence.compare.pairing import check_pairing as check_pairing
+    from congruence.compare.spaces import compare_spaces as compare_spaces
     from congruence.embeddings import Embeddings as Embeddings
     from congruence.embeddings import Pairs as Pairs
     from congruence.embeddings import Space as Space
-    from congruence.fitting import fit as fit
+    from congruence.evaluation import evaluate as evaluate
     from congruence.maps import MAPS as MAPS
     from congruence.maps import CCAMap as CCAMap
     from congruence.maps import HeadsMap as HeadsMap
@@ -25,51 +28,59 @@ if TYPE_CHECKING:
     from congruence.maps import from_pretrained as from_pretrained
     from congruence.maps import load as load
     from congruence.stores import read_embeddings as read_embeddings
+    from congruence.upgrade.certify import certify as certify
+    from congruence.upgrade.fit import fit as fit
+    from congruence.upgrade.transform import transform_file as transform_file
 
+    similarity = compare_spaces
+
+#: Public name: (module, name there).
 _HOME = {
-    "Embeddings": "congruence.embeddings",
-    "Pairs": "congruence.embeddings",
-    "Space": "congruence.embeddings",
-    "fit": "congruence.fitting",
-    "read_embeddings": "congruence.stores",
-    "MAPS": "congruence.maps",
-    "CCAMap": "congruence.maps",
-    "HeadsMap": "congruence.maps",
-    "LinearMap": "congruence.maps",
-    "MLPMap": "congruence.maps",
-    "OrthogonalMap": "congruence.maps",
-    "ProcrustesHeads": "congruence.maps",
-    "from_pretrained": "congruence.maps",
-    "load": "congruence.maps",
+    "Embeddings": ("congruence.embeddings", "Embeddings"),
+    "Pairs": ("congruence.embeddings", "Pairs"),
+    "Space": ("congruence.embeddings", "Space"),
+    "read_embeddings": ("congruence.stores", "read_embeddings"),
+    "MAPS": ("congruence.maps", "MAPS"),
+    "CCAMap": ("congruence.maps", "CCAMap"),
+    "HeadsMap": ("congruence.maps", "HeadsMap"),
+    "LinearMap": ("congruence.maps", "LinearMap"),
+    "MLPMap": ("congruence.maps", "MLPMap"),
+    "OrthogonalMap": ("congruence.maps", "OrthogonalMap"),
+    "ProcrustesHeads": ("congruence.maps", "ProcrustesHeads"),
+    "from_pretrained": ("congruence.maps", "from_pretrained"),
+    "load": ("congruence.maps", "load"),
+    "fit": ("congruence.upgrade.fit", "fit"),
+    "transform_file": ("congruence.upgrade.transform", "transform_file"),
+    "evaluate": ("congruence.evaluation", "evaluate"),
+    "certify": ("congruence.upgrade.certify", "certify"),
+    "check_pairing": ("congruence.compare.pairing", "check_pairing"),
+    "compare_layers": ("congruence.compare.layers", "compare_layers"),
+    "compare_spaces": ("congruence.compare.spaces", "compare_spaces"),
+    "similarity": ("congruence.compare.spaces", "compare_spaces"),
 }
 _MODULES = (
-    "carry",
-    "certify",
+    "compare",
     "datasets",
     "embed",
     "embeddings",
     "encoders",
     "errors",
-    "evaluate",
+    "evaluation",
     "experiments",
-    "fitting",
     "integrations",
-    "layers",
     "linalg",
     "maps",
-    "matching",
     "metrics",
     "moments",
     "negatives",
-    "pairing",
     "recipe",
     "report",
-    "similarity",
     "stores",
     "synthetic",
     "theory",
     "train",
     "transport",
+    "upgrade",
 )
 
 __all__ = ["__version__", *_HOME]
@@ -77,7 +88,8 @@ __all__ = ["__version__", *_HOME]
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        module, attribute = _HOME[name]
+        return getattr(importlib.import_module(module), attribute)
     if name in _MODULES:
         return importlib.import_module(f"congruence.{name}")
     raise AttributeError(f"module 'congruence' has no attribute {name!r}")

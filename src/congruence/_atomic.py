@@ -46,12 +46,12 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
     path = Path(path)
     if os.path.lexists(path) and not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {path}; expected a new one; do pass --force to replace it."
+            f"Got an output path that exists, {path}; expected a new one. Pass --force to replace it."
         )
     if path.is_dir() and not directory:
-        raise OutputExistsError(f"Got a folder at {path}; expected a file path; do choose another name.")
+        raise OutputExistsError(f"Got a folder at {path}; expected a file path. Choose another name.")
     if not path.parent.is_dir():
-        raise FileError(f"Got no folder {path.parent}; expected it to exist; do create it first.")
+        raise FileError(f"Got no folder {path.parent}; expected it to exist. Create it first.")
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         if directory:
@@ -68,8 +68,8 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
         _remove(temporary)
         if isinstance(error, OSError) and not isinstance(error, CongruenceError) and error.errno in _REFUSED:
             raise StorageError(
-                f"Got a refusal from the disk while writing {path} ({error.strerror}); expected room and permission; "
-                "do free space or choose another place. Nothing was left behind."
+                f"Got a refusal from the disk while writing {path} ({error.strerror}); expected room and permission. "
+                "Free space or choose another place. Nothing was left behind."
             ) from error
         raise
     with suppress(OSError):  # the result is in its place; some file systems cannot sync a folder

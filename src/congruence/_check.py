@@ -1,6 +1,6 @@
 """Every message about shape, dtype, finiteness and pairing.
 
-The wording satisfies two readers: a person ("Got …; expected …; do …") and scikit-learn's
+The wording satisfies two readers: a person ("Got …; expected …. Do this.") and scikit-learn's
 ``check_estimator``, which looks for a few fixed phrases in the messages of a well-behaved estimator.
 """
 
@@ -102,13 +102,13 @@ def check_rows(X: np.ndarray, name: str, *, ids: Any = None, allow_zero_rows: bo
     if rows := np.concatenate([*bad, np.empty(0, int)]).astype(int).tolist():
         raise NotFiniteError(
             f"Got NaN or inf in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected finite numbers; do remove or re-encode these items."
+            "expected finite numbers. Remove or re-encode these items."
         )
     if rows := np.concatenate([*zero, np.empty(0, int)]).astype(int).tolist():
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected encodings, and a zero row is what a failed encoding leaves; "
-            "do re-encode or drop these items, or allow zero rows explicitly."
+            "expected encodings, and a zero row is what a failed encoding leaves. "
+            "Re-encode or drop these items, or allow zero rows explicitly."
         )
 
 
@@ -150,35 +150,35 @@ def as_matrix(
     """
     if hasattr(X, "toarray") and hasattr(X, "nnz"):
         raise DtypeError(
-            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are; do {name}.toarray()."
+            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are. Call {name}.toarray()."
         )
     A = to_numpy(X)
     if A.dtype == object:
         if not numeric_objects:
             raise DtypeError(
-                f"Got an object array for {name}; expected float16, float32 or float64; "
-                "do stack the vectors into one numeric array (ragged rows have different widths)."
+                f"Got an object array for {name}; expected float16, float32 or float64. "
+                "Stack the vectors into one numeric array (ragged rows have different widths)."
             )
         try:
             A = A.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DtypeError(
                 f"Got objects that are no numbers in {name}; expected float16, float32 or float64 "
-                "(an entry or argument must be a string or a number that reads as one, here a real number); "
-                "do build one numeric array."
+                "(an entry or argument must be a string or a number that reads as one, here a real number). "
+                "Build one numeric array."
             ) from error
     if A.dtype.kind in "USV":
         raise DtypeError(
-            f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64; "
-            "do pass the vectors, and the ids apart."
+            f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64. "
+            "Pass the vectors, and the ids apart."
         )
     if A.dtype.kind == "c":
         raise DtypeError(
-            f"Got complex numbers for {name}. Complex data not supported; expected real vectors; "
-            "do pass the real part or the modulus."
+            f"Got complex numbers for {name}. Complex data not supported; expected real vectors. "
+            "Pass the real part or the modulus."
         )
     if A.dtype.kind not in "fiub":
-        raise DtypeError(f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64; do convert it.")
+        raise DtypeError(f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64. Convert it.")
     if A.ndim != 2:
         raise ShapeError(
             f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions). "
@@ -188,15 +188,15 @@ def as_matrix(
     if d == 0:
         raise ShapeError(
             f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required.; "
-            "expected vectors with at least one dimension; do check the file or key."
+            "expected vectors with at least one dimension. Check the file or key."
         )
     if n == 0:
         raise ShapeError(
-            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}; do check the file or key."
+            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}. Check the file or key."
         )
     if n < min_rows:
         raise TooFewAnchorsError(
-            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}; do provide more anchors."
+            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}. Provide more anchors."
         )
     if A.dtype.kind != "f":
         A = A.astype(np.float64)
@@ -249,7 +249,7 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
     if n_source != n_target:
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
-            "paired by row; do pair them by id (congruence.Pairs.join)."
+            "paired by row. Pair them by id (congruence.Pairs.join)."
         )
 
 
@@ -272,10 +272,10 @@ def check_width(d: int, expected: int, owner: str, other: int | None = None, rem
     ShapeError
     """
     if d != expected:
-        hint = "do use the model the map was fitted on"
+        hint = "Use the model the map was fitted on"
         if other is not None and d == other:
-            hint = f"do {remedy}: these look like vectors of the map's far side"
-        raise ShapeError(f"X has {d} features, but {owner} is expecting {expected} features as input; {hint}.")
+            hint = f"{remedy[:1].upper()}{remedy[1:]}: these look like vectors of the map's far side"
+        raise ShapeError(f"X has {d} features, but {owner} is expecting {expected} features as input. {hint}.")
 
 
 def check_choice(value: Any, choices: Iterable[str], name: str) -> Any:
@@ -288,7 +288,7 @@ def check_choice(value: Any, choices: Iterable[str], name: str) -> Any:
     choices = list(choices)
     if value not in choices:
         raise ParameterError(
-            f"Got {name}={value!r}; expected one of {', '.join(repr(c) for c in choices)}; do choose one of these."
+            f"Got {name}={value!r}; expected one of {', '.join(repr(c) for c in choices)}. Choose one of these."
         )
     return value
 
@@ -304,5 +304,5 @@ def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool =
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
     if not good or value < 0 or (value == 0 and not zero):
         what = "an integer" if integer else "a number"
-        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0; do correct it.")
+        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Correct it.")
     return value

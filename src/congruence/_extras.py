@@ -34,7 +34,7 @@ def require(module: str, *, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtraError(
-            f"Got no module {module!r}; expected it for this operation; do pip install 'congruence[{extra}]'."
+            f"Got no module {module!r}; expected it for this operation. Pip install 'congruence[{extra}]'."
         ) from error
 
 
@@ -46,5 +46,5 @@ def choose_device(torch: Any, device: str) -> str:
     kind, _, number = device.partition(":")
     if not present.get(kind) or (number and not number.isdecimal()):
         there = ", ".join(repr(name) for name, here in present.items() if here)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}; do choose one of these.")
+        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}. Choose one of these.")
     return device

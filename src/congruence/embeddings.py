@@ -102,35 +102,35 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
         if data.model == other.model:
             raise DirectionError(
                 f"Got vectors of {data.model!r}, which is where this map leads; expected vectors of "
-                f"{expected.model!r}; do use the inverse map."
+                f"{expected.model!r}. Use the inverse map."
             )
         raise SpaceMismatchError(
-            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}; do use a map fitted on this model."
+            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}. Use a map fitted on this model."
         )
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
         raise SpaceMismatchError(
             f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision "
-            f"{expected.revision!r}; do fit a map for this revision."
+            f"{expected.revision!r}. Fit a map for this revision."
         )
     if data.dim and expected.dim and data.dim != expected.dim:
         if data.dim == other.dim:
             raise DirectionError(
-                f"Got {data.dim}-d vectors, the width this map leads to; expected {expected.dim}-d; "
-                "do use the inverse map."
+                f"Got {data.dim}-d vectors, the width this map leads to; expected {expected.dim}-d. "
+                "Use the inverse map."
             )
         raise SpaceMismatchError(
-            f"Got {data.dim}-d vectors; expected {expected.dim}-d; do use a map fitted on this model."
+            f"Got {data.dim}-d vectors; expected {expected.dim}-d. Use a map fitted on this model."
         )
     if None not in (data.normalized, expected.normalized) and data.normalized != expected.normalized:
         got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
         raise SpaceMismatchError(
-            f"Got {got} rows; expected {want} rows, as the map was fitted on; do "
-            + ("normalise them first." if want == "unit" else "pass the vectors before normalisation.")
+            f"Got {got} rows; expected {want} rows, as the map was fitted on. "
+            + ("Normalize them first." if want == "unit" else "Pass the vectors before normalisation.")
         )
     if modality and data.modality and expected.modality and data.modality != expected.modality:
         raise ModalityError(
-            f"Got {data.modality} vectors; expected {expected.modality}; "
-            f"do choose the {data.modality} means of the map (modality=…) or recenter it."
+            f"Got {data.modality} vectors; expected {expected.modality}. "
+            f"Choose the {data.modality} means of the map (modality=…) or recenter it."
         )
 
 
@@ -194,18 +194,18 @@ def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
     """
     array = np.asarray(ids)
     if array.ndim != 1:
-        raise IdError(f"Got {name} with shape {array.shape}; expected one id a row; do pass a flat list.")
+        raise IdError(f"Got {name} with shape {array.shape}; expected one id a row. Pass a flat list.")
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8")
     array = array.astype(str)
     if n is not None and len(array) != n:
-        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row; do check the id column.")
+        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Check the id column.")
     unique, counts = np.unique(array, return_counts=True)
     if len(unique) < len(array):
         repeated = unique[counts > 1]
         raise IdError(
             f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
-            "expected each id once; do drop the repeats or give each row its own id."
+            "expected each id once. Drop the repeats or give each row its own id."
         )
     return array
 
@@ -251,12 +251,12 @@ class Embeddings:
         if ids is None:
             ids = np.arange(len(X)).astype(str)
         elif len(ids) != len(X):
-            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id a row; do check the id column.")
+            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id a row. Check the id column.")
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
                 f"Got {X.shape[1]}-d vectors for a space said to be {space.dim}-d ({space}); "
-                "expected them to agree; do correct one of the two."
+                "expected them to agree. Correct one of the two."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
@@ -301,7 +301,7 @@ class Embeddings:
             if missing:
                 raise IdError(
                     f"Got {len(missing)} ids that are not here ({name_rows(np.arange(len(missing)), missing)}); "
-                    "expected ids of these embeddings; do check the spelling."
+                    "expected ids of these embeddings. Check the spelling."
                 )
             array = np.array([position[name] for name in array.tolist()], dtype=int)
         return self._with(self.vectors[array], self.ids[array])
@@ -403,7 +403,7 @@ class Pairs:
             raise IdError(
                 f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
                 f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
-                "on both sides; do check that both id columns mean the same thing."
+                "on both sides. Check that both id columns mean the same thing."
             )
         order = np.argsort(rows_s, kind="stable")
         rows_s, rows_t = rows_s[order], rows_t[order]

@@ -28,7 +28,7 @@
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
     └── DegenerateWarning                  the anchors leave directions unprobed or constant
 
-Every message follows "Got …; expected …; do …".
+Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
 
 from __future__ import annotations

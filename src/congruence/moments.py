@@ -140,8 +140,8 @@ class CrossMoments:
         """
         if self.cross.shape != other.cross.shape:
             raise ShapeError(
-                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths; "
-                "do merge fits of the same two models."
+                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths. "
+                "Merge fits of the same two models."
             )
         new = self.copy()
         new._merge(other)

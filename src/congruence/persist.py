@@ -99,24 +99,24 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
     folder = Path(path)
     if not folder.is_dir():
-        raise FileError(f"Got no folder at {folder}; expected a saved map there; do check the path.")
+        raise FileError(f"Got no folder at {folder}; expected a saved map there. Check the path.")
     config = _read_config(folder)
     try:
         raw = (folder / WEIGHTS).read_bytes()
     except FileNotFoundError:
         raise CorruptFileError(
-            f"Got no {WEIGHTS} in {folder}; expected the map's arrays; do save or copy the map again."
+            f"Got no {WEIGHTS} in {folder}; expected the map's arrays. Save or copy the map again."
         ) from None
     if hashlib.sha256(raw).hexdigest() != config.get("weights_sha256"):
         raise CorruptFileError(
-            f"Got a {WEIGHTS} in {folder} that is truncated or was edited; expected the bytes it was saved with; "
-            "do copy or fit the map again."
+            f"Got a {WEIGHTS} in {folder} that is truncated or was edited; expected the bytes it was saved with. "
+            "Copy or fit the map again."
         )
     try:
         return safetensors.numpy.load(raw), config
     except Exception as error:  # the reader has its own exception types for each kind of damage
         raise CorruptFileError(
-            f"Got an unreadable {WEIGHTS} in {folder} ({error}); expected safetensors; do fit the map again."
+            f"Got an unreadable {WEIGHTS} in {folder} ({error}); expected safetensors. Fit the map again."
         ) from error
 
 
@@ -124,30 +124,30 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map; do check the path.") from None
+        raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map. Check the path.") from None
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(
-            f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON; do copy or fit the map again."
+            f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON. Copy or fit the map again."
         ) from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that is not of a congruence map; expected format {FORMAT!r}; do check the path."
+            f"Got a {CONFIG} in {folder} that is not of a congruence map; expected format {FORMAT!r}. Check the path."
         )
     version = config.get("format_version")
     if not isinstance(version, int) or version < 1:
         raise CorruptFileError(
-            f"Got format_version {version!r} in {folder}; expected a positive integer; do fit the map again."
+            f"Got format_version {version!r} in {folder}; expected a positive integer. Fit the map again."
         )
     if version > FORMAT_VERSION:
         raise VersionError(
             f"Got a map of format version {version} in {folder}, written by congruence "
-            f"{config.get('congruence_version', '?')}; expected version {FORMAT_VERSION} or older; do upgrade congruence."
+            f"{config.get('congruence_version', '?')}; expected version {FORMAT_VERSION} or older. Upgrade congruence."
         )
     digest = config.pop("config_sha256", None)
     if digest != _digest(config):
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with; "
-            "do change the map through the library and save it again."
+            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with. "
+            "Change the map through the library and save it again."
         )
     return config
 
@@ -199,7 +199,7 @@ def download_folder(repo_id: str, *, revision: str | None = None, token: str | N
     except Exception as error:  # the hub client raises many kinds for offline, missing and forbidden
         raise FileError(
             f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}); "
-            "expected one of the two; do check the name, or copy the folder here by hand."
+            "expected one of the two. Check the name, or copy the folder here by hand."
         ) from error
 
 

@@ -11,7 +11,7 @@ import pytest
 import congruence
 from congruence.datasets import SAMPLE_PATH, SAMPLE_SHA256, load_sample, sample
 from congruence.errors import CorruptFileError, FileError
-from congruence.evaluate import evaluate
+from congruence.evaluation import evaluate
 from congruence.maps import OrthogonalMap
 from congruence.metrics import recall_at_k
 from congruence.report import summarize

@@ -11,7 +11,7 @@ import congruence
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import InputError, OutputExistsError
-from congruence.evaluate import evaluate
+from congruence.evaluation import evaluate
 from congruence.report import figures, render, summarize, write_report
 from congruence.splits import Split
 

@@ -26,7 +26,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.evaluate.compositional import sugarcrepe_recall
+from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.recipe import make_recipe, run_recipe
 from congruence.report import render_training, summarize_training, write_training
 from congruence.report.history import MARKS, thin

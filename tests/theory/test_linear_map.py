@@ -190,7 +190,7 @@ def test_what_is_refused():
     with pytest.raises(NotFiniteError):
         linear_bound(p.F * np.nan, p.G, p.F_target, p.G_target)
     A = anchor_map(p.G, p.G_target).matrix
-    with pytest.raises(ShapeError, match=r"shape \(6, 4\); expected \(4, 6\), acting on rows; do transpose"):
+    with pytest.raises(ShapeError, match=r"shape \(6, 4\); expected \(4, 6\), acting on rows. Transpose"):
         linear_text_error(p.G, p.G_target, A.T)
     with pytest.raises(ParameterError, match="swap the models"):
         linear_text_error(p.G_target, p.G, A.T)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from congruence.certify import Certificate
     from congruence.embeddings import Embeddings
+    from congruence.upgrade.certify import Certificate
 
 
 def command(
@@ -60,14 +60,12 @@ def command(
     """Ask whether vectors can be carried between two models, how far the answer holds, and what to do."""
     from pathlib import Path
 
-    from congruence.certify import Thresholds, certify
     from congruence.cli._base import print_json, progress
     from congruence.errors import OutputExistsError
+    from congruence.upgrade.certify import Thresholds, certify
 
     if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(
-            f"Got a report that exists, {report}; expected a new path; do pass --force to replace it."
-        )
+        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
     given = (
         {"image": source_image, "text": source_text},
@@ -141,7 +139,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     if stored is None or len(stored) != len(column):
         raise InputError(
             f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if "
-            f"there are no images); do check {spec}."
+            f"there are no images). Check {spec}."
         )
     return dict(zip(stored.ids.tolist(), map(str, column.tolist()), strict=True))
 
@@ -154,12 +152,12 @@ def _split(
     from congruence.splits import Split
 
     if queries is not None:
-        raise ParameterError("Got --anchors and held-out queries; expected one of them; do leave one out.")
+        raise ParameterError("Got --anchors and held-out queries; expected one of them. Leave one out.")
     stored = "image" if "image" in sides[0] else next(iter(sides[0]), "image")
     n = len(sides[0].get(stored, ()))
     if not 0 < anchors < n:
         raise ParameterError(
-            f"Got --anchors {anchors} of {n} items; expected fewer, so that some are left to score; do lower it."
+            f"Got --anchors {anchors} of {n} items; expected fewer, so that some are left to score. Lower it."
         )
     rule = Split.choose(sides[0][stored].ids, n - anchors, seed)
 
@@ -178,8 +176,8 @@ def _split(
 
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
-    from congruence.certify import ACTIONS
     from congruence.cli._base import number, print_table
+    from congruence.upgrade.certify import ACTIONS
 
     verdict = certificate.verdict
     print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")

@@ -98,7 +98,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
     source, target = sample.source, sample.target
     n = len(source["image"])
     if not 2 <= classes < n:
-        raise ParameterError(f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}; do choose fewer.")
+        raise ParameterError(f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Choose fewer.")
     mapping: OrthogonalMap = congruence.fit(
         source["image"],
         target["image"],
@@ -112,7 +112,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
 
 def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
     """Measure before, after and oracle on classes the map was fitted on and on the others."""
-    from congruence.evaluate import evaluate
+    from congruence.evaluation import evaluate
     from congruence.splits import Split
 
     split = Split.from_dict(mapping.scores_["holdout"])

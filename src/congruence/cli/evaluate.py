@@ -37,18 +37,16 @@ def command(
     from congruence.cli._base import print_json, read
     from congruence.embeddings import Space
     from congruence.errors import InputError, OutputExistsError, ParameterError
-    from congruence.evaluate import evaluate
+    from congruence.evaluation import evaluate
     from congruence.maps import TwoSidedMap
     from congruence.splits import Split
 
     if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(
-            f"Got a report that exists, {report}; expected a new path; do pass --force to replace it."
-        )
+        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
     mapping = congruence.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space; do use congruence report --pairs."
+            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Use congruence report --pairs."
         )
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -65,7 +63,7 @@ def command(
         rule = mapping.scores_.get("holdout")
         if rule is None:
             raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones; do fit with --holdout."
+                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit with --holdout."
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
@@ -105,7 +103,7 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
         if rows is not None and len(rows) == len(column):
             return dict(zip(rows.ids.tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row; do check {spec}."
+        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Check {spec}."
     )
 
 

@@ -59,7 +59,7 @@ def command(
 
     if Path(out).exists() and not force:  # said before the work, not after it
         raise OutputExistsError(
-            f"Got an output path that exists, {out}; expected a new one; do pass --force to replace it."
+            f"Got an output path that exists, {out}; expected a new one. Pass --force to replace it."
         )
     spaces = (
         Space(source_model, source_revision, modality),
@@ -116,7 +116,7 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
         try:
             given["alpha"] = alpha if alpha == "cv" else float(alpha)
         except ValueError:
-            raise ParameterError(f"Got --alpha {alpha!r}; expected a number or cv; do correct it.") from None
+            raise ParameterError(f"Got --alpha {alpha!r}; expected a number or cv. Correct it.") from None
     if method == "mlp":
         given["verbose"] = True
     known = METHODS[method]().get_params()
@@ -124,7 +124,7 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
     if foreign:
         raise ParameterError(
             f"Got --{foreign[0].replace('_', '-')} for method {method!r}, which has no such option; "
-            "expected options of that method; do drop it or change the method."
+            "expected options of that method. Drop it or change the method."
         )
     return given
 
@@ -135,9 +135,7 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     name, equals, rest = entry.partition("=")
     sides = rest.split(",")
     if not equals or not all(sides) or len(sides) > 2:
-        raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET; do correct it."
-        )
+        raise ParameterError(f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Correct it.")
     return name, sides
 
 

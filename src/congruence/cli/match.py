@@ -34,8 +34,8 @@ def command(
     import numpy as np
 
     from congruence.cli._base import number, print_json, print_table, progress, read
+    from congruence.compare.matching import DEFAULT, match_test
     from congruence.embeddings import Pairs, Space
-    from congruence.matching import DEFAULT, match_test
     from congruence.metrics.null import REPAIRED
 
     captions = read(texts, target_ids or ids, Space())

@@ -55,7 +55,7 @@ def command(
 
     if Path(out).exists() and not force:  # said before the work, not after it
         raise OutputExistsError(
-            f"Got an output path that exists, {out}; expected a new one; do pass --force to replace it."
+            f"Got an output path that exists, {out}; expected a new one. Pass --force to replace it."
         )
     mapping = congruence.load(map_path)
     for_pairs = {
@@ -75,7 +75,7 @@ def command(
 
         if data is not None or pairs is None:
             raise ParameterError(
-                f"Got {'a bundle' if data else 'no --pairs'} for a two-sided map ({mapping.kind}); expected --pairs SOURCE,TARGET; do name "
+                f"Got {'a bundle' if data else 'no --pairs'} for a two-sided map ({mapping.kind}); expected --pairs SOURCE,TARGET. Name "
                 "both files."
             )
         options = {name.removeprefix("--"): value for name, value in for_pairs.items()}
@@ -88,10 +88,10 @@ def command(
         for name, value in for_pairs.items():
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or sample; do name it instead."
+                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or sample. Name it instead."
                 )
         if data is None:
-            raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample; do name one.")
+            raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample. Name one.")
         bundle = load_sample() if data == "sample" else read_bundle(data)
         summary = summarize(mapping, bundle, held_out=held_out, seed=seed)
         write_report(out, summary, force=force)

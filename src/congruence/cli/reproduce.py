@@ -52,7 +52,7 @@ def command(
         return
     if name is None or out is None:
         raise ParameterError(
-            "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5); do name them, or "
+            "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5). Name them, or "
             "pass --list."
         )
     from congruence._atomic import atomic_path

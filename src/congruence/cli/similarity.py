@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from congruence.compare.layers import LayerComparison
     from congruence.embeddings import Embeddings
-    from congruence.layers import LayerComparison
 
 
 def command(
@@ -35,20 +35,20 @@ def command(
 ) -> None:
     """Score two spaces with several metrics, each beside what unrelated rows would score."""
     from congruence.cli._base import number, print_json, print_table, progress, read
+    from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
     from congruence.errors import ParameterError
     from congruence.metrics.null import REPAIRED
-    from congruence.similarity import DEFAULT, similarity
 
     if layers:
         _layers(first, second, metric, ids, target_ids, permutations, max_rows, seed, plot, force, as_json)
         return
     if plot is not None:
-        raise ParameterError("Got --plot without --layers; expected layers to draw; do add --layers.")
+        raise ParameterError("Got --plot without --layers; expected layers to draw. Add --layers.")
     pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
     chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
     with progress("comparing", len(chosen), as_json) as advance:
-        scores = similarity(
+        scores = compare_spaces(
             pairs.source.vectors,
             pairs.target.vectors,
             chosen,
@@ -98,20 +98,20 @@ def _layers(
     from pathlib import Path
 
     from congruence.cli._base import print_json, progress
+    from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
     from congruence.errors import OutputExistsError, ParameterError
-    from congruence.layers import compare_layers
     from congruence.metrics.null import entry
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it; do choose one."
+            f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it. Choose one."
         )
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown one is said before the work, not after it
     if plot is not None and Path(plot).exists() and not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {plot}; expected a new one; do pass --force to replace it."
+            f"Got an output path that exists, {plot}; expected a new one. Pass --force to replace it."
         )
     ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))

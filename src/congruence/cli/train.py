@@ -81,11 +81,11 @@ def command(
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
     if method and method_too and method != method_too:
-        raise ParameterError(f"Got METHOD {method!r} and --method {method_too!r}; expected one of them; do drop one.")
+        raise ParameterError(f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Drop one.")
     for path in (out, report):
         if path is not None and Path(path).exists() and not force:
             raise OutputExistsError(
-                f"Got an output path that exists, {path}; expected a new one; do pass --force to replace it."
+                f"Got an output path that exists, {path}; expected a new one. Pass --force to replace it."
             )
     if (method or method_too) == "jam":
         foreign = {
@@ -99,7 +99,7 @@ def command(
         for option, value in foreign.items():
             if value:
                 raise ParameterError(
-                    f"Got {option} with jam; expected --pairs, --negatives, --groups and --set: it divides the images itself; do drop it."
+                    f"Got {option} with jam; expected --pairs, --negatives, --groups and --set: it divides the images itself. Drop it."
                 )
         from congruence.cli._jam import train_jam
 
@@ -113,7 +113,7 @@ def command(
         return
     if negatives or groups or report:
         raise ParameterError(
-            "Got --negatives, --groups or --report without jam; expected them for jam only; do drop them, and use congruence report."
+            "Got --negatives, --groups or --report without jam; expected them for jam only. Drop them, and use congruence report."
         )
     changes: dict[str, Any] = {
         "method": method or method_too,
@@ -145,7 +145,7 @@ def _split(entry: str, option: str) -> tuple[str, str]:
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE; do correct it.")
+        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Correct it.")
     return name.replace("-", "_"), text
 
 
@@ -179,7 +179,7 @@ def _held_out(text: str, option: str) -> Any:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET; do correct it."
+            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Correct it."
         ) from None
 
 

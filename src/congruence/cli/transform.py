@@ -34,12 +34,12 @@ def command(
 
     import congruence
     from congruence._check import check_choice
-    from congruence.carry import carry
     from congruence.cli._base import number, print_json, print_table, progress
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
     from congruence.maps import OrthogonalMap
     from congruence.stores import open_source
+    from congruence.upgrade.transform import transform_file
 
     if dtype is not None:
         check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
@@ -47,13 +47,13 @@ def command(
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(
-                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse; "
-                "do fit a map the other way round."
+                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse. "
+                "Fit a map the other way round."
             )
         mapping = mapping.inverse()
     source = open_source(vectors, ids=ids, space=Space(model, revision))
     with progress("carrying", source.n, as_json) as advance:
-        report = carry(
+        report = transform_file(
             mapping,
             source,
             out,

@@ -97,7 +97,7 @@ def open_dataset(
     if complete and entry.splits and (len(data), len(data.classes)) != published:
         raise CorruptFileError(
             f"Got {len(data)} images of {len(data.classes)} classes in {name}, {split}, at {folder}; "
-            f"expected {published[0]} of {published[1]}; do extract the archive again, or pass complete=False for a part."
+            f"expected {published[0]} of {published[1]}. Extract the archive again, or pass complete=False for a part."
         )
     return data
 
@@ -133,9 +133,7 @@ def download_dataset(name: str, root: str | Path, advance: Callable[[int], objec
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
-        raise ParameterError(
-            f"Got nothing to download for {name}; expected a data set with a source; do name the folder."
-        )
+        raise ParameterError(f"Got nothing to download for {name}; expected a data set with a source. Name the folder.")
     root = Path(root).expanduser()
     found = entry.locate(root)
     made = []
@@ -160,11 +158,11 @@ def _moved(resource: Resource, name: str, folder: Path) -> Resource:
 def _missing(entry: Entry, root: Path) -> str:
     """Say what to put where."""
     if not entry.resources:
-        return f"Got no folder {root}; expected one with a folder for each class; do check the path."
+        return f"Got no folder {root}; expected one with a folder for each class. Check the path."
     folder = root / entry.folders[0]
     files = " and ".join(f"{Path(r.path).name} from {r.url}" for r in entry.resources if r.url is not None)
     return (
-        f"Got no {entry.title} in {root}; expected {', '.join(entry.markers[0])} in it or in {folder}; "
-        f"do run congruence datasets {entry.name} --root {root} --download, "
+        f"Got no {entry.title} in {root}; expected {', '.join(entry.markers[0])} in it or in {folder}. "
+        f"Run congruence datasets {entry.name} --root {root} --download, "
         f"or unpack {files}."
     )

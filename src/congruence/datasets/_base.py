@@ -58,22 +58,22 @@ class ImageDataset(ABC):
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
             raise InputError(
-                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label an image; do check the list."
+                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label an image. Check the list."
             )
         odd = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if odd.size:
             raise InputError(
                 f"Got label {self.labels[odd[0]]} in {name} (ids {name_rows(odd, self.ids)}); expected 0 to "
-                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes; do correct the list."
+                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes. Correct the list."
             )
         if len(np.unique(self.ids)) < n:
             values, counts = np.unique(self.ids, return_counts=True)
             raise IdError(
-                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once; do drop one."
+                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once. Drop one."
             )
         for template in self.templates:
             if template.count("{}") != 1:
-                raise InputError(f"Got the template {template!r}; expected one {{}} for the class name; do correct it.")
+                raise InputError(f"Got the template {template!r}; expected one {{}} for the class name. Correct it.")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,7 +104,7 @@ class ImageDataset(ABC):
             Pillow is not installed (extra ``images``).
         """
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
-            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}; do count from 0.")
+            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}. Count from 0.")
         return self._image(int(i))
 
     @abstractmethod
@@ -172,7 +172,7 @@ class ImageFiles(ImageDataset):
         if missing:
             raise FileError(
                 f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is {missing[0]}); "
-                "expected all that are listed; do extract the archive again."
+                "expected all that are listed. Extract the archive again."
             )
 
     def path(self, i: int) -> Path:
@@ -183,13 +183,13 @@ class ImageFiles(ImageDataset):
         pillow = require("PIL.Image", extra="images")
         path = self.path(i)
         if not path.is_file():
-            raise FileError(f"Got no image at {path}; expected it since the data set was opened; do put it back.")
+            raise FileError(f"Got no image at {path}; expected it since the data set was opened. Put it back.")
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")
         except (*_NO_IMAGE, pillow.DecompressionBombError) as error:
             raise CorruptFileError(
-                f"Got no readable image in {path} ({error}); expected a whole one; do extract or copy it again."
+                f"Got no readable image in {path} ({error}); expected a whole one. Extract or copy it again."
             ) from error
 
 
@@ -283,12 +283,12 @@ def read_lines(path: Path, what: str) -> list[str]:
     FileError, CorruptFileError
     """
     if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {what}; do extract the archive there.")
+        raise FileError(f"Got no file at {path}; expected {what}. Extract the archive there.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got no text in {path}; expected {what}; do extract the archive again.") from error
+        raise CorruptFileError(f"Got no text in {path}; expected {what}. Extract the archive again.") from error
     lines = [line for line in lines if line]
     if not lines:
-        raise CorruptFileError(f"Got an empty file at {path}; expected {what}; do extract the archive again.")
+        raise CorruptFileError(f"Got an empty file at {path}; expected {what}. Extract the archive again.")
     return lines

@@ -70,7 +70,7 @@ class Bundle:
     info: dict[str, Any] = field(default_factory=dict)
 
     def side(self, which: str) -> dict[str, Embeddings]:
-        """Return images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate` takes them."""
+        """Return images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluation` takes them."""
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
 
     def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:
@@ -139,10 +139,10 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: Any = np.float16, f
     OutputExistsError, StorageError
     """
     if Path(path).suffix.lower() != ".parquet":
-        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet; do rename it.")
+        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet. Rename it.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
     if unknown:
-        raise InputError(f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}; do rename it.")
+        raise InputError(f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}. Rename it.")
     columns: dict[str, list[Any]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
     vectors: dict[str, list[Any]] = {"source": [], "target": []}
     for kind in KINDS:
@@ -201,15 +201,15 @@ def read_bundle(path: str | Path) -> Bundle:
         Columns are missing, or the vectors cannot be used (the error says which).
     """
     if not Path(path).is_file():
-        raise FileError(f"Got no file at {path}; expected a bundle (.parquet); do check the path.")
+        raise FileError(f"Got no file at {path}; expected a bundle (.parquet). Check the path.")
     try:
         table = pq.read_table(path)
         facts = json.loads((table.schema.metadata or {}).get(_INFO_KEY, b"{}"))
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
             raise InputError(
-                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target; "
-                "do write it with write_bundle."
+                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target. "
+                "Write it with write_bundle."
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
@@ -217,13 +217,13 @@ def read_bundle(path: str | Path) -> Bundle:
         kinds = np.array(plain["kind"], dtype=object)
         strange = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if strange:
-            raise InputError(f"Got rows of kind {strange[0]!r} in {path}; expected {', '.join(KINDS)}; do rename them.")
+            raise InputError(f"Got rows of kind {strange[0]!r} in {path}; expected {', '.join(KINDS)}. Rename them.")
         sides = {side: _side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target")}
     except CongruenceError:
         raise
     except _DAMAGE as error:
         raise CorruptFileError(
-            f"Got a damaged bundle, {path} ({error}); expected an intact file; do copy or write it again."
+            f"Got a damaged bundle, {path} ({error}); expected an intact file. Copy or write it again."
         ) from error
     classes: dict[str, dict[str, str]] = {}
     texts: dict[str, dict[str, str]] = {}

@@ -66,8 +66,8 @@ def read_coop(path: str | Path) -> CoopSplits:
 
     def damaged(what: str) -> CorruptFileError:
         return CorruptFileError(
-            f"Got {what} in {path}; expected a split file of CoOp, {{'train': [[path, label, class], …], 'val', 'test'}}; "
-            "do download it again."
+            f"Got {what} in {path}; expected a split file of CoOp, {{'train': [[path, label, class], …], 'val', 'test'}}. "
+            "Download it again."
         )
 
     try:
@@ -123,8 +123,8 @@ def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> 
     """
     if not file.is_file():
         raise FileError(
-            f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} comes from; "
-            f"do download it (congruence datasets {name} --download, or by hand from the links in CoOp's DATASETS.md, "
+            f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} comes from. "
+            f"Download it (congruence datasets {name} --download, or by hand from the links in CoOp's DATASETS.md, "
             f"github.com/KaiyangZhou/CoOp), or ask for {instead}."
         )
     check_recorded(file)

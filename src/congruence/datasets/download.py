@@ -103,7 +103,7 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got no folder {target.parent} ({error.strerror}); expected to make it; do choose another."
+            f"Got no folder {target.parent} ({error.strerror}); expected to make it. Choose another."
         ) from error
     if resource.inner is None or not (root / resource.inner.path).exists():
         fetch(resource, target, advance)
@@ -113,7 +113,7 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
         install(resource.inner, root)
     if not (root / resource.creates).exists():
         raise CorruptFileError(
-            f"Got no {resource.creates} out of {target}; expected it in the archive; do download it again."
+            f"Got no {resource.creates} out of {target}; expected it in the archive. Download it again."
         )
     return True
 
@@ -142,7 +142,7 @@ def fetch(resource: Resource, target: str | Path, advance: Callable[[int], objec
     target = Path(target)
     if not target.exists():
         if resource.url is None:
-            raise FileError(f"Got no file at {target}; expected it in the archive before; do unpack that again.")
+            raise FileError(f"Got no file at {target}; expected it in the archive before. Unpack that again.")
         part = target.with_name(target.name + ".part")
         resumed = part.exists() and part.stat().st_size > 0
         # What lay there may be the beginning of another file: then once more from the start, and no further.
@@ -190,8 +190,8 @@ def check_recorded(path: Path) -> None:
         _digest(path, "sha256")
     ]:
         raise CorruptFileError(
-            f"Got another {path.name} than was downloaded to {path.parent}; expected the checksum in {beside.name}; "
-            f"do download it again, or delete {beside.name} if you changed it on purpose."
+            f"Got another {path.name} than was downloaded to {path.parent}; expected the checksum in {beside.name}. "
+            f"Download it again, or delete {beside.name} if you changed it on purpose."
         )
 
 
@@ -208,12 +208,12 @@ def _verify(resource: Resource, path: Path) -> None:
     size = path.stat().st_size
     if resource.size is not None and size != resource.size:
         raise CorruptFileError(
-            f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}; do delete it and download it again."
+            f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}. Delete it and download it again."
         )
     for kind, expected in (("md5", resource.md5), ("sha256", resource.sha256)):
         if expected is not None and (got := _digest(path, kind)) != expected:
             raise CorruptFileError(
-                f"Got {path} with {kind} {got} from {resource.url}; expected {expected}; do delete it and download it "
+                f"Got {path} with {kind} {got} from {resource.url}; expected {expected}. Delete it and download it "
                 "again, and do not use it if that repeats."
             )
     if resource.check is not None:
@@ -232,7 +232,7 @@ def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way; do not use it."
+            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way. Not use it."
         )
 
 
@@ -256,8 +256,8 @@ def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[in
             begin, total = _range(answer, have)
             if total is not None and (total > limit or (resource.size is not None and total != resource.size)):
                 raise CorruptFileError(
-                    f"Got a file of {total} bytes at {url}; expected {'at most ' if resource.size is None else ''}{limit}; "
-                    f"do check the address, or {by_hand(resource, target)}."
+                    f"Got a file of {total} bytes at {url}; expected {'at most ' if resource.size is None else ''}{limit}. "
+                    f"Check the address, or {by_hand(resource, target)}."
                 )
             done = _write(answer, part, begin, limit, url, advance)
     except urllib.error.HTTPError as error:
@@ -266,20 +266,20 @@ def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[in
             _receive(resource, target, part, advance)
             return
         raise FileError(
-            f"Got the answer {error.code} {error.reason} from {url}; expected the file; do {by_hand(resource, target)}."
+            f"Got the answer {error.code} {error.reason} from {url}; expected the file. Check the address, or {by_hand(resource, target)}."
         ) from error
     except CongruenceError:
         raise
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise FileError(
-            f"Got no answer from {url} ({reason}); expected a connection; "
-            f"do run this again (it goes on where it stopped), or {by_hand(resource, target)}."
+            f"Got no answer from {url} ({reason}); expected a connection. "
+            f"Run this again (it goes on where it stopped), or {by_hand(resource, target)}."
         ) from error
     expected = resource.size if total is None else total
     if expected is not None and done < expected:
         raise FileError(
-            f"Got {done} of {expected} bytes from {url}; expected them all; do run this again: it goes on where it stopped."
+            f"Got {done} of {expected} bytes from {url}; expected them all. Run this again: it goes on where it stopped."
         )
 
 
@@ -309,9 +309,7 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: C
         while block := answer.read(_BLOCK):
             done += len(block)
             if done > limit:
-                raise CorruptFileError(
-                    f"Got more than {limit} bytes from {url}; expected no more; do check the address."
-                )
+                raise CorruptFileError(f"Got more than {limit} bytes from {url}; expected no more. Check the address.")
             try:
                 file.write(block)
                 file.flush()  # or a full disk would speak up later, from where it looks like the network
@@ -324,6 +322,6 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: C
 
 def _refused(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"Got a refusal from the disk while writing {path} ({error.strerror}); expected room and permission; "
-        "do free space or choose another place, and run this again: it goes on where it stopped."
+        f"Got a refusal from the disk while writing {path} ({error.strerror}); expected room and permission. "
+        "Free space or choose another place, and run this again: it goes on where it stopped."
     )

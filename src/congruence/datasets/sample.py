@@ -47,9 +47,9 @@ def load_sample() -> Bundle:
 @cache
 def _verify(path: Path) -> None:
     if not path.is_file():
-        raise FileError(f"Got no sample at {path}; expected it in the installed package; do install congruence again.")
+        raise FileError(f"Got no sample at {path}; expected it in the installed package. Install congruence again.")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != SAMPLE_SHA256:
         raise CorruptFileError(
-            f"Got a sample with checksum {digest[:12]}…; expected {SAMPLE_SHA256[:12]}…; do install congruence again."
+            f"Got a sample with checksum {digest[:12]}…; expected {SAMPLE_SHA256[:12]}…. Install congruence again."
         )

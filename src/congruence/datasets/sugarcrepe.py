@@ -96,12 +96,12 @@ class SugarCrepe:
         Yoon, Yue and Kim (2025), section 5 and appendix, for the shares.
         """
         if not isinstance(train, (int, float)) or not 0 < train < 1:
-            raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1; do correct it.")
+            raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Correct it.")
         images = self.images
         rest = len(images) - round(train * len(images))
         if not 0 < rest < len(images):
             raise ParameterError(
-                f"Got train={train!r} of {len(images)} images; expected some on both sides; do choose another share."
+                f"Got train={train!r} of {len(images)} images; expected some on both sides. Choose another share."
             )
         rule = Split.choose(images, rest, seed)
         away = np.isin(self.filenames, images[rule.held_out(images)])
@@ -136,14 +136,14 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:
-        raise ParameterError(f"Got categories={categories!r}; expected a list of some; do write ['swap_att'].")
+        raise ParameterError(f"Got categories={categories!r}; expected a list of some. Write ['swap_att'].")
     rows: list[tuple[str, ...]] = []
     for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
         path = folder / f"{category}.json"
         if not path.is_file():
             raise FileError(
-                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe; "
-                "do take them from the folder data of github.com/RAIVNLab/sugar-crepe."
+                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe. "
+                "Take them from the folder data of github.com/RAIVNLab/sugar-crepe."
             )
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
@@ -152,7 +152,7 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
 def _read(path: Path, category: str) -> list[tuple[str, ...]]:
     def damaged(what: str) -> CorruptFileError:
         return CorruptFileError(
-            f"Got {what} in {path}; expected key → filename, caption, negative_caption; do download it again."
+            f"Got {what} in {path}; expected key → filename, caption, negative_caption. Download it again."
         )
 
     try:

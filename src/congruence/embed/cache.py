@@ -42,7 +42,7 @@ class VectorCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(
-                f"Got no cache folder at {folder} ({error}); expected one; do choose another place."
+                f"Got no cache folder at {folder} ({error}); expected one. Choose another place."
             ) from error
         with self._open() as base:
             base.execute(
@@ -56,12 +56,12 @@ class VectorCache:
                 yield base
         except sqlite3.OperationalError as error:
             raise StorageError(
-                f"Got a refusal from the cache {self.path} ({error}); expected a file that can be read and written; "
-                "do free space or choose another place."
+                f"Got a refusal from the cache {self.path} ({error}); expected a file that can be read and written. "
+                "Free space or choose another place."
             ) from error
         except sqlite3.DatabaseError as error:
             raise CorruptFileError(
-                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote; do delete it."
+                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote. Delete it."
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:

@@ -168,7 +168,7 @@ def embed(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got a refusal from the disk for {work} ({error.strerror}); expected room and permission; do choose another place."
+            f"Got a refusal from the disk for {work} ({error.strerror}); expected room and permission. Choose another place."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     counts = []
@@ -179,7 +179,7 @@ def embed(
     if not sum(counts):
         raise CorruptFileError(
             f"Got {len(items)} items of {items.name}, none of which can be encoded (the first: {run.failures[0]['error']}); "
-            "expected some; do check them."
+            "expected some. Check them."
         )
     ids_file = write_ids(work, counts, output)
     failures_file = write_failures(run.failures, output)
@@ -208,20 +208,20 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     suffix = "" if is_folder(output) else output.suffix.lower()
     if items.modality != encoder.space.modality:
         raise ModalityError(
-            f"Got {items.modality}s, {items.name}, for an encoder of {encoder.space.modality}s; expected the same; "
-            f"do load it with modality={items.modality!r}."
+            f"Got {items.modality}s, {items.name}, for an encoder of {encoder.space.modality}s; expected the same. "
+            f"Load it with modality={items.modality!r}."
         )
     if suffix not in FORMATS:
         known = ", ".join(name or "a folder of parts" for name in FORMATS)
-        raise ParameterError(f"Got {str(output)!r} for output; expected one of {known}; do choose another suffix.")
+        raise ParameterError(f"Got {str(output)!r} for output; expected one of {known}. Choose another suffix.")
     if suffix and (encoder.n_layers or shard_size):
         what = "every layer" if encoder.n_layers else "a shard size"
-        raise ParameterError(f"Got {what} for the file {output}; expected a folder; do choose a name without a suffix.")
+        raise ParameterError(f"Got {what} for the file {output}; expected a folder. Choose a name without a suffix.")
     if not output.parent.is_dir():
-        raise FileError(f"Got no folder {output.parent}; expected it to exist; do create it first.")
+        raise FileError(f"Got no folder {output.parent}; expected it to exist. Create it first.")
     if os.path.lexists(output) and not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {output}; expected a new one; do pass --force to replace it."
+            f"Got an output path that exists, {output}; expected a new one. Pass --force to replace it."
         )
     kept = (".parquet", ".npy")
     if is_folder(output) and (
@@ -229,11 +229,11 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     ):
         raise OutputExistsError(
             f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder "
-            "of parts; do choose another name."
+            "of parts. Choose another name."
         )
     if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
         raise IdError(
-            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none; do choose another format."
+            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Choose another format."
         )
 
 
@@ -315,7 +315,7 @@ def _bytes_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise FileError(f"Got no image at {path}; expected one; do check the path.") from None
+        raise FileError(f"Got no image at {path}; expected one. Check the path.") from None
 
 
 def _encode(run: _Run, batch: list[tuple[int, str | None, Any]]) -> dict[int, np.ndarray]:
@@ -370,7 +370,7 @@ def _fail(run: _Run, row: int, error: Exception) -> None:
     if run.on_error == "fail":
         kind = type(error) if isinstance(error, CongruenceError) else FileError
         raise kind(
-            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept; do correct it and run "
+            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Correct it and run "
             "again, or pass --on-error skip."
         ) from error
     run.failures.append({"id": name, "error": str(error)})

@@ -89,7 +89,7 @@ def load_encoder(
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
         raise ParameterError(
-            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}; do begin with one of "
+            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}. Begin with one of "
             "these prefixes."
         )
     if modality is not None:

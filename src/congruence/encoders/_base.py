@@ -62,8 +62,8 @@ class Options:
         for name in names:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter has no choice of {name}; "
-                    "do leave it out."
+                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter has no choice of {name}. "
+                    "Leave it out."
                 )
 
     @property
@@ -73,7 +73,7 @@ class Options:
         if place.is_dir():
             return str(place)
         if place.is_absolute() or self.path.startswith((".", "~")):
-            raise FileError(f"Got no folder at {place} for {self.name!r}; expected a saved model; do check the path.")
+            raise FileError(f"Got no folder at {place} for {self.name!r}; expected a saved model. Check the path.")
         return None
 
 
@@ -124,7 +124,7 @@ class Encoder(ABC):
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):
             raise ParameterError(
-                f"Got a single {type(items).__name__} for items; expected a list of them; do put it in brackets."
+                f"Got a single {type(items).__name__} for items; expected a list of them. Put it in brackets."
             )
         return self._batches(iter(items), batch_size, advance)
 
@@ -171,7 +171,7 @@ class Encoder(ABC):
         layers = self.n_layers
         if layers is None:
             raise ParameterError(
-                f"Got an encoder of one layer, {self.space.model!r}; expected every layer; do load it with layer='all'."
+                f"Got an encoder of one layer, {self.space.model!r}; expected every layer. Load it with layer='all'."
             )
         blocks = self.encode(items, batch_size, advance)
         return (block.reshape(len(block), layers, -1) for block in blocks)
@@ -187,7 +187,7 @@ class Encoder(ABC):
             return open_image(item)
         if not isinstance(item, str):
             raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str; do convert it, or load the "
+                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str. Convert it, or load the "
                 "encoder with modality='image'."
             )
         return item
@@ -226,7 +226,7 @@ def open_image(item: Any) -> Any:
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
         raise DtypeError(
-            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image; do convert it, or load the "
+            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image. Convert it, or load the "
             "encoder with modality='text'."
         )
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
@@ -237,11 +237,11 @@ def open_image(item: Any) -> Any:
         image = image.convert("RGBA") if image.mode == "P" else image
         return image.convert("RGB")
     except FileNotFoundError:
-        raise FileError(f"Got no image at {name}; expected one; do check the path.") from None
+        raise FileError(f"Got no image at {name}; expected one. Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError) as error:
         raise CorruptFileError(
-            f"Got {name}, which cannot be decoded ({error}); expected a whole image ({', '.join(IMAGE_FORMATS)}); "
-            "do replace or leave it out."
+            f"Got {name}, which cannot be decoded ({error}); expected a whole image ({', '.join(IMAGE_FORMATS)}). "
+            "Replace or leave it out."
         ) from error
 
 
@@ -284,7 +284,7 @@ def check_pooling(options: Options) -> None:
         check_choice(options.pooling, POOLINGS, "pooling")
     if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
         raise ParameterError(
-            f"Got layer={options.layer!r}; expected a whole number or 'all'; do count from 0, the embeddings, or back from -1."
+            f"Got layer={options.layer!r}; expected a whole number or 'all'. Count from 0, the embeddings, or back from -1."
         )
 
 
@@ -295,7 +295,7 @@ def check_modality(options: Options, offered: tuple[str, ...]) -> str:
     if options.modality not in offered:
         raise ParameterError(
             f"Got modality={options.modality!r} for {options.name!r}; expected one of "
-            f"{', '.join(repr(m) for m in offered)}; do choose one of these."
+            f"{', '.join(repr(m) for m in offered)}. Choose one of these."
         )
     return options.modality
 
@@ -311,5 +311,5 @@ def loading(options: Options) -> Iterator[None]:
         told = " ".join(str(error).split())[:300]
         raise FileError(
             f"Got a failure while loading {options.name!r} ({type(error).__name__}: {told}); expected a model that the "
-            "library can load, with weights in safetensors; do check the name, the connection and the files."
+            "library can load, with weights in safetensors. Check the name, the connection and the files."
         ) from error

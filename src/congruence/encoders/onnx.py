@@ -62,12 +62,12 @@ class OnnxEncoder(Encoder):
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto', since a graph has its own precision; "
-                "do convert the graph."
+                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto', since a graph has its own precision. "
+                "Convert the graph."
             )
         graph = Path(options.path).expanduser()
         if not graph.is_file():
-            raise FileError(f"Got no graph at {graph}; expected an .onnx file; do check the path.")
+            raise FileError(f"Got no graph at {graph}; expected an .onnx file. Check the path.")
         facts = _description(options, graph)
         modality = check_modality(
             replace(options, modality=options.modality or facts["modality"]), (facts["modality"],)
@@ -94,7 +94,7 @@ class OnnxEncoder(Encoder):
         library = require("tokenizers", extra="onnx")
         place = graph.parent / self._facts["tokenizer"]
         if not place.is_file():
-            raise FileError(f"Got no tokenizer at {place}; expected one; do name it in the description of {graph}.")
+            raise FileError(f"Got no tokenizer at {place}; expected one. Name it in the description of {graph}.")
         text = place.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
         length = int(self._facts["max_length"])
@@ -152,7 +152,7 @@ class OnnxEncoder(Encoder):
         if out.ndim != 3 or pooling is None:
             raise ShapeError(
                 f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, dimensions), "
-                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}; do correct the description."
+                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}. Correct the description."
             )
         weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
         if pooling == "cls":
@@ -193,22 +193,20 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
             try:
                 given = json.loads(place.read_text(encoding="utf-8"))
             except OSError as error:
-                raise FileError(
-                    f"Got no description at {place} ({error}); expected JSON; do check the path."
-                ) from error
+                raise FileError(f"Got no description at {place} ({error}); expected JSON. Check the path.") from error
             except ValueError as error:
                 raise CorruptFileError(
-                    f"Got {place}, which is no JSON ({error}); expected an object; do correct it."
+                    f"Got {place}, which is no JSON ({error}); expected an object. Correct it."
                 ) from error
     if not isinstance(given, Mapping) or given.get("modality") not in DEFAULTS:
         raise ParameterError(
             f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
-            f"{graph.with_suffix('.json').name} beside the graph; do write it."
+            f"{graph.with_suffix('.json').name} beside the graph. Write it."
         )
     known = {"modality": None, **_COMMON, **DEFAULTS[given["modality"]]}
     if odd := sorted(set(given) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}; do correct it."
+            f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}. Correct it."
         )
     facts = {**known, **given}
     if options.pooling is not None:
@@ -233,7 +231,7 @@ def _providers(runtime: Any, device: str) -> list[str]:
         return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in offered]
     if wanted.get(device) not in offered:
         there = ", ".join(repr(name) for name, provider in wanted.items() if provider in offered)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}; do choose one of these.")
+        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {there}. Choose one of these.")
     return [wanted[device]]
 
 

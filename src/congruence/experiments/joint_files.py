@@ -59,7 +59,7 @@ def open_features(
     """
     if file is None or root is None:
         raise ParameterError(
-            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both; do pass --file FEATURES and "
+            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both. Pass --file FEATURES and "
             "--root SUGARCREPE (or --models synthetic)."
         )
     folder, items = Path(file).expanduser(), load_sugarcrepe(root)
@@ -67,7 +67,7 @@ def open_features(
     for spec in models:
         parts = spec.split("/")
         if len(parts) != 2 or not all(parts):
-            raise ParameterError(f"Got {spec!r}; expected an image and a text encoder joined by /; do correct it.")
+            raise ParameterError(f"Got {spec!r}; expected an image and a text encoder joined by /. Correct it.")
         pairs.append((parts[0], parts[1]))
     several = variant == "layers"
     images = {name: _layers(folder, name, "images", items, several) for name in dict.fromkeys(i for i, _ in pairs)}
@@ -115,14 +115,14 @@ def _read(place: Path, *wanted: str) -> dict[str, Embeddings]:
     if not layers:
         if set(wanted) != {"late"}:
             raise ParameterError(
-                f"Got one layer at {place}; expected a folder of all, since early, mid and late are compared; do embed with --layer all."
+                f"Got one layer at {place}; expected a folder of all, since early, mid and late are compared. Embed with --layer all."
             )
         return {"late": read_embeddings(place)}
     number = layer_numbers(len(layers) - 1)
     missing = [f"layer_{number[depth]}" for depth in wanted if f"layer_{number[depth]}" not in layers]
     if missing:
         raise FileError(
-            f"Got {len(layers)} layers at {place} without {', '.join(missing)}; expected layer_0 to layer_{len(layers) - 1}; do embed again."
+            f"Got {len(layers)} layers at {place} without {', '.join(missing)}; expected layer_0 to layer_{len(layers) - 1}. Embed again."
         )
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in wanted}
 
@@ -132,7 +132,7 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
     place = _found(folder / name, kind)
     if place is None:
         raise FileError(
-            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}; do embed them (congruence embed … --layer all -o "
+            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}. Embed them (congruence embed … --layer all -o "
             f"{folder / name / kind})."
         )
     wanted = items.images if kind == "images" else items.ids
@@ -143,7 +143,7 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
         absent = [i for i in wanted.tolist() if i not in row]
         if absent:
             raise IdError(
-                f"Got no vector for {len(absent)} of {len(wanted)} {kind} at {place}, {absent[0]} for example; expected all; do embed them under "
+                f"Got no vector for {len(absent)} of {len(wanted)} {kind} at {place}, {absent[0]} for example; expected all. Embed them under "
                 f"{'their file names' if kind == 'images' else 'the ids of SugarCrepe'}."
             )
         out[depth] = np.asarray(found.vectors[[row[i] for i in wanted.tolist()]], np.float32)

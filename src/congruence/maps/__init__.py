@@ -89,13 +89,13 @@ def load(path: str | Path) -> Any:
     kind = config.get("kind")
     if not isinstance(kind, str) or kind not in MAPS:
         raise CorruptFileError(
-            f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}; do upgrade congruence."
+            f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}. Upgrade congruence."
         )
     try:
         return MAPS[kind]._from_saved(arrays, config)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptFileError(
-            f"Got a saved map in {path} with parts missing or odd ({error!r}); expected a complete one; do fit it again."
+            f"Got a saved map in {path} with parts missing or odd ({error!r}); expected a complete one. Fit it again."
         ) from error
 
 

@@ -128,7 +128,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
             raise NotFittedMapError(
-                f"Got an unfitted {type(self).__name__}; expected a fitted one; do call fit(X, Y) first."
+                f"Got an unfitted {type(self).__name__}; expected a fitted one. Call fit(X, Y) first."
             )
 
     def _check_pairs(
@@ -138,7 +138,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         if Y is None:
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
-                "target rows; do call fit(X, Y)."
+                "target rows. Call fit(X, Y)."
             )
         A = as_matrix(X, "X", numeric_objects=True)
         labels = to_numpy(Y)
@@ -156,8 +156,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
             raise TooFewAnchorsError(
-                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}; "
-                "do provide more anchors."
+                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. "
+                "Provide more anchors."
             )
         return A, B, weights
 
@@ -167,10 +167,10 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         except ValueError as error:
             raise ShapeError(
-                f"Got sample_weight that does not fit ({error}); expected one finite number a row; do correct it."
+                f"Got sample_weight that does not fit ({error}); expected one finite number a row. Correct it."
             ) from error
         if (weights < 0).any():
-            raise InputError("Got negative sample_weight; expected numbers ≥ 0; do use 0 to leave a row out.")
+            raise InputError("Got negative sample_weight; expected numbers ≥ 0. Use 0 to leave a row out.")
         return weights
 
     def _check_source(self, X: Any) -> np.ndarray:
@@ -430,7 +430,7 @@ def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
         array = array[None, :]
     array = as_matrix(array, name, allow_zero_rows=True)
     if array.shape[1] != width:
-        raise ShapeError(f"Got {name} of width {array.shape[1]}; expected {width}; do use the same model.")
+        raise ShapeError(f"Got {name} of width {array.shape[1]}; expected {width}. Use the same model.")
     return array.mean(axis=0, dtype=np.float64)
 
 
@@ -443,6 +443,6 @@ def check_same_kind(one: Map, other: Map, verb: str) -> None:
     """
     if type(one) is not type(other):
         raise ParameterError(
-            f"Got {type(other).__name__} to {verb} with {type(one).__name__}; expected the same kind; "
-            "do transform in two steps instead."
+            f"Got {type(other).__name__} to {verb} with {type(one).__name__}; expected the same kind. "
+            "Transform in two steps instead."
         )

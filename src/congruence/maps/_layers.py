@@ -150,9 +150,9 @@ def check_layers(layers: Any, name: str) -> list[dict[str, Any]]:
 
 def _check(layers: Any, name: str, depth: int) -> list[dict[str, Any]]:
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
-        raise ParameterError(f"Got {name} of type {type(layers).__name__}; expected a list of layers; do correct it.")
+        raise ParameterError(f"Got {name} of type {type(layers).__name__}; expected a list of layers. Correct it.")
     if depth > DEEPEST:
-        raise ParameterError(f"Got {name} nested more than {DEEPEST} deep; expected fewer; do flatten them.")
+        raise ParameterError(f"Got {name} nested more than {DEEPEST} deep; expected fewer. Flatten them.")
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
 
@@ -160,7 +160,7 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
     kind = layer.get("kind") if isinstance(layer, Mapping) else None
     if not isinstance(kind, str) or kind not in LAYERS:
         raise ParameterError(
-            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}; do choose one of these."
+            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}. Choose one of these."
         )
     entry = LAYERS[kind]
     known = [*entry.arrays, *entry.others]
@@ -170,7 +170,7 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
         word, keys = ("without", missing) if missing else ("with", foreign)
         raise ParameterError(
             f"Got {name}, a {kind} layer {word} {', '.join(sorted(map(str, keys)))}; expected "
-            f"{', '.join(known) or 'no entries'}; do correct it."
+            f"{', '.join(known) or 'no entries'}. Correct it."
         )
     out: dict[str, Any] = {"kind": kind}
     widths: dict[str, int] = {}
@@ -182,13 +182,13 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
             if widths.setdefault(letter, size) != size:
                 raise ShapeError(
                     f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} where it has {size}, as its "
-                    f"other arrays say; do correct it (weights are (in, out): transposed from torch.nn.Linear)."
+                    f"other arrays say. Correct it (weights are (in, out): transposed from torch.nn.Linear)."
                 )
         out[key] = array
     if kind == "layernorm":
         eps = 1e-5 if layer.get("eps") is None else layer["eps"]
         if isinstance(eps, bool) or not isinstance(eps, (int, float, np.number)) or not 0 < eps <= 1:
-            raise ParameterError(f"Got {name}.eps={eps!r}; expected a number above 0, at most 1; do correct it.")
+            raise ParameterError(f"Got {name}.eps={eps!r}; expected a number above 0, at most 1. Correct it.")
         out["eps"] = float(eps)
     if kind == "residual":
         out["layers"] = _check(layer["layers"], f"{name}.layers", depth + 1)
@@ -198,13 +198,13 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
 def _check_array(value: Any, name: str, axes: int) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiu":
-        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers; do convert it.")
+        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it.")
     if array.ndim != axes or not array.size:
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty; do correct it.")
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty. Correct it.")
     # A copy: a head must not change when the trainer goes on with its weights.
     array = np.array(array, dtype=np.float32 if array.dtype in (np.float16, np.float32) else np.float64, order="C")
     if not np.isfinite(array).all():
-        raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers; do train again with a smaller step.")
+        raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers. Train again with a smaller step.")
     return array
 
 
@@ -237,7 +237,7 @@ def widths(layers: Iterable[Mapping[str, Any]], name: str, width: int | None = N
             if inside != outside:
                 raise ShapeError(
                     f"Got {here}, a residual block from {inside} to {outside} dimensions; expected equal widths, since its "
-                    "input is added to its output; do correct it."
+                    "input is added to its output. Correct it."
                 )
         else:
             shapes = {
@@ -252,7 +252,7 @@ def widths(layers: Iterable[Mapping[str, Any]], name: str, width: int | None = N
         if now is not None and inside != now:
             raise ShapeError(
                 f"Got {here}, a {layer['kind']} layer for {inside} dimensions, after one that gives {now}; expected them to "
-                "agree; do correct the order or the weights."
+                "agree. Correct the order or the weights."
             )
         first = inside if first is None else first
         now = outside

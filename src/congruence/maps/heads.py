@@ -114,7 +114,7 @@ class HeadsMap(TwoSidedMap):
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
-            raise ParameterError(f"Got facts named {', '.join(taken)}; expected other names; do rename them.")
+            raise ParameterError(f"Got facts named {', '.join(taken)}; expected other names. Rename them.")
         new = cls()
         parts = dict(zip(_PARTS, (source, target, decode_source, decode_target), strict=True))
         new._set({name: part for name, part in parts.items() if part is not None}, str(method), facts)
@@ -122,9 +122,7 @@ class HeadsMap(TwoSidedMap):
         new.target_space_ = target_space or Space(dim=new.d_target)
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
             if space.dim not in (None, width):
-                raise ShapeError(
-                    f"Got a head for {width}-d vectors of {space}; expected them to agree; do correct one."
-                )
+                raise ShapeError(f"Got a head for {width}-d vectors of {space}; expected them to agree. Correct one.")
         new.scores_ = {}
         return new
 
@@ -135,12 +133,12 @@ class HeadsMap(TwoSidedMap):
         for name in ("source", "target"):
             if None in ends[name]:
                 raise ShapeError(
-                    f"Got a {name} head without a layer that says its width; expected one with weights; do add a linear layer."
+                    f"Got a {name} head without a layer that says its width; expected one with weights. Add a linear layer."
                 )
         if ends["source"][1] != ends["target"][1]:
             raise ShapeError(
-                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one joint space; do "
-                "give both the same width."
+                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one joint space. "
+                "Give both the same width."
             )
         for side in ("source", "target"):
             wanted = ends[side][::-1]
@@ -148,7 +146,7 @@ class HeadsMap(TwoSidedMap):
                 got = ends[f"decode_{side}"]
                 raise ShapeError(
                     f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {wanted[0]} to {wanted[1]}, back from the "
-                    "joint space; do correct it."
+                    "joint space. Correct it."
                 )
         self.source_layers_, self.target_layers_ = checked["source"], checked["target"]
         self.decode_source_layers_, self.decode_target_layers_ = (checked.get(name) for name in _PARTS[2:])
@@ -172,7 +170,7 @@ class HeadsMap(TwoSidedMap):
             Always.
         """
         raise ParameterError(
-            "Got a fit of HeadsMap, which only serves heads trained elsewhere; expected a trainer; do use congruence.train, or "
+            "Got a fit of HeadsMap, which only serves heads trained elsewhere; expected a trainer. Use congruence.train, or "
             "CCAMap or ProcrustesHeads, which have closed forms."
         )
 
@@ -183,7 +181,7 @@ class HeadsMap(TwoSidedMap):
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
             raise NotFittedMapError(
-                "Got a HeadsMap without heads; expected trained ones; do use congruence.train or HeadsMap.from_layers."
+                "Got a HeadsMap without heads; expected trained ones. Use congruence.train or HeadsMap.from_layers."
             )
 
     @property
@@ -259,7 +257,7 @@ class HeadsMap(TwoSidedMap):
     def _decoder(self, layers: list[dict[str, Any]] | None, side: str) -> list[dict[str, Any]]:
         if layers is None:
             raise ParameterError(
-                f"Got a map of heads without a decoder for the {side} ({self.method_}); expected one; do train with "
+                f"Got a map of heads without a decoder for the {side} ({self.method_}); expected one. Train with "
                 f"reconstruction, or pass decode_{side} to from_layers."
             )
         return layers

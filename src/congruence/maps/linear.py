@@ -76,7 +76,7 @@ class LinearMap(AffineMap):
         """
         if self.alpha != "cv":
             if isinstance(self.alpha, str):
-                raise ParameterError(f"Got alpha={self.alpha!r}; expected a number ≥ 0 or 'cv'; do correct it.")
+                raise ParameterError(f"Got alpha={self.alpha!r}; expected a number ≥ 0 or 'cv'. Correct it.")
             check_positive(self.alpha, "alpha", zero=True)
         return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
 

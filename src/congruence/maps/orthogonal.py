@@ -208,7 +208,7 @@ class OrthogonalMap(AffineMap):
             )
         first = not self.__dict__.get("moments_")
         if first and "rotation_" in self.__dict__:
-            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs; do fit a new one.")
+            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs. Fit a new one.")
         if first:
             self._start()
         self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
@@ -233,8 +233,8 @@ class OrthogonalMap(AffineMap):
         check_same_kind(self, other, "merge")
         if self.get_params() != other.get_params():
             raise ParameterError(
-                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same; "
-                "do fit both alike."
+                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same. "
+                "Fit both alike."
             )
         if self.spectrum == "cv":
             raise ParameterError(
@@ -242,9 +242,7 @@ class OrthogonalMap(AffineMap):
                 'do leave spectrum="auto".'
             )
         if not (self.moments_ and other.moments_):
-            raise ParameterError(
-                "Got a composed map to merge; expected maps fitted on pairs; do merge before composing."
-            )
+            raise ParameterError("Got a composed map to merge; expected maps fitted on pairs. Merge before composing.")
         new = self._like(self)
         new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
         for name, moments in other.moments_.items():
@@ -267,17 +265,17 @@ class OrthogonalMap(AffineMap):
         seen = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != seen:
             raise ShapeError(
-                f"Got target rows of width {B.shape[1]}; expected {seen} as before; do pass the same two models."
+                f"Got target rows of width {B.shape[1]}; expected {seen} as before. Pass the same two models."
             )
         if self.proper and A.shape[1] != B.shape[1]:
             raise ParameterError(
                 f"Got proper=True for widths {A.shape[1]} and {B.shape[1]}; expected equal widths, since only a square "
-                "matrix has a determinant; do leave proper=False."
+                "matrix has a determinant. Leave proper=False."
             )
         if self.proper and self.spectrum not in ("auto", "full"):
             raise ParameterError(
                 f'Got proper=True with spectrum={self.spectrum!r}; expected "full": a partial map has no '
-                "determinant; do choose one of the two."
+                "determinant. Choose one of the two."
             )
         groups = []
         for name, rows in _split_modalities(modality, len(A)):
@@ -316,7 +314,7 @@ class OrthogonalMap(AffineMap):
         moments = list(self.moments_.values())
         pairs = sum(m.rows for m in moments)
         if pairs < 2:
-            raise TooFewAnchorsError(f"Got {pairs} pair in all; expected at least 2; do add more before using the map.")
+            raise TooFewAnchorsError(f"Got {pairs} pair in all; expected at least 2. Add more before using the map.")
         cross = pooled_cross(moments, center=self.center)
         most = pairs - len(moments) if self.center else pairs
         size = pooled_size(moments, center=self.center)
@@ -324,7 +322,7 @@ class OrthogonalMap(AffineMap):
         if svd.rank == 0:
             raise InputError(
                 f"Got {pairs} pairs that do not vary together at all (constant rows on a side, or pairs that "
-                "cancel); expected varied anchors; do choose different ones."
+                "cancel); expected varied anchors. Choose different ones."
             )
         alignment = float(svd.s.sum() / size)
         spectrum, strength, gains = choose_gains(self._spectrum(), svd, alignment, self._strength())
@@ -557,8 +555,8 @@ class OrthogonalMap(AffineMap):
             return self
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
-            f"Got modality {modality!r}; expected one this map has means for ({', '.join(known)}); "
-            f"do add its means with recenter(source_mean, target_mean, modality={modality!r})."
+            f"Got modality {modality!r}; expected one this map has means for ({', '.join(known)}). "
+            f"Add its means with recenter(source_mean, target_mean, modality={modality!r})."
         )
 
     def probed_energy(self, X: Any) -> np.ndarray:
@@ -674,6 +672,6 @@ def _split_modalities(modality: Any, n: int) -> list[tuple[str, np.ndarray | Non
     names = np.asarray(modality).astype(str)
     if names.shape != (n,):
         raise InputError(
-            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one a row; do correct it."
+            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one a row. Correct it."
         )
     return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]

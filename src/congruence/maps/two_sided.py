@@ -181,14 +181,14 @@ class TwoSidedMap(Map):
         if not fitting:
             raise SpaceMismatchError(
                 f"Got vectors of {space}; expected those of the map's source ({spaces['source']}) or target "
-                f"({spaces['target']}); do use a map fitted on this model."
+                f"({spaces['target']}). Use a map fitted on this model."
             )
         if len(fitting) == 2:
             named = [name for name in SIDES if space.model and space.model == spaces[name].model]
             if len(named) != 1:
                 raise ParameterError(
                     f"Got vectors that fit both sides of the map as far as is known ({space}); expected to be told which "
-                    'head to use; do pass side="source" or side="target".'
+                    'head to use. Pass side="source" or side="target".'
                 )
             return named[0]
         return fitting[0]

@@ -28,7 +28,7 @@ def _check_options(components: str, rank: Any, reduce: Any, ridge: Any, reductio
     check_choice(components, _COMPONENTS, "components")
     if reduce not in reductions:
         raise ParameterError(
-            f"Got reduce={reduce!r}; expected one of {', '.join(map(repr, reductions))}; do choose one of these."
+            f"Got reduce={reduce!r}; expected one of {', '.join(map(repr, reductions))}. Choose one of these."
         )
     check_positive(rank, "rank", integer=True)
     check_positive(ridge, "ridge", zero=True)
@@ -36,8 +36,8 @@ def _check_options(components: str, rank: Any, reduce: Any, ridge: Any, reductio
 
 def _constant(name: str, n: int) -> InputError:
     return InputError(
-        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance; "
-        "do check the encoder."
+        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. "
+        "Check the encoder."
     )
 
 
@@ -91,7 +91,7 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
     if _number(median) <= 64 * _EPS * _number(xp.max(norms)):
         raise InputError(
             f"Got a median distance of 0 between rows of {name}; expected rows that differ mostly, since the "
-            "kernel's bandwidth is that median; do drop duplicates or reduce by 'pca'."
+            "kernel's bandwidth is that median. Drop duplicates or reduce by 'pca'."
         )
     K = xp.exp(-squared / (2 * median))
     K = K - xp.mean(K, axis=0, keepdims=True)
@@ -254,7 +254,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
     check_positive(keep, "keep")
     if not isinstance(keep, (int, np.integer)) and keep > 1:
         raise ParameterError(
-            f"Got keep={keep!r}; expected a share of variance in (0, 1] or a whole number of components; do pass one."
+            f"Got keep={keep!r}; expected a share of variance in (0, 1] or a whole number of components. Pass one."
         )
     xp, A, B = float_pair(X, Y)
     bases = []
@@ -402,7 +402,7 @@ class CCAFit:
             if (scale <= noise * np.sqrt(len(variates))).any():
                 raise InputError(
                     f"Got rows of {name} on which canonical variate {int(np.argmin(scale))} does not vary; expected "
-                    "rows that differ, since a correlation needs variance; do pass other or more rows."
+                    "rows that differ, since a correlation needs variance. Pass other or more rows."
                 )
             scales.append(scale)
         return _summary(np, np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0), components)

@@ -43,7 +43,7 @@ class Dissimilarities:
             if len(flat):
                 raise ZeroRowError(
                     f"Got a row of equal entries in {name} (row {int(flat[0])}); expected entries that differ, since a "
-                    "correlation needs variance; do drop such rows or take rdm='euclidean'."
+                    "correlation needs variance. Drop such rows or take rdm='euclidean'."
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
@@ -137,7 +137,7 @@ def _spread(low: Any, high: Any, tie: float, name: str) -> None:
     if float(high - low) <= tie:
         raise InputError(
             f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
-            "needs variance; do check the encoder, or take compare='cosine'."
+            "needs variance. Check the encoder, or take compare='cosine'."
         )
 
 
@@ -172,7 +172,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, centre: bool) -> float:
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
                 f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine "
-                "needs a direction; do check the encoder."
+                "needs a direction. Check the encoder."
             )
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
@@ -249,13 +249,13 @@ def rsa(
     if max_rows is None:
         if n > MOST_ROWS:
             raise ShapeError(
-                f"Got {n} rows; expected {MOST_ROWS} at most, since memory grows with the pairs; "
-                f"do pass max_rows={MOST_ROWS} to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
+                f"Got {n} rows; expected {MOST_ROWS} at most, since memory grows with the pairs. "
+                f"Pass max_rows={MOST_ROWS} to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
             )
     else:
         check_positive(max_rows, "max_rows", integer=True)
         if max_rows < 3:
-            raise ParameterError(f"Got max_rows={max_rows}; expected 3 at least, for three pairs; do raise it.")
+            raise ParameterError(f"Got max_rows={max_rows}; expected 3 at least, for three pairs. Raise it.")
         if n > max_rows:
             rows = np.sort(np.random.default_rng(seed).choice(n, max_rows, replace=False))
             A, B = A[rows], B[rows]

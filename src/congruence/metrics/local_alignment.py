@@ -107,7 +107,7 @@ def _with_itself(gram: tuple[np.ndarray, np.ndarray], n: int, k: int, name: str,
     if value <= rounding:
         raise InputError(
             f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighbourhoods "
-            f"that vary and are partly mutual; do raise k, or check that the rows of {name} differ."
+            f"that vary and are partly mutual. Raise k, or check that the rows of {name} differ."
         )
     return value
 

@@ -73,7 +73,7 @@ def top1_scores(
     if exclude_self and (m != n or n < 2):
         raise ShapeError(
             f"Got {m} queries and {n} gallery rows; expected equally many, and two at least, to leave each "
-            "query's own row out; do pass paired rows or exclude_self=False."
+            "query's own row out. Pass paired rows or exclude_self=False."
         )
     out = np.empty(m)
     for part, similarity, tie in _similarities(queries, gallery, center):
@@ -173,12 +173,12 @@ def zero_shot_scores(
     names = np.arange(k) if classes is None else codes(classes, k, "classes")
     wanted = codes(labels, len(images), "labels")
     if len(np.unique(names)) < k:
-        raise InputError("Got a class with two prototypes; expected one each; do ensemble prompts of a class first.")
+        raise InputError("Got a class with two prototypes; expected one each. Ensemble prompts of a class first.")
     unknown = ~np.isin(wanted, names)
     if unknown.any():
         raise InputError(
             f"Got label {wanted[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
-            "among the classes; do check that labels and classes use the same names."
+            "among the classes. Check that labels and classes use the same names."
         )
     return top1_scores(images, prototypes, wanted, names, center=center)
 
@@ -210,15 +210,15 @@ def recall_at_k(queries: Any, gallery: Any, relevant: Any, k: int = 1, *, mode: 
     check_choice(mode, ("any", "share"), "mode")
     m, n = len(queries), len(gallery)
     if k > n:
-        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}; do lower it.")
+        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}. Lower it.")
     if len(relevant) != m:
-        raise ShapeError(f"Got relevant rows for {len(relevant)} of {m} queries; expected all; do correct it.")
+        raise ShapeError(f"Got relevant rows for {len(relevant)} of {m} queries; expected all. Correct it.")
     wanted = [np.unique(np.atleast_1d(np.asarray(rows, dtype=int))) for rows in relevant]
     for i, rows in enumerate(wanted):
         if not len(rows) or rows[0] < 0 or rows[-1] >= n:
             raise IdError(
-                f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}; "
-                "do correct it."
+                f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. "
+                "Correct it."
             )
     total = 0.0
     for part, similarity, tie in _similarities(queries, gallery, None):
@@ -273,8 +273,8 @@ def ensemble_prompts(embeddings: Any, classes: Sequence[Any] | np.ndarray | None
         array = np.asarray(embeddings)
         if array.ndim != 3 or 0 in array.shape:
             raise ShapeError(
-                f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions); "
-                "do pass classes= for a flat list of prompts."
+                f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions). "
+                "Pass classes= for a flat list of prompts."
             )
         k, t, d = array.shape
         flat = unit(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")

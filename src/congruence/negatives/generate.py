@@ -105,9 +105,9 @@ def register(name: str, generator: Generator) -> None:
     ParameterError
     """
     if not isinstance(name, str) or not name or name in GENERATORS:
-        raise ParameterError(f"Got name={name!r}; expected one that is not taken; do choose another.")
+        raise ParameterError(f"Got name={name!r}; expected one that is not taken. Choose another.")
     if not callable(generator):
-        raise ParameterError(f"Got {generator!r} for a generator; expected a callable; do pass a function.")
+        raise ParameterError(f"Got {generator!r} for a generator; expected a callable. Pass a function.")
     GENERATORS[name] = generator
 
 
@@ -182,7 +182,7 @@ def generate(
         generator = GENERATORS[check_choice(generator, GENERATORS, "generator")]
     generator = by_rules if generator is None else generator
     if not callable(generator):
-        raise ParameterError(f"Got {generator!r} for a generator; expected a callable or a name; do pass one.")
+        raise ParameterError(f"Got {generator!r} for a generator; expected a callable or a name. Pass one.")
     siblings, common = _others(texts, groups), _frequencies(texts)
     made = []
     for row, caption in enumerate(texts):
@@ -237,22 +237,22 @@ def check_captions(captions: Any) -> list[str]:
     DtypeError, ShapeError
     """
     if isinstance(captions, (str, bytes)):
-        raise DtypeError("Got one text for captions; expected a list of texts; do put it into a list.")
+        raise DtypeError("Got one text for captions; expected a list of texts. Put it into a list.")
     texts = list(captions)
     if not texts:
-        raise ShapeError("Got no captions; expected at least one; do check the file or column.")
+        raise ShapeError("Got no captions; expected at least one. Check the file or column.")
     for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise DtypeError(f"Got {text!r} for caption {row}; expected a text; do remove it or write it out.")
+            raise DtypeError(f"Got {text!r} for caption {row}; expected a text. Remove it or write it out.")
         if not text.strip():
-            raise ShapeError(f"Got a blank caption at row {row}; expected a text; do remove it.")
+            raise ShapeError(f"Got a blank caption at row {row}; expected a text. Remove it.")
     return [str(text) for text in texts]
 
 
 def _kinds(kinds: Any, generator: Any) -> list[str]:
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
-        raise ParameterError(f"Got kinds={kinds!r}; expected a list of some of {', '.join(KINDS)}; do write one.")
+        raise ParameterError(f"Got kinds={kinds!r}; expected a list of some of {', '.join(KINDS)}. Write one.")
     if generator in (None, "rules", by_rules):
         for kind in kinds:
             check_choice(kind, KINDS, "kind")
@@ -328,7 +328,7 @@ def _asked(
         elif on_refused == "error":
             raise ParameterError(
                 f"Got {text!r} from the generator for {caption!r} ({kind}); expected another text, or None where there is "
-                "none; do correct it, or pass on_refused='skip'."
+                "none. Correct it, or pass on_refused='skip'."
             )
         if len(found) == limit:
             break

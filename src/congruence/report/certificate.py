@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from congruence import __version__
 from congruence._atomic import atomic_path
-from congruence.certify import ACTIONS, Certificate, Estimate
 from congruence.report.figures import Plot
 from congruence.report.render import fill
+from congruence.upgrade.certify import ACTIONS, Certificate, Estimate
 
 _NAMES = {"stay": "stay", "stored": "carry the store", "queries": "carry queries", "re-embed": "re-embed"}
 #: Short enough to stand side by side on an axis.

@@ -43,7 +43,7 @@ def heatmap(data: dict[str, Any], title: str) -> str:
     Parameters
     ----------
     data : dict
-        From :meth:`congruence.layers.LayerComparison.to_dict`.
+        From :meth:`congruence.compare.layers.LayerComparison.to_dict`.
     title : str
         Shown above, and read by screen readers.
 

@@ -16,7 +16,7 @@ from congruence._extras import require
 from congruence.datasets import SugarCrepe
 from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
-from congruence.evaluate.compositional import TIE, chosen, distractors, sugarcrepe_recall
+from congruence.evaluation.compositional import TIE, chosen, distractors, sugarcrepe_recall
 
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128
@@ -250,7 +250,7 @@ def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:
-            raise FileError(f"Got no picture of {name!r}; expected one; do add it, or leave pictures out.")
+            raise FileError(f"Got no picture of {name!r}; expected one. Add it, or leave pictures out.")
         item = pictures[name]
     else:
         place = Path(name)
@@ -258,7 +258,7 @@ def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
             place.is_absolute() or ".." in place.parts
         ):  # a list of names from elsewhere must not put any file into a page
             raise ParameterError(
-                f"Got the image {name!r}, which leads out of the folder of pictures; expected a name in it; do correct it."
+                f"Got the image {name!r}, which leads out of the folder of pictures; expected a name in it. Correct it."
             )
         item = Path(pictures).expanduser() / place
     image = open_image(item)

@@ -12,7 +12,7 @@ from congruence._version import __version__
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
-from congruence.evaluate import Scores, evaluate
+from congruence.evaluation import Scores, evaluate
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.report import examples as pictures
 from congruence.report import plots
@@ -44,7 +44,7 @@ def summarize(
     held_out : bool, optional
         Measure only on classes the map was not fitted on. By default, if it knows them.
     scores : Scores, optional
-        From :func:`congruence.evaluate`, if they were computed already.
+        From :func:`congruence.evaluation`, if they were computed already.
     seed : int, default=0
         Chooses examples and anchors.
     examples : int, default=6
@@ -64,18 +64,16 @@ def summarize(
     InputError
         ``held_out`` for a map fitted on all pairs, or nothing can be measured.
     SpaceMismatchError, IdError, ShapeError
-        As :func:`congruence.evaluate`.
+        As :func:`congruence.evaluation`.
     """
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
-            "draws; do use summarize_training, or evaluate for its scores."
+            "draws. Use summarize_training, or evaluate for its scores."
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
-        raise InputError(
-            "Got held_out=True for a map fitted on all pairs; expected held-out ones; do fit with a holdout."
-        )
+        raise InputError("Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with a holdout.")
     unseen = bundle
     if rule is not None and held_out is not False:
         unseen = bundle.take(held_out_ids(bundle, Split.from_dict(rule), mapping.source_space_.modality))

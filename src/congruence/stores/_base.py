@@ -236,12 +236,12 @@ class Sink(ABC):
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
             raise ShapeError(
                 f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
-                f"{self.dim} that were announced; do announce the right size."
+                f"{self.dim} that were announced. Announce the right size."
             )
         if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
             raise IdError(
                 f"Got {'no' if ids is None else len(ids) - ids.null_count} ids for {len(vectors)} rows of {self.path}; "
-                "expected one a row, as announced; do pass them all, or announce none."
+                "expected one a row, as announced. Pass them all, or announce none."
             )
         names = ids.cast(pa.string()) if self.has_ids and ids is not None else None
         try:
@@ -249,7 +249,7 @@ class Sink(ABC):
                 block = np.ascontiguousarray(vectors, dtype=self.dtype)
         except FloatingPointError as error:
             raise DtypeError(
-                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones; do choose a wider dtype."
+                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones. Choose a wider dtype."
             ) from error
         self._write(names, block)
         self.rows += len(block)
@@ -276,13 +276,11 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
         raise missing_file(path) from None
     except damage as error:
         raise CorruptFileError(
-            f"Got a truncated or damaged file, {path} ({error}); expected an intact one of the kind its name says; "
-            "do copy or write it again."
+            f"Got a truncated or damaged file, {path} ({error}); expected an intact one of the kind its name says. "
+            "Copy or write it again."
         ) from error
     except OSError as error:
-        raise FileError(
-            f"Got a refusal while reading {path} ({error}); expected a readable file; do check it."
-        ) from error
+        raise FileError(f"Got a refusal while reading {path} ({error}); expected a readable file. Check it.") from error
 
 
 def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
@@ -290,11 +288,11 @@ def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ParameterError(
-            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers; do correct them."
+            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers. Correct them."
         )
     odd = array[(array < 0) | (array >= n)]
     if odd.size:
-        raise ParameterError(f"Got row number {odd[0]} for {path}; expected 0 to {n - 1}; do correct it.")
+        raise ParameterError(f"Got row number {odd[0]} for {path}; expected 0 to {n - 1}. Correct it.")
     return array.astype(np.int64)
 
 
@@ -302,7 +300,7 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
     """Refuse a file that holds another number of rows than it says. Raises CorruptFileError."""
     if got != expected:
         raise CorruptFileError(
-            f"Got {got} rows in {path}, which says it has {expected}; expected all; do copy or write it again."
+            f"Got {got} rows in {path}, which says it has {expected}; expected all. Copy or write it again."
         )
 
 
@@ -312,7 +310,7 @@ def as_text(array: np.ndarray, path: str) -> np.ndarray:
         with reading(path, UnicodeDecodeError):
             return np.char.decode(array, "utf-8")
     if array.dtype.kind not in "Uiufb":
-        raise DtypeError(f"Got entries of type {array.dtype} in {path}; expected text or numbers; do convert them.")
+        raise DtypeError(f"Got entries of type {array.dtype} in {path}; expected text or numbers. Convert them.")
     return array.astype(str)
 
 
@@ -323,7 +321,7 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
     if dtype.kind in "fiub":
         return np.dtype(np.float64)
     raise DtypeError(
-        f"Got {'objects' if dtype.hasobject else dtype} in {path}; expected numbers; do store the vectors as float16, "
+        f"Got {'objects' if dtype.hasobject else dtype} in {path}; expected numbers. Store the vectors as float16, "
         "float32 or float64 (object arrays need pickle, which is never loaded)."
     )
 
@@ -331,15 +329,11 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
     """Return (rows, columns) of a stored matrix, refusing other shapes and empty ones. Raises ShapeError."""
     if any(size < 0 for size in shape):
-        raise CorruptFileError(f"Got an array of shape {shape} in {path}; expected sizes; do save the file again.")
+        raise CorruptFileError(f"Got an array of shape {shape} in {path}; expected sizes. Save the file again.")
     if len(shape) != 2:
-        raise ShapeError(
-            f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions); do name another."
-        )
+        raise ShapeError(f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions). Name another.")
     if 0 in shape:
-        raise ShapeError(
-            f"Got an empty array of shape {tuple(shape)} in {path}; expected rows and columns; do check it."
-        )
+        raise ShapeError(f"Got an empty array of shape {tuple(shape)} in {path}; expected rows and columns. Check it.")
     return shape[0], shape[1]
 
 
@@ -351,8 +345,8 @@ def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
         count = stream.readinto(view[got:])
         if not count:
             raise CorruptFileError(
-                f"Got a truncated file, {path}: {len(view) - got} bytes are missing; expected the whole array; "
-                "do copy it again."
+                f"Got a truncated file, {path}: {len(view) - got} bytes are missing; expected the whole array. "
+                "Copy it again."
             )
         got += count
 
@@ -379,7 +373,7 @@ def is_folder(path: str | Path) -> bool:
 
 def missing_file(path: str | Path) -> FileError:
     """Make the error for a file that is not there."""
-    return FileError(f"Got no file at {path}; expected one; do check the path.")
+    return FileError(f"Got no file at {path}; expected one. Check the path.")
 
 
 def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: str = "key") -> ParameterError:
@@ -387,9 +381,9 @@ def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: 
     listed = ", ".join(f"{name} {shape}" for name, shape in found.items()) or "none"
     if key is None:
         return ParameterError(
-            f"Got no {what} for {path}, which holds {listed}; expected a choice; do write {path}:<{what}>."
+            f"Got no {what} for {path}, which holds {listed}; expected a choice. Write {path}:<{what}>."
         )
-    return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}; do choose one.")
+    return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}. Choose one.")
 
 
 def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str = "key") -> str:
@@ -432,7 +426,7 @@ def read_space(text: str | bytes | None, path: str | Path) -> Space:
         return Space.from_dict(facts)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptFileError(
-            f"Got an unreadable description of the space in {path} ({error}); expected JSON; do remove or correct it."
+            f"Got an unreadable description of the space in {path} ({error}); expected JSON. Remove or correct it."
         ) from error
 
 

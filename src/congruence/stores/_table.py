@@ -50,11 +50,11 @@ class TableSource(Source):
             raise missing_key(key, path, lists, "column")
         self.n, self._file, self._key, self.path = n, str(path), key, f"{path}:{key}"
         if self.n == 0:
-            raise ShapeError(f"Got no rows in {path}; expected some; do check the file.")
+            raise ShapeError(f"Got no rows in {path}; expected some. Check the file.")
         kind = schema.field(key).type
         value = kind.value_type
         if not (pa.types.is_floating(value) or pa.types.is_integer(value)):
-            raise DtypeError(f"Got lists of {value} in {self.path}; expected numbers; do convert the column.")
+            raise DtypeError(f"Got lists of {value} in {self.path}; expected numbers. Convert the column.")
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
         plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
         self._ids = ids if isinstance(ids, pa.Array) else None
@@ -72,10 +72,10 @@ class TableSource(Source):
         """Take ``dim`` from the first row where the type does not tell it."""
         if self.dim < 0:
             if first is None or not first[0].is_valid:
-                raise ShapeError(f"Got a missing vector in row 0 of {self.path}; expected numbers; do fill it.")
+                raise ShapeError(f"Got a missing vector in row 0 of {self.path}; expected numbers. Fill it.")
             self.dim = len(first[0])
         if self.dim == 0:
-            raise ShapeError(f"Got an empty vector in row 0 of {self.path}; expected numbers; do check the file.")
+            raise ShapeError(f"Got an empty vector in row 0 of {self.path}; expected numbers. Check the file.")
 
     def _block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
         """Return the ids and vectors of consecutive rows."""
@@ -86,7 +86,7 @@ class TableSource(Source):
         ids = piece.column(self._id_column)
         if ids.null_count:
             raise IdError(
-                f"Got a missing id near row {start} of {self._file}; expected one a row; do fill the column "
+                f"Got a missing id near row {start} of {self._file}; expected one a row. Fill the column "
                 f"{self._id_column!r}."
             )
         ids = ids.cast(pa.string())
@@ -101,19 +101,19 @@ class TableSource(Source):
 
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise ShapeError(f"Got a missing vector in {name(row)}; expected {self.dim} numbers; do fill it.")
+            raise ShapeError(f"Got a missing vector in {name(row)}; expected {self.dim} numbers. Fill it.")
         if not pa.types.is_fixed_size_list(column.type):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             odd = np.flatnonzero(lengths != self.dim)
             if len(odd):
                 raise ShapeError(
                     f"Got {lengths[odd[0]]} numbers in {name(int(odd[0]))}; expected {self.dim} "
-                    "as in the first row; do drop or re-encode such rows."
+                    "as in the first row. Drop or re-encode such rows."
                 )
         values = column.flatten()  # unlike .values, this respects slices
         if values.null_count:
             row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]) // self.dim
-            raise ShapeError(f"Got missing numbers in {name(row)}; expected none; do re-encode such rows.")
+            raise ShapeError(f"Got missing numbers in {name(row)}; expected none. Re-encode such rows.")
         flat = values.to_numpy(zero_copy_only=False)
         # A copy: callers may keep or change what they are given, and Arrow's buffers are shared.
         return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
@@ -128,7 +128,7 @@ def read_table_column(
         raise missing_key(key, path, plain, "column")
     values = column(key)
     if values.null_count:
-        raise IdError(f"Got missing entries in {path}:{key}; expected one a row; do fill them.")
+        raise IdError(f"Got missing entries in {path}:{key}; expected one a row. Fill them.")
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         values = values.cast(pa.string())
     return np.array([str(value) for value in values.to_pylist()], dtype=str)

@@ -65,8 +65,8 @@ class FolderSource(Source):
         if not parts:
             inside = sorted(p.name for p in folder.iterdir() if p.is_dir())
             raise ParameterError(
-                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}; expected some; "
-                f"do name one of its sub-folders: {', '.join(inside) or 'there is none'}."
+                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}; expected some. "
+                f"Name one of its sub-folders: {', '.join(inside) or 'there is none'}."
             )
         self.path = f"{path}:{key}" if key else str(path)
         self._names = [part.name for part in parts]
@@ -94,17 +94,17 @@ class FolderSource(Source):
         for part, source in zip(parts, self._sources, strict=True):
             if source.dim != first.dim:
                 raise ShapeError(
-                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width; do remove the odd part."
+                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width. Remove the odd part."
                 )
             if own_ids and source.has_ids != first.has_ids:
                 with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
                 raise IdError(
-                    f"Got ids in {with_ids} and none in {without}; expected them in every part or in none; do complete them."
+                    f"Got ids in {with_ids} and none in {without}; expected them in every part or in none. Complete them."
                 )
             if source.space.model and first.space.model and source.space.model != first.space.model:
                 raise SpaceMismatchError(
                     f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}; "
-                    "expected one model; do separate them."
+                    "expected one model. Separate them."
                 )
 
     def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
@@ -114,20 +114,20 @@ class FolderSource(Source):
         if len(tables) != len(self._sources):
             raise ParameterError(
                 f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one each in "
-                f"{home}; do check the layout."
+                f"{home}. Check the layout."
             )
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
             if _number(table) != _number(Path(source.path)):
                 raise ParameterError(
                     f"Got {table.name} in the place of the metadata of {Path(source.path).name}; expected the same number "
-                    "in both names; do check whether a part is missing."
+                    "in both names. Check whether a part is missing."
                 )
             names = read_parquet_column(table, column)
             if len(names) != source.n:
                 raise ShapeError(
-                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many; "
-                    "do check the layout."
+                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many. "
+                    "Check the layout."
                 )
             columns.append(names)
         return pa.array(np.concatenate(columns).tolist(), pa.string())
@@ -165,7 +165,7 @@ class FolderSink(Sink):
             parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
         if sum(rows for _, rows in parts) != self.n:
             raise ParameterError(
-                f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}; do correct them."
+                f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}. Correct them."
             )
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
         self._kind = ParquetSink if self.has_ids else NpySink
@@ -183,7 +183,7 @@ class FolderSink(Sink):
             if other:
                 raise OutputExistsError(
                     f"Got {self.path} to replace, which holds other things than parts ({', '.join(sorted(other)[:3])}); "
-                    "expected a folder of parts; do choose another name."
+                    "expected a folder of parts. Choose another name."
                 )
 
     def _begin(self) -> Sink:

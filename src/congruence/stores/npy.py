@@ -65,7 +65,7 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: s
     if available < expected and not dtype.hasobject:
         raise CorruptFileError(
             f"Got a truncated array in {path}: {expected - available} of {expected} bytes are missing; "
-            "expected the whole array; do copy or save it again."
+            "expected the whole array. Copy or save it again."
         )
 
 
@@ -83,9 +83,7 @@ class NpySource(Source):
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         self.path = str(path)
         if key is not None:
-            raise ParameterError(
-                f"Got key {key!r} for {path}; expected none, since an .npy holds one array; do drop it."
-            )
+            raise ParameterError(f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Drop it.")
         self._ids = ids if isinstance(ids, pa.Array) else None
         self.has_ids = self._ids is not None
         with reading(path), open(path, "rb") as stream:
@@ -145,7 +143,7 @@ def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
     ParameterError, ShapeError, DtypeError, CorruptFileError
     """
     if key is not None:
-        raise ParameterError(f"Got key {key!r} for {path}; expected none, since an .npy holds one array; do drop it.")
+        raise ParameterError(f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Drop it.")
     with reading(path), open(path, "rb") as stream:
         return _read_column(stream, os.fstat(stream.fileno()).st_size, str(path))
 
@@ -155,11 +153,11 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
     shape, _, dtype = _read_header(stream, path)
     if dtype.hasobject:
         raise DtypeError(
-            f"Got objects in {path}; expected text or numbers; do save it as strings, .astype(str), "
+            f"Got objects in {path}; expected text or numbers. Save it as strings, .astype(str), "
             "since objects need pickle, which is never loaded."
         )
     if len(shape) != 1:
-        raise ShapeError(f"Got an array of shape {shape} in {path}; expected one entry a row; do name a flat column.")
+        raise ShapeError(f"Got an array of shape {shape} in {path}; expected one entry a row. Name a flat column.")
     _check_size(shape, dtype, size - (stream.tell() - start), path)
     column = np.empty(shape, dtype)
     if column.nbytes:

@@ -35,7 +35,7 @@ class _TextSource(Source):
 
     def _keep(self, path: str | Path, rows: list[list[float]], names: list[str] | None, ids: pa.Array | None) -> None:
         if not rows or not rows[0]:
-            raise ShapeError(f"Got no vectors in {path}; expected rows of numbers; do check the file.")
+            raise ShapeError(f"Got no vectors in {path}; expected rows of numbers. Check the file.")
         self._matrix = np.array(rows, dtype=np.float64)
         self.n, self.dim = self._matrix.shape
         self.dtype = self._matrix.dtype
@@ -57,7 +57,7 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
         reader = csv.reader(stream)
         lines = [(reader.line_num, cells) for cells in reader if cells]
     if not lines:
-        raise ShapeError(f"Got an empty file, {path}; expected a header and rows; do check it.")
+        raise ShapeError(f"Got an empty file, {path}; expected a header and rows. Check it.")
     return lines[0][1], iter(lines[1:])
 
 
@@ -92,14 +92,14 @@ class CsvSource(_TextSource):
         for number, cells in lines:
             if len(cells) != len(header):
                 raise ShapeError(
-                    f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header; "
-                    "do correct the line."
+                    f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header. "
+                    "Correct the line."
                 )
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number; "
-                    "do correct it, or name the vector columns' common prefix as path:prefix."
+                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number. "
+                    "Correct it, or name the vector columns' common prefix as path:prefix."
                 )
             rows.append([float(cells[j]) for j in wanted])
             if id_column is not None:
@@ -110,13 +110,13 @@ class CsvSource(_TextSource):
         """Notice a first line that is data, and the unnamed column of row numbers that pandas writes."""
         if "" in wanted:
             raise ParameterError(
-                f"Got a column without a name in {self.path}; expected names (pandas writes its index so); do save it with "
+                f"Got a column without a name in {self.path}; expected names (pandas writes its index so). Save it with "
                 "index=False, or name the vector columns' common prefix as path:prefix."
             )
         # Names 0, 1, 2, … are what pandas gives unnamed columns.
         if all(_is_number(name) for name in wanted) and wanted != [str(j) for j in range(len(wanted))]:
             raise ParameterError(
-                f"Got numbers in the first line of {self.path}; expected a header with names; do add one, or the first "
+                f"Got numbers in the first line of {self.path}; expected a header with names. Add one, or the first "
                 "vector would be lost."
             )
 
@@ -138,10 +138,10 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise CorruptFileError(
-                    f"Got line {number} of {path} that is no JSON ({error}); expected one object a line; do correct it."
+                    f"Got line {number} of {path} that is no JSON ({error}); expected one object a line. Correct it."
                 ) from None
             if not isinstance(record, dict):
-                raise CorruptFileError(f"Got line {number} of {path} that is no object; expected one; do correct it.")
+                raise CorruptFileError(f"Got line {number} of {path} that is no object; expected one. Correct it.")
             yield number, record
 
 
@@ -174,27 +174,25 @@ class JsonlSource(_TextSource):
             vector = record[key]
             if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):  # true is no number
                 raise DtypeError(
-                    f"Got no list of numbers as {key!r} in line {number} of {path}; expected one; do correct it."
+                    f"Got no list of numbers as {key!r} in line {number} of {path}; expected one. Correct it."
                 )
             if rows and len(vector) != len(rows[0]):
                 raise ShapeError(
-                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before; do correct it."
+                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before. Correct it."
                 )
             try:
                 rows.append([float(x) for x in vector])
             except OverflowError:
                 raise DtypeError(
-                    f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones; do correct it."
+                    f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones. Correct it."
                 ) from None
             if id_name is not None:
                 if id_name not in record:
-                    raise ParameterError(
-                        f"Got no {id_name!r} in line {number} of {path}; expected one a line; do add it."
-                    )
+                    raise ParameterError(f"Got no {id_name!r} in line {number} of {path}; expected one a line. Add it.")
                 if type(record[id_name]) not in (str, int):
                     raise IdError(
                         f"Got {json.dumps(record[id_name])[:50]} as {id_name!r} in line {number} of {path}; "
-                        "expected text or a whole number; do correct it."
+                        "expected text or a whole number. Correct it."
                     )
                 names.append(str(record[id_name]))
         self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
@@ -215,8 +213,8 @@ def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
     for number, cells in lines:
         if len(cells) != len(header):
             raise ShapeError(
-                f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header; "
-                "do correct the line."
+                f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header. "
+                "Correct the line."
             )
         column.append(cells[place])
     return np.array(column, dtype=str)
@@ -245,9 +243,7 @@ def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
     FileError, CorruptFileError
     """
     if key is not None:
-        raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since a .txt has one entry a line; do drop it."
-        )
+        raise ParameterError(f"Got key {key!r} for {path}; expected none, since a .txt has one entry a line. Drop it.")
     with reading(path, UnicodeDecodeError):
         text = Path(path).read_text(encoding="utf-8-sig")
     # Not splitlines(), which would also break at form feeds and Unicode's separators.

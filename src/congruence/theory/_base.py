@@ -92,7 +92,7 @@ def unit_rows(X: Any, name: str, *, min_rows: int = 1) -> np.ndarray:
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
             f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems are about "
-            "encoders on the sphere; do divide each row by its norm."
+            "encoders on the sphere. Divide each row by its norm."
         )
     return A / norms[:, None]
 
@@ -132,7 +132,7 @@ def dual_encoders(
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
                 f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; "
-                "expected one width, since the kernel is their inner product; do check the order of the arguments."
+                "expected one width, since the kernel is their inner product. Check the order of the arguments."
             )
     return F, G, F_target, G_target
 
@@ -147,7 +147,7 @@ def check_upwards(d: int, d_target: int) -> None:
     if d > d_target:
         raise ParameterError(
             f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions "
-            "keeps all distances; do swap the models."
+            "keeps all distances. Swap the models."
         )
 
 
@@ -160,8 +160,8 @@ def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
     """
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
-        hint = "do transpose it" if matrix.shape == (d_target, d) else "do check which models it belongs to"
-        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows; {hint}.")
+        hint = "Transpose it" if matrix.shape == (d_target, d) else "Check which models it belongs to"
+        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows. {hint}.")
     return matrix
 
 
@@ -179,8 +179,8 @@ def as_rotation(Q: Any, d: int, d_target: int, name: str = "Q") -> np.ndarray:
     off = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
     if off > 1e-3:
         raise InputError(
-            f"Got {name} with ‖QᵀQ − I‖ = {off:.3g}; expected a rotation; "
-            "do take polar_rotation of it, or fit OrthogonalMap with spectrum='full'."
+            f"Got {name} with ‖QᵀQ − I‖ = {off:.3g}; expected a rotation. "
+            "Take polar_rotation of it, or fit OrthogonalMap with spectrum='full'."
         )
     return matrix
 
@@ -208,5 +208,5 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     """
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
-        raise ParameterError(f"Got quantiles={levels}; expected numbers from 0 to 1; do correct them.")
+        raise ParameterError(f"Got quantiles={levels}; expected numbers from 0 to 1. Correct them.")
     return levels

@@ -127,8 +127,8 @@ def anchor_map(G: Any, G_target: Any, *, allow_rank_deficient: bool = False) -> 
         what = f"Got {m} text anchors that span {found.rank} of the target's {d_target} dimensions"
         remedy = "or pass allow_rank_deficient=True for the map into their span"
         if m < d_target:
-            raise TooFewAnchorsError(f"{what}; expected at least {d_target} anchors; do add some, {remedy}.")
-        raise InputError(f"{what}; expected all of them; do choose more varied anchors, {remedy}.")
+            raise TooFewAnchorsError(f"{what}; expected at least {d_target} anchors. Add some, {remedy}.")
+        raise InputError(f"{what}; expected all of them. Choose more varied anchors, {remedy}.")
     return found
 
 
@@ -223,7 +223,7 @@ def linear_text_error(G: Any, G_target: Any, A: Any, quantiles: Sequence[float] 
     if (rank := numerical_rank(s, matrix.shape)) < d:
         raise InputError(
             f"Got A of rank {rank}; expected full column rank {d}, without which texts cannot be "
-            "carried; do find A from anchors that span the source space."
+            "carried. Find A from anchors that span the source space."
         )
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()

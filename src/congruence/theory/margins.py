@@ -111,7 +111,7 @@ class Margins:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it; do raise rho."
+                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Raise rho."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 
@@ -248,7 +248,7 @@ def class_margins(
     F = as_matrix(F_anchors, "F_anchors")
     check_width(F.shape[1], d, "class_margins")
     if names is not None and len(names) != K:
-        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each; do pass a name a row.")
+        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass a name a row.")
     basis = probed_subspace(F_anchors, rank=rank, rtol=rtol).basis
     # Coordinates of u and of Proj g̃ in the basis of U_X and its image: products of those equal products of the vectors.
     image = basis @ R
@@ -291,18 +291,18 @@ def _orthonormal(Q: Any, d: int, d_target: int) -> np.ndarray:
     """Validate Q and return the nearest matrix with exactly orthonormal rows."""
     R = as_matrix(Q, "Q", allow_zero_rows=True).astype(np.float64)
     if R.shape != (d, d_target):
-        hint = "do pass its transpose, which acts on rows" if R.shape == (d_target, d) else "do fit it on these models"
-        raise ShapeError(f"Got Q of shape {R.shape}; expected ({d}, {d_target}), the widths of the classes; {hint}.")
+        hint = "Pass its transpose, which acts on rows" if R.shape == (d_target, d) else "Fit it on these models"
+        raise ShapeError(f"Got Q of shape {R.shape}; expected ({d}, {d_target}), the widths of the classes. {hint}.")
     if d > d_target:
         raise ParameterError(
-            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since downwards no map is an isometry; "
-            "do exchange source and target."
+            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since downwards no map is an isometry. "
+            "Exchange source and target."
         )
     off = float(np.abs(R @ R.T - np.eye(d)).max())
     if off > 1e-3:
         raise ParameterError(
-            f"Got Q whose rows are orthonormal only to {off:.3g}; expected 10⁻³; "
-            "do fit OrthogonalMap(spectrum='full'), whose rotation_ is not damped."
+            f"Got Q whose rows are orthonormal only to {off:.3g}; expected 10⁻³. "
+            "Fit OrthogonalMap(spectrum='full'), whose rotation_ is not damped."
         )
     U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
     return U @ Vt

@@ -42,7 +42,7 @@ def nearest_rows(torch: Any, queries: np.ndarray, rows: Rows, k: int, device: An
     """
     if k > len(rows):
         raise ParameterError(
-            f"Got k={k} neighbours among {len(rows)} unpaired rows; expected at most as many; do lower k."
+            f"Got k={k} neighbours among {len(rows)} unpaired rows; expected at most as many. Lower k."
         )
     unit = torch.nn.functional.normalize
     Q = unit(torch.tensor(queries), dim=1).to(device)  # a copy: what is mapped from a file cannot be written to

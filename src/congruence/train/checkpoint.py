@@ -51,11 +51,9 @@ class Checkpoint:
 
     def __init__(self, path: Path, schedule: Mapping[str, Any], identity: Mapping[str, Any] | None):
         if not path.parent.is_dir():
-            raise FileError(
-                f"Got no folder {path.parent} for the checkpoint; expected it to exist; do create it first."
-            )
+            raise FileError(f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it first.")
         if path.exists() and not path.is_dir():
-            raise FileError(f"Got a file at {path}; expected a place for a checkpoint folder; do choose another.")
+            raise FileError(f"Got a file at {path}; expected a place for a checkpoint folder. Choose another.")
         self.path = path
         whole = {"schedule": schedule, **(identity or {})}
         self.identity = json.loads(json.dumps(whole, default=str))
@@ -120,7 +118,7 @@ class Checkpoint:
             history.validation = [(int(step), float(score)) for step, score in history.validation]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(
-                f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library; do remove it and train again."
+                f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library. Remove it and train again."
             ) from error
         self._compare(state.get("identity", {}))
         groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
@@ -136,7 +134,7 @@ class Checkpoint:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError) as error:
             raise CorruptFileError(
-                f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run; do remove it and train again."
+                f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run. Remove it and train again."
             ) from error
         place = next(module.parameters()).device
         return history, {name: tensor.to(place) for name, tensor in groups["best"].items()}
@@ -149,7 +147,7 @@ class Checkpoint:
             key = differing[0]
             raise TrainingError(
                 f"Got a checkpoint at {self.path} of another run ({key} was {theirs.get(key)!r}, is {mine.get(key)!r}); expected the "
-                "same data and options; do choose another place or remove it."
+                "same data and options. Choose another place or remove it."
             )
 
 

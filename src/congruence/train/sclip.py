@@ -138,7 +138,7 @@ class SCLIP(HeadTrainer):
         for side, name in (("source", "image_weight"), ("target", "text_weight")):
             if getattr(self, name) and getattr(task.data, f"unpaired_{side}") is None:
                 raise InputError(
-                    f"Got no unpaired {side} rows and {name}={getattr(self, name):g}; expected some, since they are what is labelled; do pass "
+                    f"Got no unpaired {side} rows and {name}={getattr(self, name):g}; expected some, since they are what is labelled. Pass "
                     "them or set the weight to 0."
                 )
 

@@ -95,7 +95,7 @@ class SOTAlign(HeadTrainer):
         check_choice(self.divergence, DIVERGENCES, "divergence")
         check_choice(self.start, STARTS, "start")
         if self.start == "teacher" and self.head != "linear":
-            raise ParameterError(f"Got start='teacher' with head={self.head!r}; expected 'linear'; do change one.")
+            raise ParameterError(f"Got start='teacher' with head={self.head!r}; expected 'linear'. Change one.")
         if self.alpha != "auto":
             check_positive(self.alpha, "alpha", zero=True)
         for name in ("epsilon", "epsilon_teacher"):
@@ -135,7 +135,7 @@ class SOTAlign(HeadTrainer):
         data = task.data
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since that is what the teacher teaches on; do pass them, "
+                "Got no unpaired rows of one side or both; expected some of each, since that is what the teacher teaches on. Pass them, "
                 "or use SAIL or the teacher alone."
             )
         # Where a step has all rows, they are the same rows each time, and so is what the teacher says of them.

@@ -31,11 +31,11 @@ def same_library(arrays: dict[str, Any]) -> list[Any]:
     for name, array in arrays.items():
         if tensors and hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
-                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected one library; do convert one."
+                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected one library. Convert one."
             )
     if len({str(array.device) for array in tensors.values()}) > 1:
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
-        raise DtypeError(f"Got {where}; expected one device; do move them to it.")
+        raise DtypeError(f"Got {where}; expected one device. Move them to it.")
     if tensors:
         first = next(iter(tensors.values()))
         xp = namespace(first)
@@ -60,8 +60,8 @@ def products(X: Any, Y: Any, names: tuple[str, str], dtype: Any) -> Products:
     """
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
-            f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}; expected vectors of one space; "
-            "do carry one side across first."
+            f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}; expected vectors of one space. "
+            "Carry one side across first."
         )
     return Products(X, Y, dtype)
 
@@ -79,10 +79,10 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     least = bound * xp.finfo(affinity.dtype).eps / ROUNDING
     if epsilon < least:
         kind = "float64" if affinity.dtype == xp.float64 else "float32"
-        remedy = "do scale the affinities down" if kind == "float64" else "do pass float64"
+        remedy = "Scale the affinities down" if kind == "float64" else "Pass float64"
         raise ParameterError(
             f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}, below which "
-            f"rounding changes the plan by more than {ROUNDING:g}; {remedy} or take a larger {name}."
+            f"rounding changes the plan by more than {ROUNDING:g}. {remedy} or take a larger {name}."
         )
     return float(epsilon)
 
@@ -99,16 +99,14 @@ def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
         return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
     given = to_numpy(marginal)
     if given.shape != (n,):
-        raise ShapeError(
-            f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each; do correct it."
-        )
+        raise ShapeError(f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each. Correct it.")
     w = as_matrix(given[:, None], f"{name} marginal")[:, 0].astype(np.float64)
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
     if w.min() < least:
         raise ParameterError(
-            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}; "
-            "do leave out what has no weight."
+            f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}. "
+            "Leave out what has no weight."
         )
     if abs(w.sum() - 1) > 1e-6:
-        raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1; do divide by their sum.")
+        raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1. Divide by their sum.")
     return xp.asarray(w / w.sum(), dtype=affinity.dtype, device=affinity.device)

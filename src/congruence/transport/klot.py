@@ -94,7 +94,7 @@ def klot(
     if A.shape != T.shape:
         raise ShapeError(
             f"Got student of shape {tuple(A.shape)} and teacher of shape {tuple(T.shape)}; expected the same, "
-            "affinities of the same items; do compute both on one batch."
+            "affinities of the same items. Compute both on one batch."
         )
     dtype = computing_dtype(A, T)
     sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), n_iter, tol, A.numel() * 8)
@@ -176,7 +176,7 @@ def klot_features(
         sides = _solve(pair, (epsilon, epsilon_teacher), n_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
-            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision; do convert X and Y."
+            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y."
         )
     else:
         (student,) = _solve((products(A, B, ("X", "Y"), dtype),), (epsilon,), n_iter, tol, memory)

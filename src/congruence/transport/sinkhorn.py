@@ -67,7 +67,7 @@ class SinkhornResult:
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)
         if step != 1:
-            raise ParameterError(f"Got rows with step {step}; expected 1; do take every {step}th afterwards.")
+            raise ParameterError(f"Got rows with step {step}; expected 1. Take every {step}th afterwards.")
         part = slice(start, max(start, stop))
         ((_, P),) = exponents(self._affinity, self.epsilon, self.u, self.v, [part])
         return exponential(P)
@@ -145,9 +145,7 @@ def sinkhorn(
         given = [
             name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
         ]
-        raise ParameterError(
-            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y; do pass these."
-        )
+        raise ParameterError(f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y. Pass these.")
     held: Affinity
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})
@@ -160,7 +158,7 @@ def sinkhorn(
     given_marginals = (None, None) if marginals is None else tuple(marginals)
     if len(given_marginals) != 2:
         raise ParameterError(
-            f"Got {len(given_marginals)} marginals; expected two, of rows and of columns; do pass both as a tuple."
+            f"Got {len(given_marginals)} marginals; expected two, of rows and of columns. Pass both as a tuple."
         )
     r, c = (
         weights(weight, size, name, held)

@@ -55,7 +55,7 @@ def random_frames(n_projections: int, d: int, seed: int | np.random.Generator = 
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)
     if d < 2:
-        raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane; do correct it.")
+        raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Correct it.")
     Z = np.random.default_rng(seed).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
     first /= np.linalg.norm(first, axis=1, keepdims=True)
@@ -158,16 +158,16 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
     if p < 1:
-        raise ParameterError(f"Got p={p}; expected at least 1, since transport cost must be convex; do correct it.")
+        raise ParameterError(f"Got p={p}; expected at least 1, since transport cost must be convex. Correct it.")
     if variant == "circular":
         if grid is not None:
             raise ParameterError(
-                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly; do leave it out."
+                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave it out."
             )
         return partial(circular_cost, p=p)
     if p != 2:
         raise ParameterError(
-            f"Got p={p} with variant='linear'; expected 2, for which it is defined; do use 2 or 'circular'."
+            f"Got p={p} with variant='linear'; expected 2, for which it is defined. Use 2 or 'circular'."
         )
     if grid is None:
         return linear_cost
@@ -184,8 +184,8 @@ def sphere_pair(X: Any, Y: Any, names: tuple[str, str], normalize: bool) -> tupl
     A, B = (_on_sphere(side, name, normalize) for side, name in zip((X, Y), names, strict=True))
     if A.shape[1] != B.shape[1]:
         raise ShapeError(
-            f"Got widths {A.shape[1]} of {names[0]} and {B.shape[1]} of {names[1]}; expected vectors of one space; "
-            "do encode both with one model."
+            f"Got widths {A.shape[1]} of {names[0]} and {B.shape[1]} of {names[1]}; expected vectors of one space. "
+            "Encode both with one model."
         )
     return A, B
 
@@ -195,13 +195,13 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
     n, d = A.shape
     if d < 2:
         raise ShapeError(
-            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane; do check the file or key."
+            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Check the file or key."
         )
     parts = list(blocks(n, d * 8))
     top = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
     if not top.all():
         raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {np.flatnonzero(top == 0)[0]}); expected a direction; do drop such rows."
+            f"Got a row of zeros in {name} (row {np.flatnonzero(top == 0)[0]}); expected a direction. Drop such rows."
         )
     if normalize:
         # Angles know no length; only what could overflow or vanish in a product is scaled.
@@ -212,7 +212,7 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
     if len(off):
         raise ParameterError(
             f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}); "
-            f"expected norms within {TOLERANCE} of 1; do normalize, if only directions count."
+            f"expected norms within {TOLERANCE} of 1. Normalize, if only directions count."
         )
     return A
 
@@ -220,19 +220,19 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
 def _check_frames(projections: Any, d: int) -> np.ndarray:
     frames = to_numpy(projections)
     if frames.dtype.kind not in "fiu":
-        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers; do convert them.")
+        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them.")
     if frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
         raise ShapeError(
-            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each; do correct it."
+            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Correct it."
         )
     frames = frames.astype(np.float64)
     if not np.isfinite(frames).all():
-        raise NotFiniteError("Got NaN or inf in projections; expected orthonormal frames; do draw them again.")
+        raise NotFiniteError("Got NaN or inf in projections; expected orthonormal frames. Draw them again.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
     if error > TOLERANCE:
         raise ParameterError(
-            f"Got projections that are not orthonormal (off by {error:.3g}); expected orthonormal frames; "
-            "do use random_frames, or a QR decomposition."
+            f"Got projections that are not orthonormal (off by {error:.3g}); expected orthonormal frames. "
+            "Use random_frames, or a QR decomposition."
         )
     return frames
 

@@ -59,7 +59,7 @@ def run_gap(job: Job) -> None:
             )
             job.tick()
     if not clouds:
-        raise InputError("Got no model with images and texts; expected one at least; do choose other data.")
+        raise InputError("Got no model with images and texts; expected one at least. Choose other data.")
     job.extra["clouds"] = clouds
 
 
@@ -104,7 +104,7 @@ def run_kernels(job: Job) -> None:
             )
             job.tick()
     if not pictures:
-        raise InputError("Got no pair with images and texts of both models; expected one; do choose other data.")
+        raise InputError("Got no pair with images and texts of both models; expected one. Choose other data.")
     job.extra["kernels"] = pictures
 
 

@@ -44,7 +44,7 @@ def run_layers(job: Job) -> None:
     for data in job.joint:
         if data.layers != LAYERS:
             raise InputError(
-                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder; do embed with "
+                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Embed with "
                 "--layer all."
             )
         for task in tasks(job, data):

@@ -1,0 +1,1 @@
+"""Are two embedding spaces alike, and by more than chance? Spaces, layers, matching pairs, and the pairing itself."""

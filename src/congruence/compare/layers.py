@@ -1,0 +1,213 @@
+"""Every layer of one model against every layer of another, with what choosing the best of them costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence.errors import InputError, ParameterError
+from congruence.metrics import METRICS
+from congruence.metrics.null import chance, entry
+
+
+@dataclass(frozen=True, eq=False)
+class LayerComparison:
+    """Scores of L × M pairs of layers, and what the search over them finds by chance.
+
+    Attributes
+    ----------
+    metric : str
+    x_layers, y_layers : tuple of str
+        Names of the L and of the M layers.
+    values : ndarray, shape (L, M)
+    null_mean, null_sd : ndarray, shape (L, M)
+        Mean and standard deviation of each score over random re-pairings of the rows.
+    p_values : ndarray, shape (L, M)
+        Share of re-pairings, the actual one included, in which this pair of layers scores as close or closer.
+    adjusted_p_values : ndarray, shape (L, M)
+        The same against the closest of *all* pairs of layers in each re-pairing, every one standardised by its own null
+        (Westfall and Young 1993). These stay honest whichever pairs are looked at.
+    best : tuple of str
+        The pair of layers that scores closest.
+    best_value, best_p_value, best_adjusted_p_value : float
+        Of that pair; read the adjusted one, since the pair was searched for.
+    best_null_mean, best_null_sd : float
+        Mean and standard deviation, over re-pairings, of the closest score of the L × M: what the best scores by chance.
+    larger_is_closer : bool
+    n : int
+        Rows.
+    permutations : int
+    """
+
+    metric: str
+    x_layers: tuple[str, ...]
+    y_layers: tuple[str, ...]
+    values: np.ndarray
+    null_mean: np.ndarray
+    null_sd: np.ndarray
+    p_values: np.ndarray
+    adjusted_p_values: np.ndarray
+    best: tuple[str, str]
+    best_value: float
+    best_p_value: float
+    best_adjusted_p_value: float
+    best_null_mean: float
+    best_null_sd: float
+    larger_is_closer: bool
+    n: int
+    permutations: int
+
+    @property
+    def standing(self) -> np.ndarray:
+        """By how many standard deviations each score is closer than by chance, shape (L, M); 0 where chance never varies."""
+        gap = (self.values - self.null_mean) * (1 if self.larger_is_closer else -1)
+        flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
+        return np.divide(gap, self.null_sd, out=np.zeros_like(gap), where=~flat)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        data = {field.name: getattr(self, field.name) for field in fields(self)} | {"standing": self.standing}
+        return {
+            key: value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
+            for key, value in data.items()
+        }
+
+
+def compare_layers(
+    X_layers: Mapping[str, Any] | Sequence[Any],
+    Y_layers: Mapping[str, Any] | Sequence[Any],
+    metric: str = "linear_cka",
+    *,
+    permutations: int = 200,
+    max_rows: int | None = None,
+    seed: int = 0,
+    advance: Callable[[int], None] | None = None,
+) -> LayerComparison:
+    """Score every layer of one model against every layer of another, corrected for the search.
+
+    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores, whose best is above
+    chance even between unrelated models. The same search is repeated on randomly re-paired rows.
+
+    Parameters
+    ----------
+    X_layers, Y_layers : mapping of str to array_like, or sequence of array_like, each of shape (n, d)
+        Row i is the same item in every layer of both; widths may differ from layer to layer. Layers of a sequence are
+        named by their number, from 0.
+    metric : str, default="linear_cka"
+        A key of :data:`congruence.metrics.METRICS` that compares two spaces.
+    permutations : int, default=200
+        Random re-pairings, the same ones for every pair of layers.
+    max_rows : int, optional
+        Draw this many rows at random if there are more.
+    seed : int, default=0
+    advance : callable, optional
+        Called with 1 after every re-pairing.
+
+    Returns
+    -------
+    LayerComparison
+
+    Raises
+    ------
+    ParameterError
+        No layer on a side, names that repeat, an unknown metric, or one that needs both sides in one space.
+    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
+        From any layer, which the message names.
+
+    Notes
+    -----
+    Each layer is prepared once (Gram matrix, neighbour table or basis) and re-paired once a permutation; L·M comparisons remain.
+    Linear CKA keeps n × n kernels of layers with n ≤ 4d, as RBF CKA and RSA do of all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.compare.layers import compare_layers
+    >>> rng = np.random.default_rng(0)
+    >>> first, second = rng.standard_normal((2, 100, 6)), rng.standard_normal((3, 100, 5))
+    >>> second[2] = first[1] @ rng.standard_normal((6, 5))
+    >>> found = compare_layers({"early": first[0], "late": first[1]}, list(second))
+    >>> found.best, found.best_adjusted_p_value < 0.01
+    (('late', '2'), True)
+
+    References
+    ----------
+    Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic Representation
+    Hypothesis".
+    """
+    steps = entry(metric)
+    check_positive(permutations, "permutations", integer=True)
+    sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
+    everything = [(name, A) for side in sides for name, A in side.items()]
+    first_name, first = everything[0]
+    for name, A in everything[1:]:
+        check_same_rows(len(first), len(A), first_name, name)
+    n = len(first)
+    rng = np.random.default_rng(seed)
+    if max_rows is not None:
+        check_positive(max_rows, "max_rows", integer=True)
+        if n > max_rows:
+            rows = np.sort(rng.choice(n, max_rows, replace=False))
+            sides = [{name: A[rows] for name, A in side.items()} for side in sides]
+            n = max_rows
+    ours, theirs = ([steps.prepare(A, name) for name, A in side.items()] for side in sides)
+
+    def compare(others: list[Any]) -> list[list[float]]:
+        return [[steps.compare(one, other) for other in others] for one in ours]
+
+    values = np.array(compare(theirs))
+    null = np.empty((permutations, *values.shape))
+    for scores in null:
+        order = rng.permutation(n)
+        scores[:] = compare([steps.reorder(side, order) for side in theirs])
+        if advance:
+            advance(1)
+    larger = METRICS[metric].larger_is_closer
+    found = chance(values, null, larger)
+    best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)
+    closest = null.max(axis=(1, 2)) if larger else null.min(axis=(1, 2))
+    x_names, y_names = (_names(layers) for layers in (X_layers, Y_layers))
+    return LayerComparison(
+        metric=metric,
+        x_layers=x_names,
+        y_layers=y_names,
+        values=values,
+        null_mean=found.mean,
+        null_sd=found.sd,
+        p_values=found.p_value,
+        adjusted_p_values=found.adjusted_p_value,
+        best=(x_names[best[0]], y_names[best[1]]),
+        best_value=float(values[best]),
+        best_p_value=float(found.p_value[best]),
+        best_adjusted_p_value=float(found.adjusted_p_value[best]),
+        best_null_mean=float(closest.mean()),
+        best_null_sd=float(closest.std(ddof=1)) if permutations > 1 else 0.0,
+        larger_is_closer=larger,
+        n=n,
+        permutations=permutations,
+    )
+
+
+def _names(layers: Mapping[str, Any] | Sequence[Any]) -> tuple[str, ...]:
+    return tuple(map(str, layers if isinstance(layers, Mapping) else range(len(layers))))
+
+
+def _layers(layers: Mapping[str, Any] | Sequence[Any], side: str) -> dict[str, np.ndarray]:
+    """Return validated layers by the names messages call them."""
+    names = _names(layers)
+    if not names:
+        raise ParameterError(f"Got no layers of {side}; expected at least one. Pass a mapping or a sequence of them.")
+    if len(set(names)) < len(names):
+        raise ParameterError(f"Got layers of {side} that share a name; expected names that differ. Rename them.")
+    arrays = layers.values() if isinstance(layers, Mapping) else layers
+    out = {}
+    for name, array in zip(names, arrays, strict=True):
+        called = f"layer {name!r} of {side}"
+        A = out[called] = as_matrix(array, called, min_rows=8, allow_zero_rows=True)
+        if not np.ptp(A, axis=0).any():
+            raise InputError(f"Got {len(A)} equal rows in {called}; expected rows that differ. Leave it out.")
+    return out

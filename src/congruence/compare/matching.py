@@ -1,0 +1,314 @@
+"""Do similarity scores tell matching pairs from pairs that do not match? The JAM paper's experiment, on given embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence.errors import ParameterError, ShapeError
+from congruence.metrics import METRICS
+from congruence.metrics._base import check_same_width, unit
+from congruence.metrics.dissimilarity import MOST_ROWS
+from congruence.metrics.null import REPAIRED, entry
+
+#: The paper's four.
+DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
+
+
+@dataclass(frozen=True)
+class Separation:
+    """One metric's scores of matching pairs beside those of one kind of non-match.
+
+    Attributes
+    ----------
+    metric : str
+    against : {"noise", "shuffled", "unrelated", "hard"}
+    match, other : float
+        Scores of all rows; of ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean of ``permutations`` draws.
+    match_scores, other_scores : tuple of float
+        Scores of the random subsets of rows, draw by draw on the same images.
+    effect_size : float
+        Difference of their means over their pooled standard deviation (Cohen's d), positive where matches score closer.
+        Subsets overlap: it says how far apart the two clouds of scores are, for subsets of this size, and is no test.
+    auc : float
+        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5: not told apart.
+    p_value : float
+        One-sided, of a randomisation test on all rows; see :func:`match_test`. Never below 1 / (permutations + 1).
+    larger_is_closer : bool
+    n, rows, permutations : int
+        All rows, rows in a draw, randomisations.
+    """
+
+    metric: str
+    against: str
+    match: float
+    other: float
+    match_scores: tuple[float, ...]
+    other_scores: tuple[float, ...]
+    effect_size: float
+    auc: float
+    p_value: float
+    larger_is_closer: bool
+    n: int
+    rows: int
+    permutations: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def match_test(
+    images: Any,
+    texts: Any,
+    hard: Any = None,
+    *,
+    unrelated: Any = None,
+    metrics: Sequence[str] = DEFAULT,
+    components: int | None = 10,
+    draws: int = 100,
+    rows: int | None = None,
+    permutations: int = 200,
+    seed: int = 0,
+    advance: Callable[[int], None] | None = None,
+) -> list[Separation]:
+    """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric tells them apart.
+
+    Parameters
+    ----------
+    images : array_like, shape (n, d)
+    texts : array_like, shape (n, e)
+        Row i belongs to row i of ``images``.
+    hard : array_like of shape (n, e), or "nearest", optional
+        Embeddings of a wrong caption for each image. ``"nearest"`` makes them from ``texts``, where no wrong captions are
+        embedded: texts change places so that each goes to another image, and old and new text are as alike as possible
+        (largest sum of cosines). These are captions of *other* images, not a caption with one wrong word.
+    unrelated : array_like, shape (m, e), optional
+        Texts about something else, m ≥ n (the paper's are sentences of a novel). Without them, the given texts re-paired at
+        random.
+    metrics : sequence of str
+        Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
+    components : int or None, default=10
+        Leading principal components each side is reduced to beforehand, as in the paper's appendix B.3; for ``cca`` 50 there
+        and here. ``None``: whole embeddings, and each metric's own defaults.
+    draws : int, default=100
+        Random subsets of rows, the same for every metric and kind of non-match.
+    rows : int, optional
+        Rows in each; half of them by default.
+    permutations : int, default=200
+        Randomisations behind each p-value.
+    seed : int, default=0
+    advance : callable, optional
+        Called with 1 after every draw and every randomisation.
+
+    Returns
+    -------
+    list of Separation
+        For each metric: ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
+
+    Raises
+    ------
+    ParameterError
+        An unknown metric, or one that needs both sides in one space; other parameters out of range.
+    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
+
+    Notes
+    -----
+    **Non-matches.** ``"noise"``: the texts beside Gaussian noise with the mean and standard deviation of each image dimension, new
+    in every draw (the paper encodes white-noise images, which needs the encoder). ``"unrelated"`` or ``"shuffled"``: the images
+    beside other texts. ``"hard"``: the images beside ``hard``.
+
+    **Tests.** The paper prints one score a condition and tests nothing. Scores of overlapping subsets are not independent,
+    so that a t-test or Mann–Whitney test over them finds a difference in anything, given enough draws. Instead:
+
+    - easy non-matches: p is the share of ``permutations`` non-matches of all n rows, the actual pairing included, that score
+      as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the data; the others say
+      whether the score is one that *such* non-matches reach.
+    - hard non-matches: if a metric does not care which caption is the right one, exchanging an image's caption and its hard
+      negative changes nothing. p is the share of random exchanges (each row by a coin) in which the first set of captions
+      beats the second by as much as the right one beats the wrong one. With ``"nearest"`` this is an approximation: an exchange
+      can give two images one caption.
+
+    No correction is made for several metrics and kinds of non-match.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.compare.matching import match_test
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.standard_normal((80, 12))
+    >>> found = match_test(images, images @ rng.standard_normal((12, 8)), metrics=["linear_cka"], draws=10)
+    >>> [(one.against, one.auc) for one in found]
+    [('noise', 1.0), ('shuffled', 1.0)]
+
+    References
+    ----------
+    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models", section 2 and
+    appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
+    """
+    names = list(dict.fromkeys(metrics))
+    if not names:
+        raise ParameterError(f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Choose.")
+    for name in names:
+        entry(name)
+    check_positive(draws, "draws", integer=True)
+    check_positive(permutations, "permutations", integer=True)
+    if components is not None:
+        check_positive(components, "components", integer=True)
+    V, T = (as_matrix(A, name, min_rows=8, allow_zero_rows=True) for A, name in ((images, "images"), (texts, "texts")))
+    n = len(V)
+    check_same_rows(n, len(T), "images", "texts")
+    rows = max(n // 2, 8) if rows is None else check_positive(rows, "rows", integer=True)
+    if not 8 <= rows <= n:
+        raise ParameterError(f"Got rows={rows} for {n} pairs; expected 8 to {n}. Correct it.")
+    H = None if hard is None else _hard(hard, T)
+    U = None if unrelated is None else _unrelated(unrelated, T)
+    conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]
+    rng = np.random.default_rng(seed)
+
+    def side(A: np.ndarray, name: str) -> dict[str, Any]:
+        return _prepare(A, name, names, components)
+
+    def compare(first: dict[str, Any], second: dict[str, Any]) -> np.ndarray:
+        return np.array([REPAIRED[_steps(m, components)].compare(first[m], second[m]) for m in names])
+
+    def easy(images_here: dict[str, Any], texts_here: dict[str, Any], raw: np.ndarray) -> list[np.ndarray]:
+        """Score one noise and one other set of texts, of as many rows as these images."""
+        noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
+        if U is None:
+            order = rng.permutation(len(raw))
+            others = {m: REPAIRED[_steps(m, components)].reorder(prepared, order) for m, prepared in texts_here.items()}
+        else:
+            others = side(U[rng.choice(len(U), len(raw), replace=False)], "unrelated")
+        return [compare(side(noise, "noise"), texts_here), compare(images_here, others)]
+
+    match_scores, other_scores = np.empty((draws, len(names))), np.empty((draws, len(conditions), len(names)))
+    for k in range(draws):
+        chosen = rng.choice(n, rows, replace=False)
+        ours, theirs = side(V[chosen], "images"), side(T[chosen], "texts")
+        match_scores[k] = compare(ours, theirs)
+        found = easy(ours, theirs, V[chosen])
+        if H is not None:
+            found.append(compare(ours, side(H[chosen], "hard")))
+        other_scores[k] = found
+        if advance:
+            advance(1)
+
+    ours, theirs = side(V, "images"), side(T, "texts")
+    match = compare(ours, theirs)
+    sign = np.array([1.0 if METRICS[m].larger_is_closer else -1.0 for m in names])
+    reached, total = np.ones((len(conditions), len(names))), np.zeros((len(conditions), len(names)))
+    wrong = match if H is None else compare(ours, side(H, "hard"))
+    for _ in range(permutations):
+        for c, scores in enumerate(easy(ours, theirs, V)):
+            reached[c] += sign * scores >= sign * match - 1e-12
+            total[c] += scores / permutations
+        if H is not None:
+            coin = rng.integers(2, size=(n, 1)) == 1
+            first, second = side(np.where(coin, T, H), "texts"), side(np.where(coin, H, T), "hard")
+            gap = sign * (compare(ours, first) - compare(ours, second))
+            reached[2] += gap >= sign * (match - wrong) - 1e-12
+        if advance:
+            advance(1)
+    if H is not None:
+        total[2] = wrong
+    return [
+        Separation(
+            metric=name,
+            against=condition,
+            match=float(match[m]),
+            other=float(total[c, m]),
+            match_scores=tuple(match_scores[:, m].tolist()),
+            other_scores=tuple(other_scores[:, c, m].tolist()),
+            effect_size=_effect(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
+            auc=_auc(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
+            p_value=float(reached[c, m] / (permutations + 1)),
+            larger_is_closer=METRICS[name].larger_is_closer,
+            n=n,
+            rows=rows,
+            permutations=permutations,
+        )
+        for m, name in enumerate(names)
+        for c, condition in enumerate(conditions)
+    ]
+
+
+def _hard(hard: Any, T: np.ndarray) -> np.ndarray:
+    """Return hard non-matches, given or made."""
+    if isinstance(hard, str):
+        if hard != "nearest":
+            raise ParameterError(f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass one of these.")
+        return T[_nearest_places(T)]
+    H = as_matrix(hard, "hard", allow_zero_rows=True)
+    check_same_rows(len(T), len(H), "texts", "hard")
+    check_same_width(T, H)
+    return H
+
+
+def _nearest_places(T: np.ndarray) -> np.ndarray:
+    """Return the order without fixed places in which texts and those in their places are most alike."""
+    from scipy.optimize import linear_sum_assignment
+
+    if len(T) > MOST_ROWS:
+        raise ShapeError(
+            f"Got {len(T)} rows for hard='nearest'; expected {MOST_ROWS} at most, since it compares all texts with all. "
+            "Draw a sample of the rows."
+        )
+    rows = unit(T.astype(np.float64), "texts")
+    likeness = rows @ rows.T
+    np.fill_diagonal(likeness, -2.0 * len(T))  # worse than any order that moves every text
+    return linear_sum_assignment(likeness, maximize=True)[1]
+
+
+def _unrelated(unrelated: Any, T: np.ndarray) -> np.ndarray:
+    U = as_matrix(unrelated, "unrelated", allow_zero_rows=True)
+    check_same_width(T, U)
+    if len(U) < len(T):
+        raise ShapeError(
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more, or draw fewer pairs."
+        )
+    return U
+
+
+def _steps(metric: str, components: int | None) -> str:
+    """Name the entry that scores a metric: SVCCA of a given number of components is CCA of these."""
+    return "cca" if metric == "svcca" and components is not None else metric
+
+
+def _prepare(A: np.ndarray, name: str, metrics: list[str], components: int | None) -> dict[str, Any]:
+    """Reduce one side as each metric asks, and prepare it."""
+    if components is None:
+        return {metric: REPAIRED[metric].prepare(A, name) for metric in metrics}
+    wide = _principal(A, max(50 if "cca" in metrics else 0, components))
+    return {
+        metric: REPAIRED[_steps(metric, components)].prepare(
+            wide[:, :50] if metric == "cca" else wide[:, :components], name
+        )
+        for metric in metrics
+    }
+
+
+def _principal(A: np.ndarray, k: int) -> np.ndarray:
+    """Return coordinates of centred rows in their leading principal directions, strongest first."""
+    A = A - A.mean(axis=0, dtype=np.float64)
+    n, d = A.shape
+    if n < d:
+        values, vectors = np.linalg.eigh(A @ A.T)
+        return (vectors * np.sqrt(np.clip(values, 0, None)))[:, ::-1][:, :k]
+    return A @ np.linalg.eigh(A.T @ A)[1][:, ::-1][:, :k]
+
+
+def _effect(match: np.ndarray, other: np.ndarray) -> float:
+    gap, spread = match.mean() - other.mean(), np.sqrt((match.var() + other.var()) / 2)
+    if spread <= 1e-12:
+        return 0.0 if abs(gap) <= 1e-12 else float(np.copysign(np.inf, gap))
+    return float(gap / spread)
+
+
+def _auc(match: np.ndarray, other: np.ndarray) -> float:
+    gap = match[:, None] - other
+    return float(((gap > 1e-12) + 0.5 * (np.abs(gap) <= 1e-12)).mean())

@@ -1,0 +1,222 @@
+"""How well does a map work? The paper's measures before and after it, beside what each model reaches by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import Embeddings, Pairs, check_space
+from congruence.errors import InputError
+from congruence.evaluation._base import Score, Scores, labels_of
+from congruence.evaluation.joint import evaluate_joint
+from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence.metrics import class_retrieval, ensemble_prompts, paired_cosine, paired_distance, zero_shot_accuracy
+
+__all__ = ["Score", "Scores", "evaluate"]
+
+
+def evaluate(
+    mapping: Map,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    *,
+    labels: Mapping[str, str] | None = None,
+    prompt_labels: Mapping[str, str] | None = None,
+) -> Scores:
+    """Measure a map on embeddings of both models, per modality and across modalities.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted.
+    source, target : mapping of str to Embeddings
+        Embeddings by modality (``"image"``, ``"text"``). Any may be missing; what can be measured is.
+    labels : mapping of str to str, optional
+        Class of each image by id. By default an image's id is its class.
+    prompt_labels : mapping of str to str, optional
+        Class of each text by id, when several prompts describe a class; they are ensembled. By default a text's
+        id is its class. For two-sided maps it may also be the id of the image a text describes.
+
+    Returns
+    -------
+    Scores
+
+    Raises
+    ------
+    InputError
+        Nothing can be measured.
+    SpaceMismatchError, DirectionError, IdError, ShapeError
+
+    Notes
+    -----
+    ``zero_shot_centred`` subtracts each modality's own mean before the cosine, on both sides. It is the fair measure where the
+    mean of one modality in the target space is unknown, and it is what few anchors can support: an offset in a
+    direction they never probed cannot be carried.
+
+    Two-sided maps are measured in their joint space: every modality of the source against every one of the target, matched by id
+    within a modality and by class (or id) across. ``cosine`` is the mean over all matching pairs, ``recall_at_k`` the share of rows
+    with a match among their k nearest, ``mean_recall_at_1`` the mean of both directions, and ``zero_shot``, with ``labels``, the accuracy
+    of classifying images by prompts that are ensembled after they are carried.
+
+    References
+    ----------
+    Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
+    """
+    if not source:
+        raise InputError("Got no source embeddings; expected those of one modality at least. Pass some.")
+    for modality, items in (*source.items(), *target.items()):
+        if items.space.modality not in (None, modality):
+            raise InputError(
+                f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Check."
+            )
+    if isinstance(mapping, TwoSidedMap):
+        return evaluate_joint(mapping, source, target, labels=labels, prompt_labels=prompt_labels)
+    for items in source.values():
+        check_space(items.space, mapping.source_space_, mapping.target_space_, modality=False)
+    for items in target.values():
+        check_space(items.space, mapping.target_space_, mapping.source_space_, modality=False)
+    sides = {"source": dict(source), "target": dict(target)}
+    notes: list[str] = []
+    for side in sides.values():
+        if "text" in side and prompt_labels is not None:
+            side["text"] = _prototypes(side["text"], prompt_labels)
+    aligned = {m: _carry(mapping, m, items) for m, items in sides["source"].items()}
+    rows: list[Score] = []
+    for modality in sides["source"]:
+        if modality in sides["target"]:
+            rows += _within(modality, sides, aligned, labels if modality == "image" else None)
+    rows += _across(mapping, sides, aligned, labels, notes)
+    if not rows:
+        raise InputError(
+            "Got embeddings between which nothing can be measured; expected the same items in both models, or images of "
+            "one and texts of the other. Pass more."
+        )
+    energy = {}
+    if isinstance(mapping, OrthogonalMap):
+        for m, items in sides["source"].items():
+            energy[m] = float(mapping.for_modality(_known(mapping, m)).probed_energy(items.vectors).mean())
+    return Scores(rows, energy, notes)
+
+
+def _known(mapping: Map, modality: str) -> str | None:
+    """Return the modality if the map keeps means for it; otherwise the map is used with the means it has."""
+    if isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_:
+        return None
+    return modality
+
+
+def _carry(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
+    vectors = mapping.for_modality(_known(mapping, modality)).transform(items.vectors)
+    return Embeddings(vectors, ids=items.ids, allow_zero_rows=True)
+
+
+def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
+    kept = np.array([i in labels for i in prompts.ids.tolist()])
+    if not kept.any():
+        raise InputError("Got prompts none of which has a class; expected prompt labels by id. Check the ids.")
+    prompts = prompts.take(kept)
+    vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[i] for i in prompts.ids.tolist()]))
+    return Embeddings(vectors, ids=classes, space=prompts.space)
+
+
+def _within(
+    modality: str,
+    sides: Mapping[str, Mapping[str, Embeddings]],
+    aligned: Mapping[str, Embeddings],
+    labels: Mapping[str, str] | None,
+) -> list[Score]:
+    """Compare the same items in both models: cosine, distance and class retrieval."""
+    raw = Pairs.join(sides["source"][modality], sides["target"][modality])
+    moved = Pairs.join(aligned[modality], sides["target"][modality])
+    same_width = raw.source.dim == raw.target.dim
+    classes = labels_of(moved.target if moved.target.has_ids else moved.source, labels)
+    what = (f"aligned {modality}", f"target {modality}")
+    n = len(raw)
+
+    def both(fn: Any) -> dict[str, Any]:
+        return {"after": fn(*moved), "before": fn(*raw) if same_width else None, "n": n}
+
+    rows = [
+        Score("cosine", *what, **both(paired_cosine), target=1.0),
+        Score("distance", *what, **both(paired_distance), target=0.0),
+        Score("retrieval", *what, **both(lambda x, y: class_retrieval(x, y, classes)), target=1.0),
+    ]
+    if len(np.unique(classes)) < n:
+        # With several items a class the query's own counterpart makes the task easy; leave it out as well.
+        own = Score(
+            "retrieval_other",
+            *what,
+            **both(lambda x, y: class_retrieval(x, y, classes, exclude_self=True)),
+            source=class_retrieval(raw.source.vectors, raw.source.vectors, classes, exclude_self=True),
+            target=class_retrieval(raw.target.vectors, raw.target.vectors, classes, exclude_self=True),
+        )
+        rows.append(own)
+    return rows
+
+
+def _across(
+    mapping: Map,
+    sides: Mapping[str, Mapping[str, Embeddings]],
+    aligned: Mapping[str, Embeddings],
+    labels: Mapping[str, str] | None,
+    notes: list[str],
+) -> list[Score]:
+    """Classify images by text, over every combination of models the embeddings at hand allow."""
+    spaces = {("source", m): items for m, items in sides["source"].items() if m in ("image", "text")}
+    spaces |= {("target", m): items for m, items in sides["target"].items() if m in ("image", "text")}
+    spaces |= {("aligned", m): items for m, items in aligned.items() if m in ("image", "text")}
+    centres = {key: _centre(mapping, key, items) for key, items in spaces.items()}
+    from_data = sorted({f"{side} {m}" for (side, m), (_, own) in centres.items() if not own and side != "aligned"})
+    if from_data and any(m == "image" for _, m in spaces) and any(m == "text" for _, m in spaces):
+        notes.append(f"Centred scores use the mean of the evaluated rows for: {', '.join(from_data)}.")
+
+    def accuracy(image: str, text: str, centred: bool) -> tuple[float | None, int]:
+        a, b = spaces.get((image, "image")), spaces.get((text, "text"))
+        if a is None or b is None or a.dim != b.dim:
+            return None, 0
+        wanted = labels_of(a, labels)
+        known = np.isin(wanted, b.ids)
+        if not known.any():
+            raise InputError(
+                f"Got no image whose class is among the texts (image classes {wanted[0]!r}, …; texts {b.ids[0]!r}, …); "
+                "expected common names. Pass labels, or ids that agree."
+            )
+        centre = (centres[image, "image"][0], centres[text, "text"][0]) if centred else None
+        value = zero_shot_accuracy(a.vectors[known], b.vectors, wanted[known], b.ids, center=centre)
+        return value, int(known.sum())
+
+    rows = []
+    for image, text, before in (
+        ("aligned", "target", ("source", "target")),
+        ("target", "aligned", ("target", "source")),
+        ("aligned", "aligned", None),
+    ):
+        for centred in (False, True):
+            after, n = accuracy(image, text, centred)
+            if after is None:
+                continue
+            rows.append(
+                Score(
+                    "zero_shot_centred" if centred else "zero_shot",
+                    f"{image} image",
+                    f"{text} text",
+                    after=after,
+                    before=accuracy(*before, centred)[0] if before else None,
+                    source=accuracy("source", "source", centred)[0],
+                    target=accuracy("target", "target", centred)[0],
+                    n=n,
+                )
+            )
+    return rows
+
+
+def _centre(mapping: Map, key: tuple[str, str], items: Embeddings) -> tuple[np.ndarray, bool]:
+    """Return a modality's mean on one side and whether the map knows it (else it is the mean of the rows at hand)."""
+    side, modality = key
+    means = mapping.modality_means_.get(modality) if isinstance(mapping, OrthogonalMap) else None
+    if means is None:
+        return items.mean, False
+    # The aligned cloud's centre is where the map puts the source mean, which is the target mean by construction.
+    return (means[0] if side == "source" else means[1]), True

@@ -1,0 +1,90 @@
+"""What an evaluation is made of: its lines, and the classes of items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import Embeddings
+from congruence.errors import InputError
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of an evaluation.
+
+    Attributes
+    ----------
+    metric : str
+        ``"cosine"``, ``"distance"``, ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centred"``; of two-sided
+        maps ``"cosine"``, ``"recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"mean_recall_at_1"``, ``"zero_shot"``.
+    query, against : str
+        What is compared with what, for example ``"aligned image"`` with ``"target text"``; for two-sided maps ``"aligned source image"``
+        with ``"aligned target text"``.
+    after : float
+        With the map.
+    before : float or None
+        The same with the source vectors left where they are; None when widths differ or it makes no sense.
+    source, target : float or None
+        What the source model and the target model reach by themselves; the target is the oracle.
+    n : int
+        Items (of a two-sided map: pairs, or queries) it was measured on.
+    """
+
+    metric: str
+    query: str
+    against: str
+    after: float
+    before: float | None = None
+    source: float | None = None
+    target: float | None = None
+    n: int = 0
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Outcome of :func:`evaluate`: plain data, ready for a table, JSON or a report.
+
+    Attributes
+    ----------
+    rows : list of Score
+    probed_energy : dict of str to float
+        For each modality the mean share of the source vectors' energy in directions the anchors probed.
+    notes : list of str
+        What a reader must know to read the numbers.
+    """
+
+    rows: list[Score]
+    probed_energy: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+    def get(self, metric: str, query: str, against: str) -> Score:
+        """Return one line.
+
+        Raises
+        ------
+        KeyError
+        """
+        for row in self.rows:
+            if (row.metric, row.query, row.against) == (metric, query, against):
+                return row
+        raise KeyError((metric, query, against))
+
+
+def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray:
+    """Return the class of each image, its id where no labels are given, and refuse images without one."""
+    if labels is None:
+        return items.ids
+    missing = [i for i in items.ids.tolist() if i not in labels]
+    if missing:
+        raise InputError(
+            f"Got {len(missing)} images without a label ({missing[0]!r}, …); expected all. Complete the labels."
+        )
+    return np.array([labels[i] for i in items.ids.tolist()])

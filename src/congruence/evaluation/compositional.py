@@ -1,0 +1,213 @@
+"""Is an image nearer its caption than a caption that is wrong in a detail? SugarCrepe's question, for embeddings of any model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix, check_positive, check_same_rows, check_width
+from congruence.datasets import SugarCrepe
+from congruence.embeddings import normalize_rows
+from congruence.errors import ParameterError, TooFewAnchorsError
+
+#: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
+TIE = 1e-6
+
+
+@dataclass(frozen=True)
+class TaskRecall:
+    """Recall at 1 on the items of one kind.
+
+    Attributes
+    ----------
+    task : str
+        ``"replace"``, ``"add"``, ``"swap"``; and of swap ``"swap, order only"``, whose two captions have the same words, and ``"swap, other
+        words"``.
+    n : int
+        Items.
+    binary : float
+        Share of images nearer their caption than its wrong one. Chance: 0.5.
+    choice : float
+        The same with distractors beside the wrong one; never above ``binary``. Chance: 1 / options.
+    options : int
+        Captions to choose from in ``choice``.
+    ties : int
+        Items whose caption and wrong caption have the same cosine. Equals are chosen among at random, and what is reported is the expectation.
+    """
+
+    task: str
+    n: int
+    binary: float
+    choice: float
+    options: int
+    ties: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def sugarcrepe_recall(
+    items: SugarCrepe, image: Any, caption: Any, negative: Any, *, options: int = 5, seed: int = 0
+) -> list[TaskRecall]:
+    """Measure image-to-text recall at 1 among a caption and a wrong one, and among these and distractors, by task.
+
+    Parameters
+    ----------
+    items : SugarCrepe
+        Which are measured on: test items, for a model trained on others.
+    image, caption, negative : array_like, shape (n, d)
+        Embeddings of each item's image and two captions in one space: of a dual encoder, or of a two-sided map.
+    options : int, default=5
+        Captions to choose from in all; ``options − 2`` are distractors.
+    seed : int, default=0
+        Of the distractors; see :func:`distractors`.
+
+    Returns
+    -------
+    list of TaskRecall
+        A line for each task among the items, in the order replace, add, swap.
+
+    Raises
+    ------
+    ParameterError
+        Fewer than two options.
+    TooFewAnchorsError
+        A task without enough captions of other images to draw from.
+    ShapeError, NotFiniteError, ZeroRowError
+
+    Notes
+    -----
+    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that does not heed their order cannot tell
+    them apart, so that they are reported by themselves.
+
+    References
+    ----------
+    Hsieh et al. (2023), "SugarCrepe"; Yoon, Yue and Kim (2025), appendix D.2 and table 2 (binary and 5-way).
+    """
+    V, P, N = (
+        normalize_rows(as_matrix(rows, name).astype(np.float64))
+        for rows, name in ((image, "image"), (caption, "caption"), (negative, "negative"))
+    )
+    for rows, name in ((V, "image"), (P, "caption"), (N, "negative")):
+        check_same_rows(len(items), len(rows), "items", name)
+        check_width(rows.shape[1], V.shape[1], f"the images, beside those of {name}")
+    right = np.einsum("ij,ij->i", V, P)
+    others = distractors(items, options, seed)
+    wrong = np.column_stack([np.einsum("ij,ij->i", V, N), np.einsum("ij,ikj->ik", V, P[others])])
+    binary, choice = chosen(right, wrong[:, :1]), chosen(right, wrong)
+    ties = np.abs(right - wrong[:, 0]) <= TIE
+    return [
+        TaskRecall(
+            task, int(of.sum()), float(binary[of].mean()), float(choice[of].mean()), options, int(ties[of].sum())
+        )
+        for task, of in _tasks(items)
+    ]
+
+
+def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarray:
+    """Draw captions of other images for each item, among the items of its task.
+
+    Parameters
+    ----------
+    items : SugarCrepe
+    options : int, default=5
+        Captions to choose from in all.
+    seed : int, default=0
+        The draw depends on it and on the items, in their order, alone: every model is asked the same questions.
+
+    Returns
+    -------
+    ndarray of int, shape (n, options − 2)
+        Numbers of items whose captions these are. Texts differ from each other and from the item's own two.
+
+    Raises
+    ------
+    ParameterError, TooFewAnchorsError
+    """
+    check_positive(options, "options", integer=True)
+    if options < 2:
+        raise ParameterError(f"Got options={options}; expected two at least, a caption and a wrong one. Raise it.")
+    out = np.empty((len(items), options - 2), dtype=np.int64)
+    tasks = _task_of(items)
+    for number, task in enumerate(np.unique(tasks)):
+        rng = np.random.default_rng([seed, number])
+        pool = np.flatnonzero(tasks == task)
+        for i in pool:
+            taken = {items.captions[i], items.negative_captions[i]}
+            chosen: list[int] = []
+            for j in rng.permutation(pool) if options > 2 else ():
+                if items.filenames[j] != items.filenames[i] and items.captions[j] not in taken:
+                    taken.add(items.captions[j])
+                    chosen.append(int(j))
+                    if len(chosen) == options - 2:
+                        break
+            if len(chosen) < options - 2:
+                raise TooFewAnchorsError(
+                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw. "
+                    "Provide more items of this task, or ask for fewer options."
+                )
+            out[i] = chosen
+    return out
+
+
+def same_words(items: SugarCrepe) -> np.ndarray:
+    """Say of each item whether its two captions have the same words, so that only their order differs.
+
+    Parameters
+    ----------
+    items : SugarCrepe
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        Case and punctuation are left aside.
+    """
+
+    def words(text: str) -> list[str]:
+        return sorted(re.findall(r"\w+", text.casefold()))
+
+    pairs = zip(items.captions.tolist(), items.negative_captions.tolist(), strict=True)
+    return np.array([words(right) == words(wrong) for right, wrong in pairs], dtype=bool)
+
+
+def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    """Return the probability that the right one is chosen, equals being chosen among at random.
+
+    Parameters
+    ----------
+    right : ndarray, shape (n,)
+        Cosine of each image and its caption.
+    wrong : ndarray, shape (n, k)
+        Cosines of the image and the other captions.
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        1, 0, or a share of 1 for cosines within 1e-6 of each other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chosen(np.array([0.5, 0.5]), np.array([[0.4, 0.5], [0.1, 0.6]]))
+    array([0.5, 0. ])
+    """
+    beaten = (wrong > right[:, None] + TIE).any(axis=1)
+    equal = (np.abs(wrong - right[:, None]) <= TIE).sum(axis=1)
+    return np.where(beaten, 0.0, 1 / (1 + equal))
+
+
+def _task_of(items: SugarCrepe) -> np.ndarray:
+    return np.array([category.partition("_")[0] for category in items.categories.tolist()])
+
+
+def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
+    """Return the items of each task, and those of swap in two parts; only what is there."""
+    tasks, order = _task_of(items), same_words(items)
+    found = [(task, tasks == task) for task in ("replace", "add", "swap")]
+    swap = tasks == "swap"
+    found += [("swap, order only", swap & order), ("swap, other words", swap & ~order)]
+    return [(task, of) for task, of in found if of.any()]

@@ -1,0 +1,233 @@
+"""Two-sided maps measured where they lead: both models' vectors in the joint space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_same_rows
+from congruence.embeddings import Embeddings, normalize_rows
+from congruence.errors import InputError, ShapeError
+from congruence.evaluation._base import Score, Scores, labels_of
+from congruence.maps import TwoSidedMap
+from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
+
+#: Numbers of neighbours looked at.
+RECALLS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Vectors and what each is matched by: rows of two sides with equal keys belong together."""
+
+    vectors: np.ndarray
+    keys: np.ndarray
+
+
+#: Both sides of a comparison by the column of :class:`Score` it fills: "after", and those of the others that exist.
+_Cases = dict[str, tuple[_Rows, _Rows]]
+
+
+class _Keys:
+    """What rows are matched by: items within a modality, classes (or the ids they stand for) across."""
+
+    def __init__(self, labels: Mapping[str, str] | None, prompt_labels: Mapping[str, str] | None) -> None:
+        self.labels, self.prompt_labels = labels, prompt_labels
+
+    def of(self, modality: str, items: Embeddings) -> np.ndarray:
+        """Return the class of each row, or its id."""
+        if modality == "image":
+            return labels_of(items, self.labels)
+        if modality == "text" and self.prompt_labels is not None:
+            return np.array([self.prompt_labels[i] for i in items.ids.tolist()])
+        return items.ids
+
+    def both(self, modalities: tuple[str, str], items: tuple[Embeddings, Embeddings]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys of the rows of two sides."""
+        across = modalities[0] != modalities[1]
+        if across and not (self.labels is None and self.prompt_labels is None):
+            return self.of(modalities[0], items[0]), self.of(modalities[1], items[1])
+        if items[0].has_ids and items[1].has_ids:
+            return items[0].ids, items[1].ids
+        check_same_rows(len(items[0]), len(items[1]))
+        rows = np.arange(len(items[0])).astype(str)
+        return rows, rows
+
+
+def evaluate_joint(
+    mapping: TwoSidedMap,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    *,
+    labels: Mapping[str, str] | None = None,
+    prompt_labels: Mapping[str, str] | None = None,
+) -> Scores:
+    """Measure a two-sided map; see :func:`congruence.evaluation.evaluate`, which calls this.
+
+    Returns
+    -------
+    Scores
+
+    Raises
+    ------
+    InputError
+        Nothing can be measured.
+    SpaceMismatchError, DirectionError, ShapeError
+    """
+    sides: dict[str, dict[str, Embeddings]] = {"source": dict(source), "target": dict(target)}
+    notes: list[str] = []
+    for side, items in sides.items():
+        for rows in items.values():
+            mapping.side_of(replace(rows.space, modality=None), side)
+        if prompt_labels is not None and "text" in items:
+            items["text"] = _labelled(items["text"], prompt_labels, notes)
+    carried = {
+        "source": {m: mapping.transform(sides["source"][m].vectors) for m in _led(mapping, "source", sides)},
+        "target": {m: mapping.transform_target(sides["target"][m].vectors) for m in _led(mapping, "target", sides)},
+    }
+    keys = _Keys(labels, prompt_labels)
+    scores: list[Score] = []
+    for ours, a in carried["source"].items():
+        for theirs, b in carried["target"].items():
+            names = (f"aligned source {ours}", f"aligned target {theirs}")
+            cases = _cases(sides, (ours, theirs), (a, b), keys)
+            if "after" not in cases:
+                continue
+            scores += _matched(names, cases)
+            if labels is not None and {ours, theirs} == {"image", "text"}:
+                turned = ours == "text"
+                scores.append(
+                    _zero_shot((names[1], names[0]) if turned else names, _turned(cases) if turned else cases)
+                )
+    if not scores:
+        raise InputError(
+            "Got embeddings between which nothing can be measured; expected rows of the source and of the target that have an id "
+            "or a class in common. Check the ids, or pass labels (of images) and prompt_labels (of texts)."
+        )
+    return Scores(scores, {}, notes)
+
+
+def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
+    """Return the modalities a head is for: its own if the map joins two different ones, otherwise all."""
+    own, other = mapping.source_space_.modality, mapping.target_space_.modality
+    if own == other:
+        return list(sides[side])
+    wanted = own if side == "source" else other
+    return [m for m in sides[side] if wanted in (None, m)]
+
+
+def _labelled(texts: Embeddings, prompt_labels: Mapping[str, str], notes: list[str]) -> Embeddings:
+    kept = np.array([i in prompt_labels for i in texts.ids.tolist()])
+    if not kept.any():
+        raise InputError("Got prompts none of which has a class; expected prompt labels by id. Check the ids.")
+    if not kept.all():
+        notes.append(f"{np.count_nonzero(~kept)} texts without a class were left out.")
+    return texts.take(kept)
+
+
+def _cases(
+    sides: Mapping[str, Mapping[str, Embeddings]],
+    modalities: tuple[str, str],
+    carried: tuple[np.ndarray, np.ndarray],
+    keys: _Keys,
+) -> _Cases:
+    """Gather the rows carried, the same unmapped, and either model by itself, where widths and keys allow."""
+    ours, theirs = modalities
+    raw = (sides["source"][ours], sides["target"][theirs])
+    matched_by = keys.both(modalities, raw)
+    cases = {"after": (_Rows(carried[0], matched_by[0]), _Rows(carried[1], matched_by[1]))}
+    if raw[0].dim == raw[1].dim:
+        cases["before"] = (_Rows(raw[0].vectors, matched_by[0]), _Rows(raw[1].vectors, matched_by[1]))
+    for side, items in sides.items():
+        if ours == theirs or ours not in items or theirs not in items or items[ours].dim != items[theirs].dim:
+            continue
+        try:
+            own = keys.both(modalities, (items[ours], items[theirs]))
+        except ShapeError:  # rows without ids that do not pair by position either
+            continue
+        cases[side] = (_Rows(items[ours].vectors, own[0]), _Rows(items[theirs].vectors, own[1]))
+    return {name: both for name, both in cases.items() if np.isin(both[0].keys, both[1].keys).any()}
+
+
+def _turned(cases: _Cases) -> _Cases:
+    return {name: (b, a) for name, (a, b) in cases.items()}
+
+
+def _score(
+    metric: str, names: tuple[str, str], cases: _Cases, fn: Callable[[_Rows, _Rows], float], n: int, k: int = 1
+) -> Score:
+    """Fill a line: every case whose gallery has the k rows that are looked at."""
+    values: dict[str, Any] = {name: fn(*both) for name, both in cases.items() if len(both[1].keys) >= k}
+    return Score(metric, names[0], names[1], n=n, **values)
+
+
+def _matched(names: tuple[str, str], cases: _Cases) -> list[Score]:
+    """Compare rows that belong together: cosine, and retrieval both ways."""
+    a, b = cases["after"]
+    _, ours, theirs = _counts(a.keys, b.keys)
+    scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs))]
+    for k in RECALLS:
+        ways = []
+        for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
+            queries, gallery = both["after"]
+            if len(gallery.keys) >= k:
+                n = int(np.isin(queries.keys, gallery.keys).sum())
+                ways.append(_score(f"recall_at_{k}", way, both, lambda q, g, k=k: _recall(q, g, k), n, k))  # type: ignore[misc]
+        scores += ways
+        if k == 1:
+            columns: dict[str, Any] = {}
+            for name in ("after", "before", "source", "target"):
+                values = [getattr(score, name) for score in ways]
+                columns[name] = None if None in values else float(np.mean(values))
+            scores.append(Score("mean_recall_at_1", *names, n=sum(score.n for score in ways), **columns))
+    return scores
+
+
+def _counts(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the keys both sides have, and how many rows of each side bear each."""
+    common = np.intersect1d(ours, theirs)
+    both = [
+        np.bincount(np.searchsorted(common, keys[np.isin(keys, common)]), minlength=len(common))
+        for keys in (ours, theirs)
+    ]
+    return common, both[0], both[1]
+
+
+def _mean_cosine(a: _Rows, b: _Rows) -> float:
+    """Mean cosine over all matching pairs, from one sum of unit rows a key: n·m pairs cost n + m."""
+    common, ours, theirs = _counts(a.keys, b.keys)
+    sums = []
+    for rows in (a, b):
+        kept = np.flatnonzero(np.isin(rows.keys, common))
+        total = np.zeros((len(common), rows.vectors.shape[1]))
+        np.add.at(
+            total, np.searchsorted(common, rows.keys[kept]), normalize_rows(rows.vectors[kept].astype(np.float64))
+        )
+        sums.append(total)
+    return float(np.vdot(*sums) / (ours @ theirs))
+
+
+def _recall(queries: _Rows, gallery: _Rows, k: int) -> float:
+    """Share of queries with a match that find one among the k nearest of the whole gallery."""
+    asked = np.flatnonzero(np.isin(queries.keys, gallery.keys))
+    order = np.argsort(gallery.keys, kind="stable")
+    ordered = gallery.keys[order]
+    starts = np.searchsorted(ordered, queries.keys[asked], side="left")
+    stops = np.searchsorted(ordered, queries.keys[asked], side="right")
+    relevant = [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    return recall_at_k(queries.vectors[asked], gallery.vectors, relevant, k)
+
+
+def _zero_shot(names: tuple[str, str], cases: _Cases) -> Score:
+    """Classify images by prompts, ensembled where they are compared."""
+
+    def accuracy(images: _Rows, texts: _Rows) -> float:
+        prototypes, classes = ensemble_prompts(texts.vectors, texts.keys)
+        known = np.isin(images.keys, classes)
+        return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes)
+
+    images, texts = cases["after"]
+    return _score("zero_shot", names, cases, accuracy, int(np.isin(images.keys, texts.keys).sum()))

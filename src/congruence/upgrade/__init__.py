@@ -1,0 +1,1 @@
+"""What someone does who changes a model: fit a map, transform stored vectors, certify whether to."""

@@ -1,0 +1,95 @@
+"""What a certificate holds: plain data, ready for a table, JSON or a page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade.certify.verdict import Thresholds
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do, and why.
+
+    Attributes
+    ----------
+    action : str
+        A key of :data:`congruence.upgrade.certify.ACTIONS`.
+    more : int or None
+        For ``"collect"``: how many anchors more.
+    headline : str
+        The action in words.
+    reason : str
+        One sentence.
+    confidence : dict of str to float
+        Share of bootstrap samples in which the rule says each action.
+    """
+
+    action: str
+    more: int | None
+    headline: str
+    reason: str
+    confidence: dict[str, float]
+
+    @property
+    def settled(self) -> bool:
+        """Whether nine in ten bootstrap samples say the same: in simulation such verdicts were right 99 times in 100."""
+        return self.confidence.get(self.action, 0.0) >= 0.9
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Outcome of :func:`congruence.upgrade.certify.certify`.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    task : str
+        The measure the verdict rests on.
+    n_anchors, n_queries : int
+        Anchors fitted on, and items scored.
+    fitted : list of str
+        Modalities the rotation was fitted on.
+    ways : dict of str to dict of str to Estimate
+        By task: score of each way to search (:data:`congruence.upgrade.certify.WAYS`) that could be measured.
+    retention : dict of str to Estimate
+        Of the task: ratio of carrying to re-embedding and to staying, by ``"<way>/<way>"``.
+    cosines : dict of str to Estimate
+        Cosine of carried and target rows, by modality.
+    curve, cosine_curve : dict
+        Held-out score and cosine by number of anchors: sizes, means, deviations and the power law.
+    gains : list of dict
+        For some numbers of further anchors the expected gain, and the most it could be, of score and cosine.
+    pairing : dict
+        Outcome of :func:`congruence.compare.pairing.check_pairing`.
+    probed : dict of str to float
+        Mean share of the scored vectors' energy in directions the anchors probed, by modality.
+    theory : list of dict
+        What the theorems ask and promise, each with the number and a sentence.
+    thresholds : Thresholds
+    notes : list of str
+        What a reader must know to read the numbers.
+    """
+
+    verdict: Verdict
+    task: str
+    n_anchors: int
+    n_queries: int
+    fitted: list[str]
+    ways: dict[str, dict[str, Estimate]]
+    retention: dict[str, Estimate]
+    cosines: dict[str, Estimate]
+    curve: dict[str, Any]
+    cosine_curve: dict[str, Any]
+    gains: list[dict[str, float]]
+    pairing: dict[str, Any]
+    probed: dict[str, float]
+    theory: list[dict[str, Any]]
+    thresholds: Thresholds
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)

@@ -1,0 +1,216 @@
+"""What more anchors would add: a learning curve, its extrapolation, and the most it could be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.trial import cosines, fit_map, score
+
+#: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as fast or
+#: faster; slower laws, left free, promised two and a half times what more anchors then brought (docs/certify.md).
+EXPONENTS = np.linspace(0.5, 2.0, 31)
+
+#: Held-out items a curve is measured on, at most; its level is set by all of them afterwards.
+MOST_TESTED = 1000
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Held-out scores by number of anchors, and the power law through them.
+
+    Attributes
+    ----------
+    sizes : ndarray of int, shape (s,)
+    scores : ndarray, shape (repeats, s)
+        Each repeat is a random order of the anchors, taken from the front.
+    n : int
+        Anchors at hand: where the extrapolation starts.
+    exponent, drop : float
+        Of ``a − drop·n^−exponent``.
+    best : float
+        a: what no number of anchors exceeds, by this curve.
+    """
+
+    sizes: np.ndarray
+    scores: np.ndarray
+    n: int
+    exponent: float
+    drop: float
+    best: float
+
+    @classmethod
+    def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int) -> Curve:
+        """Fit the power law by least squares, larger sizes weighing more.
+
+        Parameters
+        ----------
+        sizes : ndarray of int, shape (s,)
+        scores : ndarray, shape (repeats, s)
+        n : int
+
+        Returns
+        -------
+        Curve
+        """
+        mean = scores.mean(axis=0)
+        # What is asked lies beyond the largest size, so the far end counts most.
+        weight = np.sqrt(sizes / sizes.max())
+        best = (np.inf, 1.0, 0.0, float(mean[-1]))
+        for exponent in EXPONENTS:
+            design = np.stack([np.ones(len(sizes)), -((sizes / sizes.max()) ** -exponent)], axis=1) * weight[:, None]
+            (top, drop), *_ = np.linalg.lstsq(design, mean * weight, rcond=None)
+            if drop < 0:  # fewer anchors are never better but by chance
+                top, drop = float(np.average(mean, weights=weight**2)), 0.0
+            error = float(np.sum((design @ (top, drop) - mean * weight) ** 2))
+            if error < best[0]:
+                best = (error, float(exponent), float(drop), float(top))
+        _, exponent, drop, top = best
+        return cls(sizes, scores, n, exponent, drop * float(sizes.max()) ** exponent, top)
+
+    def at(self, n: float | np.ndarray) -> Any:
+        """Return the curve at n anchors."""
+        return self.best - self.drop * np.asarray(n, dtype=float) ** -self.exponent
+
+    def gain(self, more: int) -> float:
+        """Return the expected gain of so many more anchors."""
+        return float(self.at(self.n + more) - self.at(self.n))
+
+    def most(self, more: int) -> float:
+        """Return what so many more anchors add at most, if no doubling adds more than the one before.
+
+        Parameters
+        ----------
+        more : int
+
+        Returns
+        -------
+        float
+            The rise over the last doubling, its one-sided 95 % error included, once for each doubling to come; and never less
+            than what is expected.
+        """
+        half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
+        rise = self.scores[:, -1] - self.scores[:, half]
+        error = float(rise.std(ddof=1) / np.sqrt(len(rise))) if len(rise) > 1 else 0.0
+        doublings = np.log1p(more / self.n) / np.log(self.sizes[-1] / self.sizes[half])
+        return max(self.gain(more), (float(rise.mean()) + 1.645 * error) * float(doublings))
+
+    def enough(self, wanted: float, most: int) -> int | None:
+        """Return how many more anchors bring the curve to a score, or None if not so many do.
+
+        Parameters
+        ----------
+        wanted : float
+        most : int
+
+        Returns
+        -------
+        int or None
+        """
+        if wanted >= self.best or self.drop <= 0:
+            return None
+        more = int(np.ceil((self.drop / (self.best - wanted)) ** (1 / self.exponent))) - self.n
+        if more > most:
+            return None
+        more = max(more, 1)
+        step = 10 ** max(0, int(np.log10(more)) - 1)  # two digits say all there is to say
+        return min(most, -(-more // step) * step)
+
+    def redraw(self, rng: np.random.Generator) -> Curve:
+        """Return the curve through a bootstrap sample of the repeats."""
+        return Curve.through(self.sizes, self.scores[rng.integers(len(self.scores), size=len(self.scores))], self.n)
+
+    def lifted(self, by: float) -> Curve:
+        """Return the curve moved up or down, through a score measured better elsewhere."""
+        return Curve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "anchors": self.sizes.tolist(),
+            "mean": self.scores.mean(axis=0).tolist(),
+            "sd": (self.scores.std(axis=0, ddof=1) if len(self.scores) > 1 else np.zeros(len(self.sizes))).tolist(),
+            "repeats": len(self.scores),
+            "law": {"best": self.best, "drop": self.drop, "exponent": self.exponent},
+        }
+
+
+def measure_curves(
+    tables: Tables,
+    queries: Tables | None,
+    fitted: Sequence[str],
+    task: str,
+    depth: int,
+    parameters: Mapping[str, Any],
+    *,
+    repeats: int,
+    seed: int,
+    advance: Callable[[int], None] | None = None,
+) -> tuple[Curve, Curve]:
+    """Score maps fitted on growing random parts of the anchors.
+
+    Parameters
+    ----------
+    tables : Tables
+        Anchors.
+    queries : Tables or None
+        Items to score; None scores a fifth of the anchors, which is then not fitted on.
+    fitted : sequence of str
+    task : str
+    depth : int
+    parameters : mapping
+    repeats, seed : int
+    advance : callable, optional
+
+    Returns
+    -------
+    Curve, Curve
+        Of the task, carrying the stored vectors, and of the cosine of carried rows.
+    """
+    rng = np.random.default_rng(seed)
+    if queries is not None and queries.n > MOST_TESTED:
+        queries = queries.take(np.sort(rng.choice(queries.n, MOST_TESTED, replace=False)))
+    n = len(tables.ids[fitted[0]])
+    room = n if queries is not None else n - max(n // 5, 1)
+    sizes = np.unique(np.geomspace(max(6, room // 32), room, 8).round().astype(int))
+    on = tables if queries is None else queries
+    shown = on.stored if on.stored in on.target else next(iter(on.target))
+    points = np.empty((2, repeats, len(sizes)))
+    for repeat in range(repeats):
+        order = rng.permutation(n)
+        test, other = _rows_to_score(tables, queries, fitted, order[room:], shown, rng)
+        for k, size in enumerate(sizes):
+            model = fit_map(tables, fitted, order[:size], parameters)
+            hits = score(model, on, test, {task: depth}, only="stored")
+            points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
+            points[1, repeat, k] = cosines(model, on, shown, other).mean()
+        if advance:
+            advance(1)
+    return Curve.through(sizes, points[0], n), Curve.through(sizes, points[1], n)
+
+
+def _rows_to_score(
+    tables: Tables,
+    queries: Tables | None,
+    fitted: Sequence[str],
+    left: np.ndarray,
+    shown: str,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of the store, and of the modality whose cosine is shown, that the map may be scored on."""
+    if queries is not None:
+        test, other = np.arange(queries.n), np.arange(len(queries.ids[shown]))
+    elif not tables.by_class:
+        test = other = left
+    elif tables.stored in fitted:
+        test, other = left, (left if shown == tables.stored else np.arange(len(tables.ids[shown])))
+    else:
+        assert tables.classes is not None
+        test = np.flatnonzero(np.isin(tables.classes, left))
+        other = test if shown == tables.stored else left
+    pick = [rng.choice(rows, MOST_TESTED, replace=False) if len(rows) > MOST_TESTED else rows for rows in (test, other)]
+    return pick[0], pick[1]

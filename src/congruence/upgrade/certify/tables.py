@@ -1,0 +1,187 @@
+"""Embeddings of both models brought into rows that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
+
+#: Fewest anchors on which held-out scores and a learning curve mean anything.
+FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Vectors of the items of one collection in two models.
+
+    Attributes
+    ----------
+    ids : dict of str to ndarray of str
+        Of each modality's rows. Without labels both modalities have the same.
+    source, target : dict of str to ndarray
+        Rows by modality; a modality may be missing in the target.
+    stored, asked : str
+        Modality of the vectors in the store, and of what asks for them; the same if there is only one.
+    classes : ndarray of int or None
+        With labels: class of each stored row, a row number of the asked modality or, with one modality, any code.
+    dropped : int
+        Rows that had no partner.
+    """
+
+    ids: dict[str, np.ndarray]
+    source: dict[str, np.ndarray]
+    target: dict[str, np.ndarray]
+    stored: str
+    asked: str
+    classes: np.ndarray | None
+    dropped: int
+
+    @property
+    def n(self) -> int:
+        """Rows in the store."""
+        return len(self.source[self.stored])
+
+    def take(self, rows: np.ndarray) -> Tables:
+        """Return some items: of both modalities, unless the other one describes classes."""
+        names = [self.stored] if self.by_class else list(self.source)
+        picked = [
+            {name: table[rows] if name in names else table for name, table in side.items()}
+            for side in (self.ids, self.source, self.target)
+        ]
+        classes = None if self.classes is None else self.classes[rows]
+        return replace(self, ids=picked[0], source=picked[1], target=picked[2], classes=classes)
+
+    @property
+    def by_class(self) -> bool:
+        """Whether stored rows are assigned to classes described by rows of the other modality."""
+        return self.classes is not None and self.stored != self.asked
+
+
+def make_tables(
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    labels: Mapping[str, str] | None,
+    *,
+    what: str = "anchors",
+) -> Tables:
+    """Pair rows by id, across models and, without labels, across modalities.
+
+    Parameters
+    ----------
+    source, target : mapping of str to Embeddings
+        By modality, at most two.
+    labels : mapping of str to str, optional
+        Class of each stored item by id. With two modalities the classes are the ids of the other one.
+    what : str
+        For messages.
+
+    Returns
+    -------
+    Tables
+
+    Raises
+    ------
+    InputError, ModalityError, IdError, ShapeError, SpaceMismatchError
+    """
+    _check_sides(source, target, what)
+    names = list(source)
+    stored = "image" if "image" in names else names[0]
+    asked = next((name for name in names if name != stored), stored)
+    ids: dict[str, np.ndarray] = {}
+    left: dict[str, np.ndarray] = {}
+    right: dict[str, np.ndarray] = {}
+    for modality in names:
+        if modality in target:
+            pairs = Pairs.join(source[modality], target[modality])
+            ids[modality], left[modality], right[modality] = pairs.ids, *map(_widened, pairs)
+        else:
+            ids[modality], left[modality] = source[modality].ids, _widened(source[modality].vectors)
+    classes = None
+    if labels is not None:
+        classes = _classes(labels, ids, stored, asked)
+    elif stored != asked:
+        for modality, take in _same_items(ids, stored, asked).items():
+            for table in (ids, left, right):
+                if modality in table:
+                    table[modality] = table[modality][take]
+    by_class = classes is not None and stored != asked
+    least = min(len(rows) for name, rows in right.items() if not (by_class and name == asked) or stored not in right)
+    if what == "anchors" and least < FEWEST:
+        raise TooFewAnchorsError(
+            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything. Encode more."
+        )
+    dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
+    return Tables(ids, left, right, stored, asked, classes, dropped)
+
+
+def _widened(rows: np.ndarray) -> np.ndarray:
+    """Return half precision as single: processors multiply it hundreds of times faster."""
+    return rows.astype(np.float32) if rows.dtype == np.float16 else rows
+
+
+def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
+    """Refuse modalities, models or widths that do not go together."""
+    names = list(source)
+    if not names or not set(target) & set(names):
+        raise InputError(
+            f"Got {what} of {', '.join(names) or 'no modality'} in the source model and {', '.join(target) or 'none'} in the "
+            "target; expected one modality at least in both. Pass the same items encoded by both models."
+        )
+    if len(names) > 2 or set(target) - set(names):
+        raise ModalityError(
+            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two "
+            "modalities, those of the target among those of the source. Leave the others out."
+        )
+    for side, name in ((source, "source"), (target, "target")):
+        for modality, items in side.items():
+            if items.space.modality not in (None, modality):
+                raise ModalityError(
+                    f"Got {items.space.modality} vectors as {modality}; expected {modality} vectors. Check the files."
+                )
+        models = {items.space.model for items in side.values()} - {None}
+        if len(models) > 1:
+            raise SpaceMismatchError(
+                f"Got vectors of {' and '.join(sorted(map(str, models)))} as one {name} model; expected one model. Check the files."
+            )
+        widths = {items.vectors.shape[1] for items in side.values()}
+        if len(widths) > 1:
+            raise ShapeError(
+                f"Got modalities of widths {sorted(widths)} in the {name} model; expected one space. Check the files."
+            )
+
+
+def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: str, asked: str) -> np.ndarray:
+    """Return the class of each stored row: a row of the other modality, or any code if there is none."""
+    missing = [i for i in ids[stored] if i not in labels]
+    if missing:
+        raise IdError(
+            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {str(missing[0])!r}); expected one for each. "
+            "Add them or drop the items."
+        )
+    of_item = [str(labels[i]) for i in ids[stored]]
+    if stored == asked:
+        return np.unique(of_item, return_inverse=True)[1]
+    place = {str(name): k for k, name in enumerate(ids[asked])}
+    unknown = sorted(set(of_item) - set(place))
+    if unknown:
+        raise IdError(
+            f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids "
+            f"of the {asked} rows. Check the labels."
+        )
+    return np.array([place[label] for label in of_item])
+
+
+def _same_items(ids: Mapping[str, np.ndarray], stored: str, asked: str) -> dict[str, np.ndarray]:
+    """Return, for both modalities, the rows of the items that both have, in one order."""
+    place = {name: k for k, name in enumerate(ids[asked])}
+    rows = np.array([k for k, name in enumerate(ids[stored]) if name in place], dtype=int)
+    if not len(rows):
+        raise IdError(
+            f"Got {stored} and {asked} rows without a common id; expected the same items in both modalities, or labels that say "
+            f"which {asked} describes each {stored}. Pass labels."
+        )
+    return {stored: rows, asked: np.array([place[name] for name in ids[stored][rows]])}

@@ -1,0 +1,186 @@
+"""What the theorems ask of the anchors, and what they promise, each as one entry with a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.errors import InputError
+from congruence.maps import OrthogonalMap
+from congruence.theory import (
+    Bound,
+    KernelAgreement,
+    anchor_map,
+    anchors_needed,
+    class_margins,
+    gram_agreement,
+    kappa,
+    kernel_agreement,
+    linear_bound,
+    orthogonal_bound,
+    polar_rotation,
+    probed_share,
+    projected_text_bound,
+    sym_spanning,
+    text_bound,
+)
+from congruence.upgrade.certify.tables import Tables
+
+#: Rows of a modality that are looked at, at most.
+_MOST = 2000
+
+#: Largest number of dimensions of the symmetric matrices for which κ is sought: beyond, it takes minutes.
+_MOST_KAPPA = 600
+
+Entry = dict[str, Any]
+
+
+def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int) -> list[Entry]:
+    """Ask the anchors what the theorems ask.
+
+    Parameters
+    ----------
+    tables : Tables
+    mapping : OrthogonalMap
+        Fitted on all anchors.
+    seed : int
+        Draws rows where there are very many.
+
+    Returns
+    -------
+    list of dict
+        Each with ``theorem``, ``quantity``, ``sentence`` and ``numbers``.
+
+    Notes
+    -----
+    Rows are scaled to unit norm first: the theorems are about encoders on the sphere. They read from the narrower model to the
+    wider one, so a target with fewer dimensions changes places with the source.
+    """
+    rng = np.random.default_rng(seed)
+    rows = {
+        name: np.sort(rng.choice(len(ids), _MOST, replace=False)) if len(ids) > _MOST else np.arange(len(ids))
+        for name, ids in tables.ids.items()
+    }
+    if tables.asked != tables.stored and not tables.by_class:
+        rows[tables.asked] = rows[tables.stored]  # the same items
+    source, target = (
+        {name: normalize_rows(side[name][rows[name]].astype(np.float64)) for name in side}
+        for side in (tables.source, tables.target)
+    )
+    rotation = mapping.rotation_
+    turned = rotation.shape[0] > rotation.shape[1]
+    if turned:
+        source, target, rotation = target, source, rotation.T
+    entries: list[Entry] = []
+    if turned:
+        entries.append(
+            _entry(
+                "§5.3",
+                "direction",
+                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems are read from the target to "
+                "the source.",
+            )
+        )
+    F, F_other = source.get(tables.stored), target.get(tables.stored)
+    G, G_other = source.get(tables.asked), target.get(tables.asked)
+    if F is None or F_other is None or G is None or G_other is None or tables.stored == tables.asked:
+        for name in source:
+            if name in target:
+                agreement = gram_agreement(source[name], target[name], "affine")
+                entries.append(_agreement(agreement, f"{name}–{name} similarities", "Thm 5.5"))
+        return entries
+    for relation in ("raw", "constant", "affine"):
+        agreement = kernel_agreement(F, G, F_other, G_other, relation)
+        theorem = {"raw": "Assumption 5.2", "constant": "Thm 5.1", "affine": "Cor. C.6"}[relation]
+        entries.append(_agreement(agreement, "image–text similarities", theorem))
+    spanning, constant = _spanning(F, tables.stored, seed)
+    entries.append(spanning)
+    try:
+        A = anchor_map(G, G_other)
+    except InputError:
+        entries.append(
+            _entry(
+                "Thm 5.3",
+                "the linear map",
+                f"Thm 5.3 finds the map from texts alone, if they span the {F_other.shape[1]} dimensions of the wider model; these "
+                f"{len(G)} do not.",
+            )
+        )
+    else:
+        entries.append(_bound(linear_bound(F, G, F_other, G_other)))
+        entries.append(_bound(orthogonal_bound(F, F_other, A.matrix, constant)))
+    Q = polar_rotation(rotation).rotation
+    entries.append(_bound(text_bound(F, G, F_other, G_other, Q)))
+    entries.append(_bound(projected_text_bound(F, G, F_other, G_other, Q)))
+    share = probed_share(F, G)
+    entries.append(
+        _entry(
+            "Thm C.16",
+            f"{tables.asked} in the span of the {tables.stored} anchors",
+            f"The {tables.stored} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.asked}'s "
+            "squared length; what lies outside is not determined by them.",
+            {"rank": share.rank, "quantiles": share.quantiles},
+        )
+    )
+    margins = class_margins(F, G, G_other, Q, names=tables.ids[tables.asked][rows[tables.asked]].tolist())
+    breaking = margins.breaking()
+    words = margins.in_words()
+    if breaking:
+        words += f" Hardest to tell apart: {', '.join(breaking[:3])}."
+    numbers = {key: value for key, value in margins.to_dict().items() if not isinstance(value, list)}
+    entries.append(_entry("Prop. C.19", "margins of classes", words, {**numbers, "breaking": breaking}))
+    return entries
+
+
+def _spanning(F: np.ndarray, stored: str, seed: int) -> tuple[Entry, float]:
+    """Say whether the anchors span the symmetric matrices, and how firmly."""
+    n, d = F.shape
+    needed = anchors_needed(d)
+    what = f"{stored} anchors that span the symmetric matrices"
+    if n < needed:
+        words = (
+            f"Deriving a rotation from lengths alone takes {needed:,} {stored} anchors in {d} dimensions, and there are {n:,}: Thm 5.5 does not "
+            "apply, and a rotation is assumed, not proved."
+        )
+        return _entry("Def. 5.4", what, words, {"needed": needed, "n": n, "spans": False}), float("inf")
+    spanning = sym_spanning(F)
+    numbers = {"needed": needed, "n": n, "rank": spanning.rank, "spans": spanning.spans}
+    if not spanning.spans or needed > _MOST_KAPPA:
+        words = (
+            f"The {n:,} {stored} anchors span {spanning.rank:,} of the {needed:,} dimensions of the symmetric matrices."
+        )
+        return _entry("Def. 5.4", what, words, numbers), float("inf")
+    constant = kappa(F, seed=seed)
+    words = (
+        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which says how dearly unseen lengths are "
+        f"extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."
+    )
+    return _entry("Def. 5.4", what, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
+
+
+def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, Any] | None = None) -> Entry:
+    return {"theorem": theorem, "quantity": quantity, "sentence": sentence, "numbers": numbers or {}}
+
+
+def _bound(bound: Bound) -> Entry:
+    words = bound.in_words()
+    return _entry(bound.theorem, bound.quantity, words[:1].upper() + words[1:], bound.to_dict())
+
+
+def _agreement(agreement: KernelAgreement, what: str, theorem: str) -> Entry:
+    line = {
+        "raw": "as they are",
+        "constant": f"after the best constant ({agreement.least_squares.intercept:+.3f})",
+        "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant {agreement.least_squares.intercept:+.3f})",
+    }[agreement.relation]
+    level, value = max(agreement.quantiles.items())
+    correlation = "" if agreement.correlation is None else f" (correlation {agreement.correlation:.2f})"
+    return _entry(
+        theorem,
+        f"{what}, {agreement.relation}",
+        f"{what[:1].upper()}{what[1:]} of the two models{correlation if agreement.relation == 'raw' or 'image–text' not in what else ''} "
+        f"differ by at most {agreement.epsilon:.3f} {line}; {level:.0%} by at most {value:.3f}, typically {agreement.rmse:.3f}.",
+        agreement.to_dict(),
+    )

@@ -1,0 +1,289 @@
+"""Four ways to search, tried on items the map has not seen: stay, carry the stored vectors, carry the queries, re-embed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.maps import OrthogonalMap
+from congruence.upgrade.certify.scoring import Hits, recall
+from congruence.upgrade.certify.tables import Tables
+
+#: Whose query vectors search whose stored vectors: the source's both; the target's queries among carried vectors; carried
+#: queries among the source's vectors; the target's both.
+WAYS = ("stay", "stored", "queries", "re-embed")
+
+#: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
+#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
+PULL = 0.6
+
+#: What the deviation of a cross-validated mean cosine is to that of its items: folds share anchors, so their errors do not
+#: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
+SHARED_FOLDS = 1.2
+
+
+_ALL = slice(None)
+
+
+@dataclass
+class Measured:
+    """Scores of items on which maps were tried.
+
+    Attributes
+    ----------
+    scores : dict of str to ndarray, shape (n,)
+        By name ``"<task>/<way>"`` or ``"cosine/<modality>"``: the mean is the estimate.
+    influence : dict of str to ndarray, shape (n,)
+        The same with each item's effect on the others; its spread is the estimate's.
+    """
+
+    scores: dict[str, np.ndarray] = field(default_factory=dict)
+    influence: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
+    """Return what can be measured on these tables, the one to decide by first, with how deep each looks."""
+    if tables.by_class:
+        return {"zero_shot": 1, "zero_shot@5": 5}
+    if tables.stored != tables.asked:
+        return {"recall@1": 1, "recall@10": 10}
+    return {"same_class@1": 1} if labelled else {"own@1": 1}
+
+
+def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters: Mapping[str, Any]) -> OrthogonalMap:
+    """Fit on some rows and give the map the means of the other modality, of the same rows where they are the same items.
+
+    Parameters
+    ----------
+    tables : Tables
+    fitted : sequence of str
+    train : ndarray of int
+        Rows of the fitted modality.
+    parameters : mapping
+        Of :class:`~congruence.OrthogonalMap`.
+
+    Returns
+    -------
+    OrthogonalMap
+    """
+    model = OrthogonalMap(**parameters)
+    X = np.concatenate([tables.source[name][train] for name in fitted])
+    Y = np.concatenate([tables.target[name][train] for name in fitted])
+    model.fit(X, Y, modality=np.repeat(list(fitted), len(train)) if len(fitted) > 1 else fitted[0])
+    for name, rows in tables.source.items():
+        if name not in fitted:
+            seen = slice(None) if tables.by_class else train
+            mean = rows[seen].mean(axis=0)
+            known = tables.target.get(name)
+            model = model.recenter(mean, None if known is None else known[seen].mean(axis=0), modality=name)
+    return model
+
+
+def part_seen(model: OrthogonalMap, tables: Tables, rows: np.ndarray) -> np.ndarray:
+    """Return the part of stored rows, scaled to unit norm, that carried queries can meet.
+
+    A carried query is (q − μ_B) Qᵀ + μ_A, so its product with x is that with the projection of x on the directions of Q and
+    μ_A. An anchor lies wholly within them, another row does not: in a gallery anchors would stand in front of the rows they
+    are to be a sample of. Taken through a map not fitted on it, each row shows the part that it would have shown as a stranger.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+        With means of the asked modality.
+    tables : Tables
+    rows : ndarray of int
+
+    Returns
+    -------
+    ndarray, shape (len(rows), d_source)
+    """
+    store = normalize_rows(tables.source[tables.stored][rows])
+    there = model.for_modality(tables.asked)
+    directions = np.linalg.svd(np.column_stack([there.rotation_, there.source_mean_]), full_matrices=False)
+    basis = directions[0][:, directions[1] > 1e-8 * directions[1][0]]
+    return (store @ basis) @ basis.T
+
+
+def score(
+    model: OrthogonalMap,
+    tables: Tables,
+    test: np.ndarray,
+    tasks: Mapping[str, int],
+    only: str | None = None,
+    seen: np.ndarray | None = None,
+) -> dict[str, Hits]:
+    """Score test rows of the store (or, by row, their queries) under each way to search.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+        With means of all modalities.
+    tables : Tables
+    test : ndarray of int
+        Stored rows.
+    tasks : mapping of str to int
+    only : str, optional
+        Measure this way alone.
+    seen : ndarray, shape (n, d_source), optional
+        The store as carried queries see it (:func:`part_seen`); by default the unit rows.
+
+    Returns
+    -------
+    dict of str to Hits
+        By ``"<task>/<way>"``, for test rows.
+    """
+    stored, asked = tables.stored, tables.asked
+    ways = ["stay"]
+    if asked in tables.target:
+        ways += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
+    if only is not None:
+        ways = [way for way in ways if way == only]
+    out = {}
+    for way in ways:
+        if way == "stored":
+            store = model.for_modality(stored).transform(tables.source[stored])
+        else:
+            store = (tables.target if way == "re-embed" else tables.source)[stored]
+        if way == "queries":
+            queries = model.for_modality(asked).inverse().transform(tables.target[asked])
+        else:
+            queries = (tables.source if way == "stay" else tables.target)[asked]
+        store, queries = normalize_rows(store), normalize_rows(queries)
+        if way == "queries" and seen is not None:
+            store = seen
+        for task, depth in tasks.items():
+            if tables.by_class:
+                assert tables.classes is not None
+                classes = np.arange(len(queries))
+                hits = recall(store[test], queries, tables.classes[test], classes, min(depth, len(queries) - 1))
+            else:
+                # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
+                # alone that is no question.
+                if stored == asked and tables.classes is None and way in ("stay", "re-embed"):
+                    continue
+                same = tables.classes if tables.classes is not None else np.arange(tables.n)
+                find_own = tables.classes is None
+                hits = recall(
+                    queries[test], store, same[test], same, min(depth, tables.n - 1), own=test, find_own=find_own
+                )
+            out[f"{task}/{way}"] = hits
+    return out
+
+
+def cosines(model: OrthogonalMap, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
+    """Return the cosine of each carried row and the target's own."""
+    carried = normalize_rows(model.for_modality(modality).transform(tables.source[modality][rows]))
+    return np.einsum("ij,ij->i", carried, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
+
+
+def cross_fit(
+    tables: Tables,
+    fitted: Sequence[str],
+    tasks: Mapping[str, int],
+    parameters: Mapping[str, Any],
+    *,
+    folds: int,
+    seed: int,
+    advance: Callable[[int], None] | None = None,
+) -> Measured:
+    """Score every item with a map that has not seen it.
+
+    Each fold's items are scored twice, with maps that leave out one fold and two. The difference says what the anchors
+    left out would have added, and corrects for it: an estimate for the map fitted on all.
+
+    Parameters
+    ----------
+    tables : Tables
+    fitted : sequence of str
+    tasks : mapping of str to int
+    parameters : mapping
+    folds : int
+    seed : int
+    advance : callable, optional
+
+    Returns
+    -------
+    Measured
+    """
+    n = len(tables.ids[fitted[0]])
+    fold = np.random.default_rng(seed).permutation(n) % folds
+    of_store, of_other = _unseen(tables, fitted, fold, folds)
+    ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
+    out = Measured()
+    pulls: dict[str, np.ndarray] = {}
+    models = []
+    for part in range(folds):
+        away = [np.flatnonzero(fold != part), np.flatnonzero((fold != part) & (fold != (part + 1) % folds))]
+        models.append([fit_map(tables, fitted, train, parameters) for train in away])
+    seen: list[np.ndarray | None] = [None, None]
+    if not tables.by_class and tables.asked in tables.target:
+        for which in (0, 1):
+            whole = np.empty((tables.n, models[0][0].n_features_in_))
+            for part in range(folds):
+                rows = np.flatnonzero(of_store == part)
+                whole[rows] = part_seen(models[part][which], tables, rows)
+            seen[which] = whole
+    for part in range(folds):
+        model, short = models[part]
+        test = np.flatnonzero(of_store == part)
+        more, less = (
+            ({}, {}) if not len(test) else (score(models[part][k], tables, test, tasks, seen=seen[k]) for k in (0, 1))
+        )
+        for name, hits in more.items():
+            values = out.scores.setdefault(name, np.zeros(tables.n))
+            values[test] = hits.score + ahead * (hits.score - less[name].score)
+            pulls[name] = pulls.get(name, 0.0) + hits.pull if len(hits.pull) == tables.n else np.zeros(tables.n)
+        for modality in tables.target:
+            where = of_store if modality == tables.stored else of_other
+            rows = np.flatnonzero(where == part)
+            if not len(rows):  # fewer prompts than folds
+                continue
+            values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(where)))
+            here = cosines(model, tables, modality, rows)
+            values[rows] = here + ahead * (here - cosines(short, tables, modality, rows))
+        if advance:
+            advance(1)
+    for name, values in out.scores.items():
+        if name in pulls:
+            out.influence[name] = values - PULL * pulls[name]
+        else:
+            out.influence[name] = SHARED_FOLDS * (values - values.mean())
+    return out
+
+
+def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fold whose map may score each row of the store, and of the other modality."""
+    if not tables.by_class:
+        return fold, fold
+    assert tables.classes is not None
+    if tables.stored in fitted:
+        return fold, np.arange(len(tables.ids[tables.asked])) % folds
+    return fold[tables.classes], fold
+
+
+def try_on(model: OrthogonalMap, queries: Tables, tasks: Mapping[str, int]) -> Measured:
+    """Score items apart from the anchors.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+        Fitted on all anchors.
+    queries : Tables
+    tasks : mapping of str to int
+
+    Returns
+    -------
+    Measured
+    """
+    out = Measured()
+    for name, hits in score(model, queries, np.arange(queries.n), tasks).items():
+        out.scores[name] = hits.score
+        out.influence[name] = hits.score - (PULL * hits.pull if len(hits.pull) == queries.n else 0.0)
+    for modality in queries.target:
+        values = cosines(model, queries, modality, np.arange(len(queries.ids[modality])))
+        out.scores[f"cosine/{modality}"] = out.influence[f"cosine/{modality}"] = values
+    return out

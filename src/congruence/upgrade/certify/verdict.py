@@ -1,0 +1,139 @@
+"""From measured scores to one thing to do. The rule is written out in docs/certify.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from congruence._check import check_positive
+from congruence.errors import ParameterError
+
+ACTIONS = {
+    "carry": "carry the stored vectors",
+    "queries": "carry the queries instead",
+    "collect": "collect more anchors",
+    "re-embed": "re-embed",
+    "stay": "stay where you are",
+}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What counts as good enough.
+
+    Attributes
+    ----------
+    retention : float, default=0.95
+        Least share of the target model's own score that carried vectors must reach.
+    worth : float, default=0.01
+        Smallest difference of scores worth acting on.
+    tie : float, default=0.03
+        Least advantage of carried queries over carried stored vectors that keeps the store as it is: below, carrying the
+        store is preferred, since new items can then join it without the source model.
+    most_anchors : int, default=5000
+        Most further anchors that could be collected.
+    must_move : bool, default=False
+        The source model goes away, so staying is no choice.
+
+    Raises
+    ------
+    ParameterError
+    """
+
+    retention: float = 0.95
+    worth: float = 0.01
+    tie: float = 0.03
+    most_anchors: int = 5000
+    must_move: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(self.retention, "retention")
+        check_positive(self.worth, "worth", zero=True)
+        check_positive(self.tie, "tie", zero=True)
+        check_positive(self.most_anchors, "most_anchors", zero=True, integer=True)
+        if self.retention > 1:
+            raise ParameterError(
+                f"Got retention={self.retention}; expected a share of the target's own score, at most 1. Lower it."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do.
+
+    Attributes
+    ----------
+    action : str
+        A key of :data:`ACTIONS`.
+    more : int or None
+        For ``"collect"``: how many.
+    wanted : float
+        Score that carrying had to reach.
+    """
+
+    action: str
+    more: int | None
+    wanted: float
+
+
+def with_known(ways: dict[str, float], task: str) -> dict[str, float]:
+    """Add what needs no measurement: in one model alone an item that looks for itself finds itself."""
+    return {**ways, "re-embed": 1.0} if task == "own@1" else ways
+
+
+def decide(
+    ways: dict[str, float],
+    enough: Callable[[float], int | None],
+    thresholds: Thresholds,
+    *,
+    narrows: bool,
+) -> Decision:
+    """Apply the rule.
+
+    Parameters
+    ----------
+    ways : dict of str to float
+        Score of each way to search that was measured: ``"stored"`` and ``"queries"``, and ``"stay"`` and ``"re-embed"``
+        where the data tell.
+    enough : callable
+        From a score to the number of further anchors that reach it by carrying, or None.
+    thresholds : Thresholds
+    narrows : bool
+        The target has fewer dimensions, so carried vectors cannot be brought back.
+
+    Returns
+    -------
+    Decision
+    """
+    stay = None if thresholds.must_move else ways.get("stay")
+    best = ways.get("re-embed")
+    stored, queries = ways["stored"], ways["queries"]
+    carry = max(stored, queries)
+    if (
+        stay is not None
+        and max(carry, best if best is not None else carry) <= stay + thresholds.worth
+        and best is not None
+    ):
+        return Decision("stay", None, stay + thresholds.worth)
+    wanted = -1.0
+    if best is not None:
+        wanted = thresholds.retention * best
+    if stay is not None:
+        wanted = max(wanted, stay + thresholds.worth)
+    if carry >= wanted:
+        # At equal scores the move is finished by carrying the store, unless that would lose dimensions for good.
+        ahead = queries - stored
+        by_queries = (
+            ahead > thresholds.tie or (narrows and ahead >= -thresholds.tie) or stored < wanted - thresholds.tie
+        )
+        return Decision("queries" if by_queries else "carry", None, wanted)
+    more = enough(wanted)
+    if more is not None:
+        return Decision("collect", more, wanted)
+    # Without the target's own score nothing says that re-embedding is better than what there is.
+    return Decision("re-embed" if best is not None or stay is None else "stay", None, wanted)

@@ -1,0 +1,168 @@
+"""From two sets of embeddings to a checked, measured map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.compare.pairing import check_pairing, warn_pairing
+from congruence.embeddings import MODALITIES, Embeddings, Pairs
+from congruence.errors import ModalityError, ParameterError
+from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
+from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
+from congruence.splits import Split
+
+
+def fit(
+    source: Embeddings,
+    target: Embeddings,
+    method: str = "orthogonal",
+    *,
+    modality: str | None = None,
+    means: Mapping[str, tuple[Embeddings, Embeddings | None]] | None = None,
+    holdout: float | int = 0,
+    seed: int = 0,
+    check: bool = True,
+    strict: bool = False,
+    missing: str = "drop",
+    **parameters: Any,
+) -> Any:
+    """Pair by id, check the pairing, fit a map and measure it on held-out pairs.
+
+    Parameters
+    ----------
+    source, target : Embeddings
+        Anchors of one modality in both models; for two-sided methods the modalities may differ (images and their texts).
+    method : str, default="orthogonal"
+        A key of :data:`congruence.maps.METHODS`.
+    modality : str, optional
+        Modality of the anchors, on both sides; by default what the embeddings say.
+    means : mapping of str to (Embeddings, Embeddings or None), optional
+        Rows of other modalities from which only means are taken, so that the map can carry these too. Where the target
+        has none, the modality gap is carried over (:meth:`~congruence.OrthogonalMap.recenter`).
+    holdout : float or int, default=0
+        Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
+    seed : int, default=0
+        Chooses the held-out pairs.
+    check : bool, default=True
+        Compare the alignment with random re-pairing, and look for single wrong pairs.
+    strict : bool, default=False
+        Raise instead of warning when the check fails.
+    missing : {"drop", "error"}, default="drop"
+        What to do with ids found on one side only.
+    **parameters
+        The map's own parameters.
+
+    Returns
+    -------
+    Map
+        With ``source_space_``, ``target_space_`` and ``scores_`` filled in.
+
+    Raises
+    ------
+    InputError, ParameterError, ModalityError, UnpairedError
+
+    Warns
+    -----
+    PairingWarning
+    """
+    model = make_map(method, **parameters)
+    ours, theirs = _modalities(model, source, target, modality)
+    joined = Pairs.join(source, target, missing=missing)
+    # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
+    empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
+    pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
+    split = Split.choose(pairs.ids, holdout, seed)
+    held = split.held_out(pairs.ids)
+    train = pairs.take(~held)
+    scores: dict[str, Any] = {"n_pairs": len(train)}
+    if len(joined.only_source) or len(joined.only_target):
+        scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
+    if len(empty):
+        scores["zero_rows_left_out"] = len(empty)
+    if check:
+        report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
+        warn_pairing(report, strict=strict)
+        scores["pairing"] = report.to_dict()
+        if report.decided:
+            scores["cross_validated_alignment"] = report.alignment
+    if isinstance(model, OrthogonalMap):
+        model.fit(train.source.vectors, train.target.vectors, modality=ours)
+    else:
+        model.fit(train.source.vectors, train.target.vectors)
+    model.source_space_ = replace(source.space, modality=ours)
+    model.target_space_ = replace(target.space, modality=theirs)
+    if means:
+        model = _add_means(model, means, split, ours)
+    if held.any():
+        scores["holdout"] = split.to_dict()
+        scores.update(_held_out_scores(model.for_modality(ours), pairs.take(held)))
+    model.scores_ = scores
+    return model
+
+
+def _modalities(
+    model: Map, source: Embeddings, target: Embeddings, modality: str | None
+) -> tuple[str | None, str | None]:
+    """Return the modality of each side: the same, unless the map has a head for each."""
+    if modality is not None:
+        check_choice(modality, MODALITIES, "modality")
+    elif isinstance(model, TwoSidedMap):
+        return source.space.modality, target.space.modality
+    said = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
+    if len(set(said)) > 1:
+        raise ModalityError(
+            f"Got anchors of different modalities ({', '.join(said)}); expected one modality in both models. "
+            "Fit on images or on texts, and add the other's means, or join the two with a two-sided method (cca, procrustes)."
+        )
+    return (said[0], said[0]) if said else (None, None)
+
+
+def _add_means(
+    model: Map,
+    means: Mapping[str, tuple[Embeddings, Embeddings | None]],
+    split: Split,
+    fitted: str | None,
+) -> OrthogonalMap:
+    if not isinstance(model, OrthogonalMap):
+        raise ParameterError(
+            f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
+            'rotation is shared by modalities. Use method="orthogonal" or leave the means out.'
+        )
+    if fitted is None:
+        raise ParameterError(
+            "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
+            "Name it (modality=…)."
+        )
+    for name, (a, b) in means.items():
+        if name == fitted:
+            raise ParameterError(f"Got means for {name!r}, the modality of the anchors; expected another. Drop them.")
+        # Held-out items must stay unseen: their mean is not used either.
+        outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
+        if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
+            raise ParameterError(f"Got no {name} rows outside the held-out items; expected some. Lower the holdout.")
+        model = model.recenter(outside[0], outside[1], modality=name).for_modality(fitted)
+    return model
+
+
+def _held_out_scores(model: Map, held: Pairs) -> dict[str, Any]:
+    X, Y = held
+    # Both sides as they are compared: one-sided maps leave the target's rows where they are.
+    moved, theirs = model.transform(X), model.transform_target(Y)
+    own = np.arange(len(held))
+    scores: dict[str, Any] = {
+        "held_out_pairs": len(held),
+        "held_out_cosine": paired_cosine(moved, theirs),
+        "held_out_retrieval_at_1": class_retrieval(moved, theirs, own),
+    }
+    if isinstance(model, TwoSidedMap):
+        scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, moved, own)
+    if len(held) >= 10:
+        scores["held_out_recall_at_10"] = recall_at_k(moved, theirs, own, k=10)
+    if X.shape[1] == Y.shape[1]:
+        scores["held_out_cosine_unmapped"] = paired_cosine(X, Y)
+    return scores

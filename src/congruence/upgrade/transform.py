@@ -1,0 +1,228 @@
+"""Carry a store of vectors across a map, from disk to disk in bounded memory."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._check import RowNames, check_rows
+from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
+from congruence.errors import ParameterError
+from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
+from congruence.stores import Source, open_sink
+
+#: Bytes of source vectors in a block: a few of them are under way at a time.
+_BLOCK_BYTES = 8 * 2**20
+
+#: Rows on which the probed energy is estimated.
+_ENERGY_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class TransformReport:
+    """What :func:`transform_file` did.
+
+    Attributes
+    ----------
+    output : str
+    rows, dim : int
+        Size of what was written.
+    dtype : str
+    seconds : float
+    probed_energy : float or None
+        Mean share of the first rows' energy in directions the anchors probed.
+    """
+
+    output: str
+    rows: int
+    dim: int
+    dtype: str
+    seconds: float
+    probed_energy: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+
+def transform_file(
+    mapping: Map,
+    source: Source,
+    output: str | Path,
+    *,
+    modality: str | None = None,
+    normalize: bool = False,
+    dtype: Any = None,
+    force: bool = False,
+    check: bool = True,
+    allow_zero_rows: bool = False,
+    side: str | None = None,
+    progress: Callable[[int], Any] | None = None,
+) -> TransformReport:
+    """Stream a store through a map into another store.
+
+    Reading, the matrix product and writing overlap; the order of the rows and their ids stay. The output
+    appears only when it is complete.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted; to go back, pass its ``inverse()``.
+    source : Source
+    output : path-like
+        The suffix chooses the format (:data:`congruence.stores.FORMATS`).
+    modality : str, optional
+        Which of the map's means to use; the source's own modality by default.
+    normalize : bool, default=False
+        Scale the carried rows to unit norm.
+    dtype : dtype, optional
+        Of the output: float16, float32 or float64; the source's by default.
+    force : bool, default=False
+        Replace an existing output.
+    check : bool, default=True
+        Refuse vectors whose space is known to differ from the map's source.
+    allow_zero_rows : bool, default=False
+    side : {"source", "target"}, optional
+        Which head of a two-sided map to use; by default the one whose space the vectors come from. Other maps carry source
+        rows only.
+    progress : callable, optional
+        Called with the number of rows of each block once it is written.
+
+    Returns
+    -------
+    TransformReport
+
+    Raises
+    ------
+    SpaceMismatchError, DirectionError, ModalityError
+        Before anything is written.
+    ParameterError
+        ``side`` is missing where the vectors could belong to either, or is "target" for a map without a second head.
+    NotFiniteError, ZeroRowError, StorageError, CorruptFileError
+        During the walk; nothing is left behind.
+    """
+    started = time.perf_counter()
+    wanted = modality or source.space.modality
+    mapped = mapping.for_modality(wanted)
+    # A width that does not fit is caught here too, before any work.
+    given = replace(source.space, dim=source.dim, modality=wanted) if check else Space(dim=source.dim)
+    expected, arrives, transform = _sides(mapped, given, side)
+    compute = np.dtype(np.float64 if source.dtype == np.float64 else np.float32)
+    out_dtype = np.dtype(dtype) if dtype is not None else source.dtype
+    space = replace(arrives, dim=mapped.d_out, modality=wanted, normalized=True if normalize else None)
+    sink = open_sink(
+        output,
+        n=source.n,
+        dim=mapped.d_out,
+        dtype=out_dtype,
+        has_ids=source.has_ids,
+        space=space,
+        force=force,
+        parts=source.parts,
+    )
+    function = transform or _block_function(mapped, compute)
+    energy: list[float] = []
+    rows = max(256, _BLOCK_BYTES // (source.dim * compute.itemsize))
+
+    def transformed() -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        row = 0
+        for ids, block in _ahead(source.scan(batch=rows)):
+            names = RowNames(ids, row)
+            check_rows(block, source.path, ids=names, allow_zero_rows=allow_zero_rows)
+            if row == 0:
+                if check:
+                    check_space(Space(normalized=has_unit_rows(block)), expected, Space(), modality=False)
+                if isinstance(mapped, OrthogonalMap):
+                    energy.append(float(mapped.probed_energy(block[:_ENERGY_ROWS]).mean()))
+            row += len(block)
+            out = function(block.astype(compute, copy=False))
+            yield ids, normalize_rows(out) if normalize else out
+
+    with sink:
+        for ids, block in _ahead(transformed()):
+            sink.write(ids, block)
+            if progress is not None:
+                progress(len(block))
+    seconds = time.perf_counter() - started
+    return TransformReport(str(output), source.n, mapped.d_out, out_dtype.name, seconds, energy[0] if energy else None)
+
+
+def _sides(
+    mapped: Map, given: Space, side: str | None
+) -> tuple[Space, Space, Callable[[np.ndarray], np.ndarray] | None]:
+    """Return the space the vectors must come from, the one they arrive in, and the head that carries them if there are two."""
+    if isinstance(mapped, TwoSidedMap):
+        if mapped.side_of(given, side) == "source":
+            return mapped.source_space_, mapped.joint_space(), mapped.transform
+        return mapped.target_space_, mapped.joint_space(), mapped.transform_target
+    if side not in (None, "source"):
+        raise ParameterError(
+            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it carries. Drop it, or use the inverse."
+        )
+    check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
+    return mapped.source_space_, mapped.target_space_, None
+
+
+def _block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    if not isinstance(mapped, AffineMap):
+        return mapped.transform
+    # Converted once, not for every block.
+    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
+    offset = mapped.offset.astype(compute)
+
+    def apply(block: np.ndarray) -> np.ndarray:
+        out = block @ matrix
+        out += offset
+        return out
+
+    return apply
+
+
+def _ahead(items: Iterator[Any], depth: int = 2) -> Iterator[Any]:
+    """Run an iterator in a thread of its own, at most ``depth`` items ahead.
+
+    Reading, products and writing all release the interpreter's lock, so the stages overlap.
+    """
+    waiting: queue.Queue[tuple[bool, Any]] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def offer(entry: tuple[bool, Any]) -> bool:
+        while not stop.is_set():
+            try:
+                waiting.put(entry, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not offer((True, item)):
+                    return
+            offer((False, None))
+        except BaseException as error:  # handed to the consumer, which raises it
+            offer((False, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            more, item = waiting.get()
+            if more:
+                yield item
+            elif item is not None:
+                raise item
+            else:
+                return
+    finally:
+        stop.set()
+        thread.join()

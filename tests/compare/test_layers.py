@@ -1,0 +1,299 @@
+"""Layers against layers: the right pair is found, and the search is paid for."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from congruence.compare.layers import compare_layers
+from congruence.compare.spaces import compare_spaces
+from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.metrics import METRICS, procrustes_distance
+from congruence.metrics.null import REPAIRED
+from congruence.report.heatmap import MIDDLE, STRONG, heatmap
+
+
+def stacks(n=80, widths=((6, 9, 7), (5, 8)), seed=0):
+    rng = np.random.default_rng(seed)
+    return tuple([rng.standard_normal((n, d)) for d in side] for side in widths)
+
+
+def planted(noise=0.3, seed=0):
+    """Layer 1 of Y is layer 2 of X turned, with noise."""
+    X, Y = stacks(seed=seed)
+    rng = np.random.default_rng(seed + 1)
+    turn, _ = np.linalg.qr(rng.standard_normal((8, 8)))
+    Y[1] = X[2] @ turn[:7] + noise * rng.standard_normal(Y[1].shape)
+    return X, Y
+
+
+@pytest.mark.parametrize("metric", ["linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance"])
+def test_the_planted_pair_is_found(metric):
+    found = compare_layers(*planted(), metric, permutations=99)
+    assert found.best == ("2", "1")
+    assert found.best_adjusted_p_value == found.best_p_value == 0.01
+    assert found.standing.argmax() == 2 * 2 + 1
+    others = np.delete(found.adjusted_p_values.ravel(), 5)
+    assert (others > 0.01).all()
+
+
+@pytest.mark.parametrize("metric", REPAIRED)
+def test_every_cell_is_what_similarity_says(metric):
+    X, Y = planted()
+    found = compare_layers({"a": X[0], "b": X[2]}, Y, metric, permutations=12, seed=3)
+    assert (found.x_layers, found.y_layers) == (("a", "b"), ("0", "1"))
+    for i, A in enumerate((X[0], X[2])):
+        for j, B in enumerate(Y):
+            (cell,) = compare_spaces(A, B, [metric], permutations=12, halves=1, seed=3)
+            got = (found.values, found.null_mean, found.null_sd, found.p_values)
+            expected = (cell.value, cell.null_mean, cell.null_sd, cell.p_value)
+            assert [array[i, j] for array in got] == pytest.approx(expected, abs=1e-12)
+            assert found.adjusted_p_values[i, j] >= found.p_values[i, j]
+            assert found.values[i, j] == pytest.approx(METRICS[metric].fn(A, B), abs=1e-7)
+
+
+def test_kernels_and_features_may_meet():
+    """With n ≤ 4d linear CKA keeps the kernel, beyond it the features: wide and narrow layers in one comparison."""
+    rng = np.random.default_rng(0)
+    layers = [rng.standard_normal((60, d)) for d in (5, 20, 90)]
+    layers += [layers[0] @ rng.standard_normal((5, d)) for d in (4, 30, 70)]
+    found = compare_layers(layers, layers, permutations=2)
+    np.testing.assert_allclose(found.values, found.values.T, atol=1e-13)
+    np.testing.assert_allclose(np.diag(found.values), 1, atol=1e-12)
+
+
+def test_unrelated_layers_fool_the_plain_p_value_and_not_the_corrected_one():
+    """Of 60 searches over 12 unrelated pairs the corrected p is ≤ .1 about 6 times (sd 2.3), the plain one far more often."""
+    plain, corrected = [], []
+    for seed in range(60):
+        found = compare_layers(*stacks(30, ((4,) * 4, (4,) * 3), seed), permutations=49, seed=seed)
+        plain.append(found.best_p_value)
+        corrected.append(found.best_adjusted_p_value)
+    assert np.sum(np.array(plain) <= 0.1) > 30
+    assert np.sum(np.array(corrected) <= 0.1) <= 14
+    assert 17 <= np.sum(np.array(corrected) <= 0.5) <= 43  # 30 expected, sd 3.9
+
+
+def test_the_null_of_the_best_is_above_that_of_any_pair():
+    found = compare_layers(*stacks(40, ((5,) * 4, (5,) * 4)), permutations=100)
+    assert found.best_null_mean > found.null_mean.max() + found.null_sd.mean()
+    # By brute force: the best of the scores of rows shuffled by hand.
+    X, Y = stacks(40, ((5,) * 4, (5,) * 4))
+    best = []
+    for seed in range(100):
+        order = np.random.default_rng(1000 + seed).permutation(40)
+        best.append(max(METRICS["linear_cka"].fn(A, B[order]) for A in X for B in Y))
+    assert found.best_null_mean == pytest.approx(np.mean(best), abs=4 * np.std(best) / 10 * 2**0.5)
+    nearest = compare_layers(*stacks(40, ((5,) * 4, (5,) * 4)), "procrustes_distance", permutations=30)
+    assert nearest.best_null_mean < nearest.null_mean.min()
+    assert nearest.best_value == nearest.values.min()
+
+
+def test_a_score_that_cannot_vary_stands_nowhere():
+    X, Y = stacks(20, ((40,), (40,)))
+    found = compare_layers(X, Y, "pwcca", permutations=9)
+    assert found.values[0, 0] == pytest.approx(1)
+    assert found.standing[0, 0] == 0
+    assert found.best_adjusted_p_value == 1
+
+
+def test_rows_are_drawn_repeats_are_exact_and_arrays_are_left_alone():
+    X, Y = planted()
+    before = [A.copy() for A in (*X, *Y)]
+    ticks = []
+    found = compare_layers(X, Y, permutations=5, max_rows=50, advance=ticks.append)
+    assert (found.n, ticks) == (50, [1] * 5)
+    assert found.to_dict() == compare_layers(X, Y, permutations=5, max_rows=50).to_dict()
+    assert found.to_dict() != compare_layers(X, Y, permutations=5, max_rows=50, seed=1).to_dict()
+    for A, old in zip((*X, *Y), before, strict=True):
+        np.testing.assert_array_equal(A, old)
+    half = compare_layers([A.astype(np.float16) for A in X], Y, permutations=2)
+    np.testing.assert_allclose(half.values, compare_layers(X, Y, permutations=2).values, atol=0.01)
+
+
+def test_bad_input_names_the_layer():
+    X, Y = stacks()
+    broken = X[1].copy()
+    broken[3, 0] = np.nan
+    with pytest.raises(NotFiniteError, match=r"layer 'middle' of X.*3"):
+        compare_layers({"first": X[0], "middle": broken}, Y)
+    with pytest.raises(ShapeError, match=r"80 rows of layer '0' of X and 79 rows of layer '1' of Y"):
+        compare_layers(X, [Y[0], Y[1][:-1]])
+    with pytest.raises(InputError, match=r"layer '1' of Y"):
+        compare_layers(X, [Y[0], np.ones((80, 3))], permutations=1)
+    with pytest.raises(ShapeError, match=r"layer '0' of X"):
+        compare_layers([np.arange(80.0)], Y)
+    with pytest.raises(DtypeError, match=r"layer 'names' of X"):
+        compare_layers({"names": np.full((80, 2), "a")}, Y)
+    with pytest.raises(TooFewAnchorsError, match=r"layer '0' of X"):
+        compare_layers([X[0][:7]], [Y[0][:7]])
+    for empty in ({}, []):
+        with pytest.raises(ParameterError, match="no layers of Y"):
+            compare_layers(X, empty)
+    with pytest.raises(ParameterError, match="share a name"):
+        compare_layers({1: X[0], "1": X[1]}, Y)
+    for metric in ("paired_cosine", "magic", None):
+        with pytest.raises(ParameterError, match="compares two spaces"):
+            compare_layers(X, Y, metric)
+    for options in ({"permutations": 0}, {"max_rows": -1}):
+        with pytest.raises(ParameterError):
+            compare_layers(X, Y, **options)
+
+
+@pytest.mark.parametrize("metric", REPAIRED)
+def test_a_constant_layer_is_named_by_every_metric(metric):
+    X, Y = stacks()
+    with pytest.raises(InputError, match="layer '0' of Y"):
+        compare_layers(X, [np.ones((80, 3)), Y[1]], metric, permutations=1)
+
+
+# ------------------------------------------------------------------ drawing
+
+
+def drawn(**change):
+    data = compare_layers(*planted(), permutations=20).to_dict() | change
+    return data, ET.fromstring(heatmap(data, "a <b> & c"))
+
+
+def test_the_drawing_says_every_value():
+    data, svg = drawn()
+    space = "{http://www.w3.org/2000/svg}"
+    words = [text.text for text in svg.iter(f"{space}text")]
+    for row in data["values"]:
+        for value in row:
+            assert f"{value:.2f}".replace("-", "−") in words
+    assert {"a <b> & c", *data["x_layers"], *data["y_layers"]} <= set(words)
+    cells = [rect for rect in svg.iter(f"{space}rect") if rect.get("class") == "cell"]
+    shade = np.array([float(cell.get("fill-opacity")) for cell in cells])
+    assert (len(shade), shade.max(), shade.argmax()) == (6, 1.0, 5)
+    (frame,) = (rect for rect in svg.iter(f"{space}rect") if rect.get("class") == "best")
+    assert float(frame.get("x")) == pytest.approx(float(cells[5].get("x")) + 1)
+    assert svg.find(f"{space}title").text == "a <b> & c"
+    assert "corrected for the search" in svg.find(f"{space}desc").text
+
+
+def test_the_drawing_needs_nothing_outside_it():
+    data, _ = drawn()
+    text = heatmap(data, "t")
+    assert "prefers-color-scheme:dark" in text
+    assert text.count("http") == 1  # the name space
+    assert "<script" not in text
+
+
+def test_words_stay_readable_on_every_shade():
+    """WCAG contrast of at least 4.5 in light and dark, by the definition of relative luminance."""
+
+    def luminance(colour):
+        part = np.asarray(colour) / 255
+        return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
+
+    def hexed(word):
+        letters = word[1:] if len(word) == 7 else "".join(2 * letter for letter in word[1:])
+        return np.array([int(letters[k : k + 2], 16) for k in (0, 2, 4)])
+
+    style = heatmap(drawn()[0], "t").split("<style>")[1].split("</style>")[0]
+    for scheme in style.split("@media")[:2]:
+        colour = {
+            name: hexed(re.search(rf"--{name}:(#\w+)", scheme)[1]) for name in ("paper", "hue", "on-weak", "on-middle", "on-strong")
+        }  # fmt: skip
+        for shade in np.linspace(0, 1, 101):
+            ground = luminance(colour["paper"] + shade * (colour["hue"] - colour["paper"]))
+            words = luminance(colour["on-strong" if shade > STRONG else "on-middle" if shade > MIDDLE else "on-weak"])
+            assert (max(ground, words) + 0.05) / (min(ground, words) + 0.05) >= 4.49, shade
+
+
+# ------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def files(tmp_path):
+    X, Y = planted()
+    names = np.array([f"i{k}" for k in range(80)])
+    order = np.random.default_rng(0).permutation(80)
+    np.savez(tmp_path / "a.npz", **{f"layer_{k}": A for k, A in zip((1, 2, 10), X, strict=True)}, ids=names)
+    np.savez(tmp_path / "b.npz", first=Y[0][order], second=Y[1][order], ids=names[order], label=np.arange(80))
+    return X, Y
+
+
+def test_the_command(here, files, tmp_path):
+    X, Y = files
+    result = here(
+        "similarity", "a.npz", "b.npz", "--layers", "--permutations", 20, "--plot", "map.svg", "--seed", 4, "--json"
+    )
+    assert result.code == 0, result.err
+    data = json.loads(result.out)["layers"]
+    expected = compare_layers(
+        dict(zip(("layer_1", "layer_2", "layer_10"), X, strict=True)),
+        {"first": Y[0], "second": Y[1]},
+        permutations=20,
+        seed=4,
+    )
+    assert data == expected.to_dict()
+    assert ET.parse(tmp_path / "map.svg").getroot().tag.endswith("svg")
+    again = here("similarity", "a.npz", "b.npz", "--layers", "--permutations", 2, "--plot", "map.svg")
+    assert again.code == 2
+    assert "exists" in again.err
+    assert (
+        here("similarity", "a.npz", "b.npz", "--layers", "--permutations", 2, "--plot", "map.svg", "--force").code == 0
+    )
+
+
+def test_the_table_in_a_pipe_is_plain_and_whole(here, files):
+    out = here("similarity", "a.npz", "b.npz", "--layers", "--permutations", 20, "--metric", "procrustes_distance").out
+    assert "\x1b" not in out
+    X, Y = files
+    assert f"{procrustes_distance(X[2], Y[1]):.2f}*" in out
+    assert out.index("layer_2 ") < out.index("layer_10")
+    assert "* best of 6: layer_10 and second" in out
+
+
+def test_patterns_folders_and_single_matrices(here, files, tmp_path):
+    X, Y = files
+    (tmp_path / "side").mkdir()
+    for k in (0, 1):
+        np.save(tmp_path / "side" / f"part{10 - k}.npy", Y[k])
+    (tmp_path / "side" / "notes.md").write_text("no vectors")
+    result = here("similarity", "a.npz:layer_1*", "side", "--layers", "--permutations", 2, "--json")
+    data = json.loads(result.out)["layers"]
+    assert (data["x_layers"], data["y_layers"]) == (["layer_1", "layer_10"], ["part9", "part10"])
+    assert data["values"][1][0] == pytest.approx(METRICS["linear_cka"].fn(X[2], Y[1]))
+    one = here("similarity", "a.npz:layer_2", "side/part9.npy", "--layers", "--permutations", 2, "--json")
+    assert json.loads(one.out)["layers"]["x_layers"] == ["layer_2"]
+
+
+def test_the_command_refuses(here, files, tmp_path):
+    X, _ = files
+    broken = X[0].copy()
+    broken[5] = np.inf
+    np.savez(tmp_path / "broken.npz", good=X[1], bad=broken)
+    np.savez(tmp_path / "odd.npz", good=X[1], short=X[0][:-1])
+    np.savez(tmp_path / "flat.npz", names=np.arange(80), more=np.arange(3))
+    for arguments, words in (
+        (("a.npz", "b.npz", "--metric", "cca", "--metric", "rsa"), "one metric"),
+        (("a.npz", "b.npz", "--metric", "all"), "one metric"),
+        (("a.npz", "b.npz", "--metric", "magic"), "magic"),
+        (("broken.npz", "b.npz"), "Layer bad of broken.npz"),
+        (("odd.npz", "b.npz"), "Layer short of odd.npz"),
+        (("flat.npz", "b.npz"), "no matrix"),
+        (("a.npz:deep*", "b.npz"), "matches 'deep*'"),
+        (("none.npz", "b.npz"), "no file"),
+    ):
+        result = here("similarity", *arguments, "--layers", "--permutations", 2)
+        assert result.code == 2
+        assert words in result.err
+        assert result.out == ""
+    alone = here("similarity", "a.npz:layer_1", "b.npz:first", "--plot", "x.svg")
+    assert alone.code == 2
+    assert "--layers" in alone.err
+    assert not (tmp_path / "x.svg").exists()
+
+
+def test_real_encoders_as_layers(lvis):
+    texts = {name: vectors[:300] for name, vectors in lvis.items() if name.startswith("text_")}
+    found = compare_layers(texts, texts, permutations=19)
+    np.testing.assert_allclose(np.diag(found.values), 1, atol=1e-6)
+    assert (found.adjusted_p_values == 0.05).all()

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence.compare.pairing import FEWEST, check_pairing, warn_pairing
+from congruence.errors import PairingWarning, ShapeError, UnpairedError
+from congruence.synthetic import rigid_problem
+
+
+def shuffled(Y, share, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(Y))[: round(share * len(Y))]
+    out = Y.copy()
+    out[rows] = Y[np.roll(rows, 1)]
+    return out, set(rows.tolist())
+
+
+def test_true_pairs_pass_and_shuffled_ones_fail():
+    p = rigid_problem(300, 20, noise=0.5, seed=0)
+    good = check_pairing(p.X, p.Y)
+    assert good.looks_paired
+    assert good.p_value == pytest.approx(0.005)
+    assert good.alignment > 20 * good.null_sd
+    assert not good.suspects
+    bad = check_pairing(p.X, shuffled(p.Y, 1.0)[0])
+    assert not bad.looks_paired
+    assert bad.share_wrong == 1
+    assert "do not look paired" in bad.sentence
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    """A test at level α rejects in at most a share α of the cases; Bonferroni makes it a little less."""
+    rng = np.random.default_rng(0)
+    values = [
+        check_pairing(*rng.standard_normal((2, 40, 6)), permutations=99, random_state=k).p_value for k in range(200)
+    ]
+    for level in (0.05, 0.1, 0.2):
+        sd = np.sqrt(level * (1 - level) / 200)
+        assert np.mean(np.array(values) <= level) <= level + 2 * sd
+    assert np.mean(np.array(values) <= 0.2) > 0.1  # and it is no constant either
+
+
+def test_the_wrong_pairs_are_named():
+    p = rigid_problem(400, 20, noise=0.3, seed=1)
+    Y, rows = shuffled(p.Y, 0.05)
+    report = check_pairing(p.X, Y, ids=[f"item-{k}" for k in range(400)])
+    assert {int(name[5:]) for name in report.suspects} == rows
+    assert report.share_wrong == pytest.approx(0.05, abs=0.01)
+    assert len(report.suspect_probability) == 20
+    assert min(report.suspect_probability) > 0.5
+
+
+@pytest.mark.parametrize("target", ["text_eva02_b16", "text_openai_vitb16"])
+def test_on_real_embeddings(lvis, target):
+    X, Y = lvis["text_openai_vitb32"][:900], lvis[target][:900]
+    clean = check_pairing(X, Y)
+    assert clean.looks_paired
+    assert len(clean.suspects) <= 5
+    for share in (0.05, 0.3):
+        mixed, rows = shuffled(Y, share)
+        found = {int(name) for name in check_pairing(X, mixed).suspects}
+        assert len(found & rows) >= 0.9 * len(rows)
+        assert len(found - rows) <= 5
+    assert not check_pairing(X, shuffled(Y, 1.0)[0]).looks_paired
+
+
+def test_few_anchors_in_many_dimensions_are_told_apart(lvis):
+    X, Y = lvis["text_openai_vitb32"], lvis["text_eva02_b16"]
+    right = [check_pairing(X[k : k + 50], Y[k : k + 50]).looks_paired for k in range(0, 500, 50)]
+    wrong = [check_pairing(X[k : k + 50], shuffled(Y[k : k + 50], 1.0)[0]).looks_paired for k in range(0, 500, 50)]
+    assert all(right)
+    assert sum(wrong) <= 1
+
+
+def test_too_few_pairs_cannot_tell():
+    p = rigid_problem(FEWEST - 1, 4, seed=0)
+    report = check_pairing(p.X, p.Y)
+    assert not report.decided
+    assert "too few" in report.sentence
+    warn_pairing(report)
+    with pytest.raises(UnpairedError):
+        warn_pairing(report, strict=True)
+
+
+def test_warnings_and_strictness():
+    p = rigid_problem(200, 10, noise=0.2, seed=0)
+    warn_pairing(check_pairing(p.X, p.Y), strict=True)
+    bad = check_pairing(p.X, shuffled(p.Y, 1.0)[0])
+    with pytest.warns(PairingWarning, match="do not look paired"):
+        warn_pairing(bad)
+    with pytest.raises(UnpairedError, match="Expected true pairs"):
+        warn_pairing(bad, strict=True)
+    some = check_pairing(p.X, shuffled(p.Y, 0.05)[0])
+    with pytest.warns(PairingWarning, match="10 of 200 pairs look wrong"):
+        warn_pairing(some)
+    assert some.to_dict()["suspects"] == list(some.suspects)
+
+
+def test_bad_input():
+    with pytest.raises(ShapeError):
+        check_pairing(np.ones((30, 3)), np.ones((29, 3)))
+
+
+def test_large_folds_are_sampled_and_still_name_the_wrong_pairs(monkeypatch):
+    import congruence.compare.pairing as module
+
+    p = rigid_problem(3000, 10, noise=0.2, seed=0)
+    Y, rows = shuffled(p.Y, 0.05)
+    whole = check_pairing(p.X, Y)
+    monkeypatch.setattr(module, "_FOLD_ROWS", 50)
+    sampled = check_pairing(p.X, Y)
+    for report in (whole, sampled):
+        found = {int(name) for name in report.suspects}
+        assert len(found & rows) >= 0.85 * len(rows)  # in 10 dimensions chance makes some wrong pairs fit
+        assert len(found - rows) <= 0.01 * 3000
+    assert sampled.null_sd > whole.null_sd
+    monkeypatch.setattr(module, "_FOLD_ROWS", 1000)
+    real = module.blocks
+    monkeypatch.setattr(module, "blocks", lambda n, size: real(n, 1, budget=97, minimum=1))
+    assert check_pairing(p.X, Y).suspects == whole.suspects

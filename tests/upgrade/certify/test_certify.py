@@ -1,0 +1,216 @@
+"""Certificates of models whose relation is known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings, Space
+from congruence.errors import (
+    IdError,
+    InputError,
+    ModalityError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+    TooFewAnchorsError,
+)
+from congruence.synthetic import upgrade_problem
+from congruence.upgrade.certify import Thresholds, certify
+
+QUICK = {"repeats": 3, "draws": 300}
+
+
+def embed(rows, ids=None, **space):
+    return Embeddings(rows, ids=ids, space=Space(**space))
+
+
+def sides(p, rows=slice(None), modalities=("image", "text")):
+    ids = [str(i) for i in np.arange(len(p.labels))[rows]]
+    take = {
+        "image": (p.source_images[rows], p.target_images[rows]),
+        "text": (p.source_texts[rows], p.target_texts[rows]),
+    }
+    return tuple({m: embed(take[m][k], ids) for m in modalities} for k in (0, 1))
+
+
+def problem(n=300, d=32, **facts):
+    return upgrade_problem(
+        n, d, **{"source_noise": 1.0, "target_noise": 0.5, "shared": 1.0, "decay": 0.2, "seed": 0, **facts}
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "thresholds", "action"),
+    [
+        ({"shared": 1.0, "source_noise": 1.0, "target_noise": 0.9}, {"retention": 0.8}, "carry"),
+        ({"target_noise": 1.6}, {}, "stay"),
+        ({"target_noise": 0.3, "shared": 0.0, "source_noise": 1.3}, {}, "re-embed"),
+        ({"d_target": 24, "target_noise": 0.9}, {"retention": 0.8, "must_move": True}, "queries"),
+        ({"mispaired": 1.0}, {}, "collect"),
+    ],
+)
+def test_verdicts_on_known_relations(facts, thresholds, action):
+    certificate = certify(*sides(problem(**facts)), thresholds=Thresholds(**thresholds), **QUICK)
+    assert certificate.verdict.action == action, certificate.verdict
+    assert certificate.verdict.reason
+    assert sum(certificate.verdict.confidence.values()) == pytest.approx(1)
+
+
+def test_few_anchors_of_a_true_rotation_ask_for_more():
+    p = problem(n=700, d=64, decay=0.0, target_noise=0.9)
+    options = {"queries": sides(p, slice(300, None)), "thresholds": Thresholds(retention=0.93, must_move=True), **QUICK}
+    few = certify(*sides(p, slice(0, 24)), **options)
+    assert few.verdict.action == "collect", few.verdict
+    assert 0 < few.verdict.more <= 5000
+    assert f"{few.verdict.more:,} more" in few.verdict.headline
+    assert certify(*sides(p, slice(0, 300)), **options).verdict.action == "carry"
+
+
+def test_estimates_are_near_what_other_items_show():
+    p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
+    certificate = certify(*sides(p, slice(0, 300)), **QUICK)
+    from congruence.upgrade.certify.tables import make_tables
+    from congruence.upgrade.certify.trial import fit_map, score
+
+    tables = make_tables(*sides(p, slice(0, 300)), None)
+    mapping = fit_map(tables, certificate.fitted, np.arange(300), {})
+    others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
+    for way, estimate in certificate.ways["recall@1"].items():
+        truth = np.mean(
+            [score(mapping, t, np.arange(300), {"recall@1": 1})[f"recall@1/{way}"].score.mean() for t in others]
+        )
+        assert estimate.low - 0.03 <= truth <= estimate.high + 0.03, way
+
+
+def test_held_out_queries_are_scored_instead():
+    p = problem()
+    certificate = certify(*sides(p, slice(0, 200)), queries=sides(p, slice(200, None)), **QUICK)
+    assert (certificate.n_anchors, certificate.n_queries) == (200, 100)
+    assert certificate.ways["recall@1"]["stay"].n == 100
+    assert set(certificate.probed) == {"image", "text"}
+
+
+def test_queries_the_anchors_never_probed_are_noticed():
+    p = problem(d=64, decay=0.0)
+    basis = np.linalg.svd(p.source_images[:200], full_matrices=False)[2][:20]
+    flat = [
+        {m: embed(rows @ basis.T @ basis, [f"a{i}" for i in range(200)]) for m, rows in side.items()}
+        for side in ({"image": p.source_images[:200], "text": p.source_texts[:200]},)
+    ]
+    target = {m: embed(e.vectors @ p.rotation, e.ids.tolist()) for m, e in flat[0].items()}
+    certificate = certify(flat[0], target, queries=sides(p, slice(200, None)), **QUICK)
+    assert certificate.probed["image"] < 0.6
+
+
+def test_labels_turn_texts_into_classes():
+    p = problem(classes=8)
+    names = [f"class {k}" for k in range(8)]
+    prompts = [
+        embed(np.stack([texts[p.labels == k].mean(0) for k in range(8)]), names)
+        for texts in (p.source_texts, p.target_texts)
+    ]
+    source, target = sides(p, modalities=("image",))
+    labels = {str(i): f"class {k}" for i, k in enumerate(p.labels)}
+    certificate = certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, **QUICK)
+    assert certificate.task == "zero_shot"
+    assert certificate.fitted == ["image"]
+    assert set(certificate.ways["zero_shot"]) == {"stay", "stored", "queries", "re-embed"}
+    assert certificate.ways["zero_shot@5"]["stay"].value >= certificate.ways["zero_shot"]["stay"].value
+    on_text = certify(
+        source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, fitted="image", seed=1, **QUICK
+    )
+    assert on_text.ways["zero_shot"]["stay"] != certificate.ways["zero_shot"]["re-embed"]
+    with pytest.raises(IdError, match="no label for"):
+        certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels={"0": "class 0"}, **QUICK)
+    with pytest.raises(IdError, match="labels without a text"):
+        certify(
+            source | {"text": prompts[0]},
+            target | {"text": prompts[1]},
+            labels={k: v + "?" for k, v in labels.items()},
+            **QUICK,
+        )
+
+
+def test_one_modality_alone():
+    p = problem()
+    certificate = certify(*sides(p, modalities=("text",)), **QUICK)
+    assert certificate.task == "own@1"
+    assert set(certificate.ways["own@1"]) == {"stored", "queries"}
+    assert any("One modality" in note for note in certificate.notes)
+    labels = {str(i): str(k) for i, k in enumerate(p.labels)}
+    certificate = certify(*sides(p, modalities=("image",)), labels=labels, **QUICK)
+    assert certificate.task == "same_class@1"
+    assert set(certificate.ways["same_class@1"]) == {"stay", "stored", "queries", "re-embed"}
+
+
+def test_a_target_without_images_says_nothing_of_re_embedding():
+    source, target = sides(problem())
+    certificate = certify(source, {"text": target["text"]}, **QUICK)
+    assert "re-embed" not in certificate.ways["recall@1"]
+    assert set(certificate.retention) == {"stored/stay", "queries/stay"}
+    assert certificate.verdict.action in ("carry", "queries", "collect", "stay")
+    assert any("unknown" in note for note in certificate.notes)
+    with pytest.raises(InputError, match="no text rows in the target"):
+        certify(source, {"image": target["image"]}, **QUICK)
+
+
+def test_a_certificate_is_plain_data_and_repeats():
+    p = problem(n=80)
+    one, two = (certify(*sides(p), **QUICK) for _ in range(2))
+    assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())
+    assert json.loads(json.dumps(one.to_dict()))["verdict"]["action"] in (
+        "carry",
+        "queries",
+        "collect",
+        "re-embed",
+        "stay",
+    )
+
+
+def test_float16_and_rows_in_another_order_change_nothing_much():
+    p = problem(n=100)
+    source, target = sides(p)
+    mixed = np.random.default_rng(0).permutation(100)
+    shuffled = {m: e.take(mixed) for m, e in target.items()}
+    half = {m: embed(e.vectors.astype(np.float16), e.ids.tolist()) for m, e in source.items()}
+    a, b = certify(source, target, **QUICK), certify(half, shuffled, **QUICK)
+    assert a.cosines["image"].value == pytest.approx(b.cosines["image"].value, abs=2e-3)
+
+
+def test_bad_input():
+    p = problem(n=60)
+    source, target = sides(p)
+    with pytest.raises(InputError, match="one modality at least in both"):
+        certify({}, target)
+    with pytest.raises(InputError, match="one modality at least in both"):
+        certify({"image": source["image"]}, {"text": target["text"]})
+    with pytest.raises(TooFewAnchorsError, match="10 anchors"):
+        certify(*sides(p, slice(0, 10)))
+    with pytest.raises(NotFiniteError):
+        rows = p.source_images.copy()
+        rows[3] = np.nan
+        certify({"image": embed(rows)}, {"image": target["image"]})
+    with pytest.raises(IdError):
+        certify({"image": source["image"]}, {"image": embed(p.target_images, [f"x{i}" for i in range(60)])})
+    with pytest.raises(ModalityError, match="text vectors as image"):
+        certify({"image": embed(p.source_images, modality="text")}, {"image": target["image"]})
+    with pytest.raises(SpaceMismatchError, match="as one source model"):
+        certify(
+            {"image": embed(p.source_images, model="a"), "text": embed(p.source_texts, model="b")},
+            {"image": embed(p.target_images), "text": embed(p.target_texts)},
+        )
+    with pytest.raises(ShapeError, match="one space"):
+        certify({"image": source["image"], "text": embed(p.source_texts[:, :5], source["text"].ids.tolist())}, target)
+    with pytest.raises(InputError, match="are anchors too"):
+        certify(source, target, queries=(source, target))
+    with pytest.raises(ModalityError, match="the anchors' modalities"):
+        certify(source, target, queries=({"image": source["image"]}, {"image": target["image"]}))
+    for bad in ({"folds": 2}, {"repeats": 0}, {"fitted": "audio"}, {"draws": 0}):
+        with pytest.raises(ParameterError):
+            certify(source, target, **bad)
+    with pytest.raises(ModalityError, match="both"):
+        certify({"image": source["image"]}, {"image": target["image"]}, fitted="both")

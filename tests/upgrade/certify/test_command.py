@@ -1,0 +1,161 @@
+"""The command and the page: from files to a verdict, as a user runs it."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from congruence import Embeddings
+from congruence.cli import app
+from congruence.errors import CongruenceError
+from congruence.report import render_certificate, write_certificate
+from congruence.synthetic import upgrade_problem
+from congruence.upgrade.certify import certify
+
+QUICK = ["--repeats", "2", "--folds", "4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, seed=0)
+    path = tmp_path_factory.mktemp("certify")
+    ids = np.array([f"item {i}" for i in range(160)])
+    np.savez(
+        path / "old.npz",
+        image=p.source_images,
+        text=p.source_texts,
+        ids=ids,
+        kind=np.array([f"k{k}" for k in p.labels]),
+    )
+    np.savez(path / "new.npz", image=p.target_images[::-1], text=p.target_texts[::-1], ids=ids[::-1])
+    return path
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["certify", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def files(folder, *names):
+    pairs = {
+        "source-image": "old.npz:image",
+        "source-text": "old.npz:text",
+        "target-image": "new.npz:image",
+        "target-text": "new.npz:text",
+    }
+    return [part for name in names or pairs for part in (f"--{name}", str(folder / pairs[name]))]
+
+
+def test_two_modalities_end_in_a_verdict(folder, tmp_path):
+    out = run(*files(folder), "--ids", "ids", "--report", tmp_path / "c.html", *QUICK).stdout
+    assert out.startswith("Verdict: ")
+    for words in ("In bootstrap samples", "carry queries", "recall@10", "More anchors", "Thm C.25", "gallery of 160"):
+        assert words in out
+    assert (tmp_path / "c.html").exists()
+
+
+def test_json_holds_what_the_library_returns(folder):
+    data = json.loads(run(*files(folder), "--ids", "ids", "--json", *QUICK).stdout)
+    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, seed=0)
+    ids = [f"item {i}" for i in range(160)]
+    sides = [
+        {"image": Embeddings(images, ids=ids), "text": Embeddings(texts, ids=ids)}
+        for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
+    ]
+    same = certify(*sides, repeats=2, folds=4).to_dict()
+    assert data["verdict"]["action"] == same["verdict"]["action"]
+    assert data["ways"]["recall@1"]["stored"]["value"] == pytest.approx(same["ways"]["recall@1"]["stored"]["value"])
+    assert [t["theorem"] for t in data["theory"]] == [t["theorem"] for t in same["theory"]]
+
+
+def test_anchors_split_off_the_queries(folder):
+    data = json.loads(run(*files(folder), "--ids", "ids", "--anchors", 100, "--json", *QUICK).stdout)
+    assert (data["n_anchors"], data["n_queries"]) == (100, 60)
+
+
+def test_one_modality_with_labels(folder):
+    data = json.loads(
+        run(
+            *files(folder, "source-image", "target-image"),
+            "--ids",
+            "ids",
+            "--labels",
+            f"{folder / 'old.npz'}:kind",
+            "--json",
+            *QUICK,
+        ).stdout
+    )
+    assert data["task"] == "same_class@1"
+
+
+def test_thresholds_and_exit_code(folder):
+    easy = ["--retention", "0.01", "--must-move", "--exit-code"]
+    assert run(*files(folder), "--ids", "ids", *easy, *QUICK).exit_code == 0
+    hard = ["--worth", "0.9", "--exit-code"]
+    result = run(*files(folder), "--ids", "ids", *hard, *QUICK)
+    assert result.exit_code == 1
+    assert "stay where you are" in result.stdout
+
+
+def test_the_sample_is_certified_by_name():
+    data = json.loads(run("sample", "--anchors", "60", "--repeats", "1", "--json").stdout)
+    assert data["n_anchors"] == 60
+    assert set(data["ways"]["recall@1"]) == {"stay", "stored", "queries", "re-embed"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--retention", "2"], "retention=2"),
+        (["--anchors", "160"], "--anchors 160 of 160"),
+        (["--fitted", "sound"], "fitted='sound'"),
+        (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
+        (["--query-source-image", "nowhere.npy"], "nowhere.npy"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, arguments, words):
+    with pytest.raises(CongruenceError, match=words.replace("(", r"\(")):
+        run(*files(folder), "--ids", "ids", *arguments, *QUICK)
+
+
+def test_an_existing_report_is_not_replaced(folder, tmp_path):
+    page = tmp_path / "c.html"
+    page.write_text("mine")
+    with pytest.raises(CongruenceError, match="exists"):
+        run(*files(folder), "--ids", "ids", "--report", page, *QUICK)
+    assert page.read_text() == "mine"
+
+
+class Outside(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found, self.tags = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.found += [v for k, v in attributes if k in ("src", "href") and v and not v.startswith(("#", "data:"))]
+
+
+def test_the_page_is_whole_and_self_contained(tmp_path):
+    p = upgrade_problem(80, 12, seed=0)
+    sides = [
+        {"image": Embeddings(images), "text": Embeddings(texts)}
+        for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
+    ]
+    for parts in (sides, [{"text": side["text"]} for side in sides], [sides[0], {"text": sides[1]["text"]}]):
+        certificate = certify(*parts, repeats=2, draws=200)
+        page = render_certificate(certificate)
+        parser = Outside()
+        parser.feed(page)
+        assert not parser.found
+        assert "script" not in parser.tags
+        assert parser.tags.count("svg") == len(certificate.ways) + 1
+        assert certificate.verdict.headline[1:] in page
+        write_certificate(tmp_path / "c.html", certificate, force=True)
+        assert (tmp_path / "c.html").read_text(encoding="utf-8") == page

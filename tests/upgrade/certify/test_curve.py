@@ -1,0 +1,54 @@
+"""A power law is found again, and what it says of more anchors is what it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence.upgrade.certify.curve import Curve
+
+SIZES = np.array([10, 20, 40, 80, 160, 320])
+
+
+def law(n, best=0.8, drop=2.0, exponent=0.9):
+    return best - drop * np.asarray(n, float) ** -exponent
+
+
+def test_an_exact_law_is_recovered():
+    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 3), 400)
+    assert curve.exponent == pytest.approx(0.9)
+    assert curve.best == pytest.approx(0.8, abs=1e-6)
+    assert curve.at(1000) == pytest.approx(law(1000), abs=1e-6)
+    assert curve.gain(600) == pytest.approx(law(1000) - law(400), abs=1e-6)
+
+
+def test_most_is_one_last_rise_a_doubling():
+    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 3), 320)
+    rise = float(law(320) - law(160))
+    assert curve.most(320) == pytest.approx(rise)
+    assert curve.most(3 * 320) == pytest.approx(2 * rise)
+    assert curve.most(320) > curve.gain(320)
+
+
+def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():
+    curve = Curve.through(SIZES, law(SIZES)[None], 320)
+    more = curve.enough(0.79, 10_000)
+    assert curve.at(320 + more) >= 0.79 > curve.at(320 + 0.85 * more)
+    assert len(str(more).rstrip("0")) <= 2
+    assert curve.enough(0.79, 10) is None
+    assert curve.enough(0.81, 10**9) is None
+
+
+def test_noise_that_falls_is_a_flat_curve():
+    curve = Curve.through(SIZES, np.array([[0.5, 0.5, 0.5, 0.49, 0.48, 0.47]]), 320)
+    assert curve.gain(1000) == 0
+    assert curve.enough(0.6, 10**6) is None
+
+
+def test_lifting_and_redrawing():
+    rng = np.random.default_rng(0)
+    curve = Curve.through(SIZES, law(SIZES) + 0.01 * rng.standard_normal((8, 6)), 320)
+    assert curve.lifted(0.1).at(500) == pytest.approx(curve.at(500) + 0.1)
+    gains = [curve.redraw(rng).gain(320) for _ in range(30)]
+    assert np.std(gains) > 0
+    assert abs(np.mean(gains) - curve.gain(320)) < 0.02

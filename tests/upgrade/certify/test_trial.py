@@ -1,0 +1,52 @@
+"""Scores of anchors among anchors are what items that are no anchors would score."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings
+from congruence.embeddings import normalize_rows
+from congruence.synthetic import upgrade_problem
+from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.trial import cross_fit, fit_map, part_seen, score
+
+
+def tables(p, rows, modalities=("image", "text"), what="anchors"):
+    ids = [str(i) for i in rows]
+    sides = [
+        {m: Embeddings(getattr(p, f"{model}_{m}s")[rows], ids=ids) for m in modalities}
+        for model in ("source", "target")
+    ]
+    return make_tables(*sides, None, what=what)
+
+
+@pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
+@pytest.mark.parametrize("facts", [{}, {"d_target": 16}, {"d_target": 40}])
+def test_the_part_that_carried_queries_meet_has_the_same_products(facts):
+    p = upgrade_problem(60, 24, seed=0, **facts)
+    t = tables(p, np.arange(15), what="queries")
+    model = fit_map(t, ["image"], np.arange(15), {})
+    queries = model.for_modality("text").inverse().transform(t.target["text"])
+    np.testing.assert_allclose(
+        queries @ part_seen(model, t, np.arange(15)).T, queries @ normalize_rows(t.source["image"]).T, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("modalities", "task"), [(("text",), "own@1"), (("image", "text"), "recall@1")])
+def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
+    """Fewer anchors than dimensions: an anchor lies wholly where the map looks, and other rows do not."""
+    wrong = {"stored": [], "queries": []}
+    for seed in range(4):
+        p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, seed=seed)
+        t = tables(p, np.arange(40), modalities)
+        got = cross_fit(t, list(modalities), {task: 1}, {}, folds=10, seed=0)
+        model = fit_map(t, list(modalities), np.arange(40), {})
+        others = [tables(p, np.arange(k, k + 40), modalities, "queries") for k in range(40, 840, 40)]
+        found = [score(model, o, np.arange(40), {task: 1}) for o in others]
+        for way, errors in wrong.items():
+            name = f"{task}/{way}"
+            errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
+    # With the anchors' own rows in the gallery, carried queries would score 0.25 and 0.57 too low.
+    assert abs(np.mean(wrong["queries"])) < 0.06, wrong
+    assert abs(np.mean(wrong["stored"])) < 0.06, wrong

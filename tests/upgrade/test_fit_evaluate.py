@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence import Embeddings, Space
+from congruence.errors import (
+    InputError,
+    ModalityError,
+    PairingWarning,
+    ParameterError,
+    SpaceMismatchError,
+    UnpairedError,
+)
+from congruence.evaluation import evaluate
+from congruence.metrics import class_retrieval, paired_cosine, zero_shot_accuracy
+from congruence.splits import Split
+from congruence.synthetic import random_rotation
+
+
+class TwoModels:
+    """Two dual encoders that differ by one rotation and, for each modality, by their means."""
+
+    def __init__(self, classes=30, per_class=8, d=24, noise=0.05, seed=0):
+        rng = np.random.default_rng(seed)
+        centres = rng.standard_normal((classes, d))
+        self.names = [f"class {k}" for k in range(classes)]
+        self.image_ids = [f"{name}/{j}" for name in self.names for j in range(per_class)]
+        self.labels = dict(zip(self.image_ids, np.repeat(self.names, per_class), strict=True))
+        image = np.repeat(centres, per_class, axis=0) + 0.4 * rng.standard_normal((classes * per_class, d))
+        text = centres + 0.1 * rng.standard_normal((classes, d))
+        gap = {m: (2 * rng.standard_normal(d), 2 * rng.standard_normal(d)) for m in ("image", "text")}
+        R = random_rotation(d, seed=seed)
+        self.source, self.target = {}, {}
+        for m, z, ids in (("image", image, self.image_ids), ("text", text, self.names)):
+            self.source[m] = Embeddings(z + gap[m][0], ids=ids, space=Space("A", modality=m))
+            noisy = z @ R + noise * rng.standard_normal(z.shape)
+            self.target[m] = Embeddings(noisy + gap[m][1], ids=ids, space=Space("B", modality=m))
+
+
+@pytest.fixture(scope="module")
+def models():
+    return TwoModels()
+
+
+def fit(models, **options):
+    means = {"text": (models.source["text"], models.target["text"])}
+    return congruence.fit(models.source["image"], models.target["image"], means=means, **options)
+
+
+def test_a_map_fitted_on_images_carries_text(models):
+    mapping = fit(models, holdout=40, seed=1)
+    assert (mapping.source_space_.model, mapping.target_space_.model) == ("A", "B")
+    assert mapping.source_space_.modality == "image"
+    moved = mapping.apply(models.source["text"])
+    assert paired_cosine(moved.vectors, models.target["text"].vectors) > 0.98
+    assert mapping.scores_["held_out_pairs"] == 40
+    assert mapping.scores_["held_out_cosine"] > 0.98 > 0.3 > mapping.scores_["held_out_cosine_unmapped"]
+    assert mapping.scores_["pairing"]["looks_paired"]
+    assert mapping.n_pairs_ == 200
+
+
+def test_held_out_pairs_are_really_held_out(models):
+    mapping = fit(models, holdout=0.25, seed=3)
+    held = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
+    assert held.sum() == 60
+    only_train = congruence.OrthogonalMap().fit(
+        models.source["image"].vectors[~held], models.target["image"].vectors[~held]
+    )
+    np.testing.assert_allclose(mapping.rotation_, only_train.rotation_, atol=1e-10)
+    moved = mapping.transform(models.source["image"].vectors[held])
+    expected = paired_cosine(moved, models.target["image"].vectors[held])
+    assert mapping.scores_["held_out_cosine"] == pytest.approx(expected)
+
+
+def test_pairs_are_found_by_id_whatever_the_order(models):
+    order = np.random.default_rng(0).permutation(240)
+    target = models.target["image"].take(order[:200])
+    mapping = congruence.fit(models.source["image"], target)
+    assert mapping.n_pairs_ == 200
+    assert mapping.scores_["unpaired_source"] == 40
+    direct = congruence.OrthogonalMap().fit(*congruence.Pairs.join(models.source["image"], target))
+    np.testing.assert_allclose(mapping.rotation_, direct.rotation_, atol=1e-12)
+
+
+def test_shuffled_anchors_are_noticed(models):
+    source, target = models.source["image"], models.target["image"]
+    order = np.random.default_rng(0).permutation(240)
+    mixed = Embeddings(target.vectors[order], ids=target.ids, space=target.space)
+    with pytest.warns(PairingWarning, match="do not look paired"):
+        congruence.fit(source, mixed)
+    with pytest.raises(UnpairedError):
+        congruence.fit(source, mixed, strict=True)
+    assert "pairing" not in congruence.fit(source, mixed, check=False).scores_
+
+
+def test_what_cannot_be_fitted(models):
+    image, text = models.source["image"], models.target["text"]
+    with pytest.raises(ModalityError, match="image, text"):
+        congruence.fit(image, text)
+    with pytest.raises(ParameterError, match="only one whose rotation"):
+        fit(models, method="linear")
+    with pytest.raises(ParameterError, match="modality of the anchors; expected another"):
+        congruence.fit(image, models.target["image"], means={"image": (image, None)})
+    with pytest.raises(ParameterError, match="name it"):
+        congruence.fit(
+            Embeddings(image.vectors), Embeddings(models.target["image"].vectors), means={"text": (text, None)}
+        )
+    with pytest.raises(ParameterError, match="'orthogonal', 'linear', 'mlp'"):
+        congruence.fit(image, models.target["image"], "rotation")
+
+
+def test_every_score_is_its_metric(models):
+    mapping = fit(models)
+    scores = evaluate(mapping, models.source, models.target, labels=models.labels)
+    labels = np.array([models.labels[i] for i in models.image_ids])
+    s, t = models.source, models.target
+    moved = {m: mapping.for_modality(m).transform(s[m].vectors) for m in s}
+    for m in s:
+        row = scores.get("cosine", f"aligned {m}", f"target {m}")
+        assert row.after == pytest.approx(paired_cosine(moved[m], t[m].vectors))
+        assert row.before == pytest.approx(paired_cosine(s[m].vectors, t[m].vectors))
+        assert row.after > 0.95 > row.before
+    row = scores.get("retrieval_other", "aligned image", "target image")
+    assert row.after == pytest.approx(class_retrieval(moved["image"], t["image"].vectors, labels, exclude_self=True))
+    assert row.target == pytest.approx(
+        class_retrieval(t["image"].vectors, t["image"].vectors, labels, exclude_self=True)
+    )
+    names = s["text"].ids
+    native = zero_shot_accuracy(t["image"].vectors, t["text"].vectors, labels, names)
+    for image, text, a, b in (
+        ("aligned", "target", moved["image"], t["text"].vectors),
+        ("target", "aligned", t["image"].vectors, moved["text"]),
+        ("aligned", "aligned", moved["image"], moved["text"]),
+    ):
+        row = scores.get("zero_shot", f"{image} image", f"{text} text")
+        assert row.after == pytest.approx(zero_shot_accuracy(a, b, labels, names))
+        assert row.target == pytest.approx(native)
+        assert row.n == 240
+        centred = scores.get("zero_shot_centred", f"{image} image", f"{text} text")
+        assert centred.after > 0.9
+    assert scores.get("zero_shot", "aligned image", "target text").before < 0.3
+    assert scores.probed_energy == {"image": pytest.approx(1), "text": pytest.approx(1)}
+    assert scores.to_dict()["rows"][0]["metric"] == "cosine"
+    with pytest.raises(KeyError):
+        scores.get("cosine", "nothing", "at all")
+
+
+def test_centred_scores_use_the_maps_means_or_say_otherwise(models):
+    known = evaluate(fit(models), models.source, models.target, labels=models.labels)
+    assert known.notes == []
+    plain = congruence.fit(models.source["image"], models.target["image"])
+    with_data = evaluate(plain, models.source, models.target, labels=models.labels)
+    assert "mean of the evaluated rows for: source text, target text" in with_data.notes[0]
+    centred = with_data.get("zero_shot_centred", "aligned image", "target text")
+    means = models.target["image"].mean, models.target["text"].mean
+    moved = plain.transform(models.source["image"].vectors)
+    labels = np.array([models.labels[i] for i in models.image_ids])
+    expected = zero_shot_accuracy(moved, models.target["text"].vectors, labels, models.target["text"].ids, center=means)
+    assert centred.after == pytest.approx(expected)
+
+
+def test_what_is_missing_is_left_out(models):
+    mapping = fit(models)
+    scores = evaluate(mapping, {"image": models.source["image"]}, {"text": models.target["text"]}, labels=models.labels)
+    assert {(r.query, r.against) for r in scores.rows} == {("aligned image", "target text")}
+    assert scores.rows[0].source is None
+    with pytest.raises(InputError, match="nothing can be measured"):
+        evaluate(mapping, {"image": models.source["image"]}, {})
+    with pytest.raises(InputError, match="no source"):
+        evaluate(mapping, {}, models.target)
+
+
+def test_prompts_become_prototypes(models):
+    text = models.source["text"]
+    prompts = Embeddings(np.repeat(text.vectors, 2, axis=0), ids=[f"{i}|{k}" for i in text.ids for k in "ab"])
+    classes = {i: i.split("|")[0] for i in prompts.ids}
+    source = {"image": models.source["image"], "text": prompts}
+    mapping = fit(models)
+    ensembled = evaluate(
+        mapping,
+        source,
+        {"text": models.target["text"]},
+        labels=models.labels,
+        prompt_labels={**classes, **{i: i for i in text.ids}},
+    )
+    unit = text.vectors / np.linalg.norm(text.vectors, axis=1, keepdims=True)  # two equal prompts average to one
+    labels = np.array([models.labels[i] for i in models.image_ids])
+    expected = zero_shot_accuracy(models.source["image"].vectors, unit, labels, text.ids)
+    assert ensembled.get("zero_shot", "aligned image", "aligned text").source == pytest.approx(expected)
+    with pytest.raises(InputError, match="none of which has a class"):
+        evaluate(mapping, source, {}, prompt_labels={"x": "y"})
+
+
+def test_spaces_and_labels_are_checked(models):
+    mapping = fit(models)
+    with pytest.raises(SpaceMismatchError):
+        evaluate(mapping, models.target, models.source)
+    with pytest.raises(InputError, match="without a label"):
+        evaluate(mapping, models.source, models.target, labels={"x": "y"})
+    with pytest.raises(InputError, match="no image whose class is among the texts"):
+        evaluate(mapping, models.source, models.target)
+    with pytest.raises(InputError, match="image vectors for the modality 'text'"):
+        evaluate(mapping, {"text": models.source["image"]}, models.target)
+
+
+def test_other_widths_have_no_before(models):
+    wide = {m: Embeddings(np.hstack([e.vectors, np.zeros((len(e), 5))]), ids=e.ids) for m, e in models.target.items()}
+    mapping = congruence.fit(models.source["image"], wide["image"], modality="image")
+    scores = evaluate(mapping, models.source, wide, labels=models.labels)
+    assert all(row.before is None for row in scores.rows)
+    assert scores.get("cosine", "aligned image", "target image").after > 0.95

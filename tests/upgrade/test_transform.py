@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from congruence import LinearMap, MLPMap, OrthogonalMap, Space
+from congruence.errors import (
+    DirectionError,
+    ModalityError,
+    NotFiniteError,
+    OutputExistsError,
+    SpaceMismatchError,
+    ZeroRowError,
+)
+from congruence.stores import open_sink, open_source, read_embeddings
+from congruence.synthetic import rigid_problem
+from congruence.upgrade.transform import _ahead, transform_file
+
+P = rigid_problem(20_000, 24, 32, noise=0.1, seed=0)
+
+
+@pytest.fixture(scope="module")
+def mapping():
+    m = OrthogonalMap().fit(P.X[:500], P.Y[:500], modality="image")
+    m.source_space_, m.target_space_ = Space("a", None, "image", 24, False), Space("b", None, "image", 32, False)
+    return m
+
+
+def store(path, X, ids=None, space=None):
+    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, space=space) as sink:
+        sink.write(None if ids is None else pa.array(ids), X)
+    return open_source(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet", ".safetensors", ".h5", ""])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("f2", 2e-2), ("f4", 1e-5), ("f8", 1e-12)])
+def test_a_streamed_store_equals_a_transformed_array(mapping, suffix, dtype, tolerance, tmp_path):
+    X = P.X.astype(dtype)
+    seen = []
+    report = transform_file(mapping, store(tmp_path / "in.npy", X), tmp_path / f"out{suffix}", progress=seen.append)
+    assert (report.rows, report.dim, report.dtype) == (20_000, 32, np.dtype(dtype).name)
+    assert sum(seen) == 20_000
+    out = open_source(tmp_path / f"out{suffix}")
+    assert (out.space.model, out.space.dim) == ("b", 32)
+    np.testing.assert_allclose(out.read().vectors, mapping.transform(X.astype("f8")), atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", [LinearMap(), MLPMap(hidden=8, max_epochs=2)], ids=["linear", "mlp"])
+def test_other_maps_stream_too(kind, tmp_path):
+    m = kind.fit(P.X[:200], P.Y[:200])
+    transform_file(m, store(tmp_path / "in.npy", P.X), tmp_path / "out.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), m.transform(P.X), atol=1e-12)
+
+
+def test_ids_order_dtype_and_norms(mapping, tmp_path):
+    ids = [f"i{k}" for k in range(20_000)]
+    source = store(tmp_path / "in.parquet", P.X, ids)
+    transform_file(mapping, source, tmp_path / "out.parquet", normalize=True, dtype="f4")
+    out = read_embeddings(tmp_path / "out.parquet")
+    assert out.ids.tolist() == ids
+    assert out.vectors.dtype == np.float32
+    assert out.space.normalized
+    np.testing.assert_allclose(np.linalg.norm(out.vectors, axis=1), 1, atol=1e-5)
+
+
+def test_there_and_back(mapping, tmp_path):
+    transform_file(mapping, store(tmp_path / "in.npy", P.X), tmp_path / "there.npy")
+    transform_file(mapping.inverse(), open_source(tmp_path / "there.npy"), tmp_path / "back.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "back.npy"), P.X, atol=0.05)
+
+
+def test_parts_stay_parts(mapping, tmp_path):
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in/img_0.npy", P.X[:300])
+    np.save(tmp_path / "in/img_1.npy", P.X[300:500])
+    transform_file(mapping, open_source(tmp_path / "in"), tmp_path / "out")
+    assert np.load(tmp_path / "out/img_1.npy").shape == (200, 32)
+
+
+def bad(row, value):
+    X = P.X.copy()
+    X[row] = value
+    return X
+
+
+def test_spaces_are_checked_before_anything_is_written(mapping, tmp_path):
+    cases = [
+        (store(tmp_path / "1.npy", P.X, space=Space("c")), SpaceMismatchError),
+        (store(tmp_path / "2.npy", P.Y, space=Space("b")), DirectionError),
+        (store(tmp_path / "3.npy", P.Y), DirectionError),
+        (store(tmp_path / "4.npy", P.X[:, :9].copy()), SpaceMismatchError),
+        (store(tmp_path / "5.npy", P.X, space=Space(modality="text")), ModalityError),
+        (store(tmp_path / "6.npy", P.X / np.linalg.norm(P.X, axis=1, keepdims=True)), SpaceMismatchError),
+    ]
+    for source, error in cases:
+        with pytest.raises(error):
+            transform_file(mapping, source, tmp_path / "out.npy")
+        assert not (tmp_path / "out.npy").exists()
+    transform_file(mapping, cases[0][0], tmp_path / "out.npy", check=False)
+    with pytest.raises(SpaceMismatchError):  # a width that cannot be multiplied is no matter of opinion
+        transform_file(mapping, cases[3][0], tmp_path / "no.npy", check=False)
+
+
+@pytest.mark.parametrize(("value", "error"), [(np.nan, NotFiniteError), (0.0, ZeroRowError)])
+def test_bad_rows_are_named_and_nothing_is_written(mapping, value, error, tmp_path):
+    ids = [f"i{k}" for k in range(20_000)]
+    for source, name in (
+        (store(tmp_path / "a.parquet", bad(15_000, value), ids), "i15000"),
+        (store(tmp_path / "a.npy", bad(15_000, value)), "row 15000"),
+    ):
+        with pytest.raises(error, match=name):
+            transform_file(mapping, source, tmp_path / "out.npy")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "a.parquet"]
+    assert threading.active_count() < 10
+    transform_file(mapping, store(tmp_path / "z.npy", bad(3, 0.0)), tmp_path / "out.npy", allow_zero_rows=True)
+
+
+def test_an_existing_output_needs_force(mapping, tmp_path):
+    source = store(tmp_path / "in.npy", P.X)
+    transform_file(mapping, source, tmp_path / "out.npy")
+    with pytest.raises(OutputExistsError):
+        transform_file(mapping, source, tmp_path / "out.npy")
+    transform_file(mapping, source, tmp_path / "out.npy", force=True)
+
+
+def test_reading_ahead_keeps_order_errors_and_stops_when_left():
+    assert list(_ahead(iter(range(100)))) == list(range(100))
+
+    def failing():
+        yield 1
+        raise ValueError("in the thread")
+
+    with pytest.raises(ValueError, match="in the thread"):
+        list(_ahead(failing()))
+    before = threading.active_count()
+    endless = _ahead(iter(int, 1))
+    next(endless)
+    endless.close()
+    assert threading.active_count() == before
+
+
+MEMORY = """
+import re, sys
+import congruence
+from congruence.upgrade.transform import transform_file
+from congruence.stores import open_source
+mapping = congruence.load(sys.argv[1])
+transform_file(mapping, open_source(sys.argv[2]), sys.argv[3])
+# Not ru_maxrss: that of a child starts at its parent's.
+print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_store(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 256)).astype(np.float32)
+    OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
+    peaks = []
+    for k, n in enumerate((4096, 4096 * 80)):  # 4 MB and 335 MB
+        with open_sink(tmp_path / f"in{k}.npy", n=n, dim=256) as sink:
+            for _ in range(n // 4096):
+                sink.write(None, rng.standard_normal((4096, 256)).astype(np.float32))
+        arguments = [sys.executable, "-c", MEMORY, tmp_path / "map", tmp_path / f"in{k}.npy", tmp_path / f"out{k}.npy"]
+        peaks.append(int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout))
+    assert peaks[1] < 600
+    assert peaks[1] - peaks[0] < 150
