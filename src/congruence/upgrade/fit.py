@@ -12,6 +12,7 @@ from congruence._check import check_choice
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
+from congruence.evaluation.controls import cosine_controls
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 from congruence.splits import Split
@@ -154,15 +155,20 @@ def _held_out_scores(model: Map, held: Pairs) -> dict[str, Any]:
     # Both sides as they are compared: one-sided maps leave the target's rows where they are.
     moved, theirs = model.transform(X), model.transform_target(Y)
     own = np.arange(len(held))
+    controls = cosine_controls(model, X, Y)
     scores: dict[str, Any] = {
         "held_out_pairs": len(held),
-        "held_out_cosine": paired_cosine(moved, theirs),
         "held_out_retrieval_at_1": class_retrieval(moved, theirs, own),
     }
     if isinstance(model, TwoSidedMap):
         scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, moved, own)
+    scores["held_out_retrieval_chance"] = 1 / len(held)
     if len(held) >= 10:
         scores["held_out_recall_at_10"] = recall_at_k(moved, theirs, own, k=10)
+        scores["held_out_recall_at_10_chance"] = 10 / len(held)
+    scores["held_out_cosine"] = paired_cosine(moved, theirs)
     if X.shape[1] == Y.shape[1]:
         scores["held_out_cosine_unmapped"] = paired_cosine(X, Y)
+    scores["held_out_cosine_constant"] = controls.constant
+    scores["held_out_cosine_random_rotation"] = controls.random_rotation
     return scores
