@@ -141,6 +141,7 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
 
 def _print(mapping: Any, out: str) -> None:
     from congruence.cli._base import number, print_table
+    from congruence.cli._scores import held_out_rows
     from congruence.maps import TwoSidedMap
 
     facts, scores = mapping.facts_, mapping.scores_
@@ -158,14 +159,7 @@ def _print(mapping: Any, out: str) -> None:
         rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
     if "alignment" in facts:
         rows.append(["alignment of the anchors", number(facts["alignment"])])
-    if "held_out_pairs" in scores:
-        rows.append(["held-out pairs", str(scores["held_out_pairs"])])
-        if "held_out_cosine_unmapped" in scores:
-            rows.append(["held-out cosine, unmapped", number(scores["held_out_cosine_unmapped"])])
-        rows.append(["held-out cosine", number(scores["held_out_cosine"])])
-        rows.append(["held-out retrieval at 1", number(scores["held_out_retrieval_at_1"])])
-        if "held_out_retrieval_back_at_1" in scores:
-            rows.append(["held-out retrieval at 1, back", number(scores["held_out_retrieval_back_at_1"])])
+    rows += held_out_rows(scores)
     if "pairing" in scores:
         report = scores["pairing"]
         looks = "not enough pairs to tell" if not report["decided"] else "yes" if report["looks_paired"] else "NO"

@@ -153,8 +153,8 @@ def _within(
             target=1.0,
             chance=chance_at_k(sizes[group], n),
         ),
-        Score("cosine", *what, **both(paired_cosine), **_controlled(controls, paired_cosine, moved), target=1.0),
-        Score("distance", *what, **both(paired_distance), **_controlled(controls, paired_distance, moved), target=0.0),
+        Score("cosine", *what, **both(paired_cosine) | _controlled(controls, paired_cosine, moved), target=1.0),
+        Score("distance", *what, **both(paired_distance) | _controlled(controls, paired_distance, moved), target=0.0),
     ]
     if len(sizes) < n:
         # With several items a class the query's own counterpart makes the task easy; leave it out as well.
