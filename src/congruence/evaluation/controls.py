@@ -43,16 +43,24 @@ class ControlRows:
     width: int
     in_sample: bool
 
-    def constant(self) -> np.ndarray:
+    def constant(self) -> np.ndarray | None:
         """Return every row at the centre, shape (n, d), read-only.
 
         Returns
         -------
-        ndarray of float64
+        ndarray of float64 or None
+            None where the centre is zero, which has no direction, or the only row there is.
         """
+        scale = float(self.lengths.max(initial=0.0)) or 1.0
+        if self._alone or float(np.linalg.norm(self.centre)) <= _NO_DIRECTION * scale:
+            return None
         return np.broadcast_to(self.centre, (len(self.lengths), len(self.centre)))
 
-    def rotated(self, rng: np.random.Generator) -> np.ndarray:
+    @property
+    def _alone(self) -> bool:
+        return self.in_sample and len(self.lengths) < 2
+
+    def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
         """Return the rows as a random rotation about the means leaves them, shape (n, d).
 
         Parameters
@@ -61,7 +69,8 @@ class ControlRows:
 
         Returns
         -------
-        ndarray of float32
+        ndarray of float32 or None
+            None where the centre is the only row there is.
 
         Notes
         -----
@@ -69,6 +78,8 @@ class ControlRows:
         over rows has, by linearity, the same expectation when every row gets a direction of its own, which costs n·d per draw
         where a rotation costs d³ and spreads less between draws.
         """
+        if self._alone:
+            return None
         directions = rng.standard_normal((len(self.lengths), self.width), dtype=np.float32)
         directions *= (self.lengths / np.linalg.norm(directions, axis=1)).astype(np.float32)[:, None]
         return directions[:, : len(self.centre)] + self.centre.astype(np.float32)
@@ -90,14 +101,12 @@ class ControlRows:
         -------
         Controls
         """
-        if self.in_sample and len(self.lengths) < 2:
-            return Controls(None, None)  # the mean of one row is that row
         rng = np.random.default_rng(random_state)
-        scale = float(self.lengths.max(initial=0.0))
-        pointed = float(np.linalg.norm(self.centre)) > _NO_DIRECTION * (scale or 1.0)
+        constant, drawn = self.constant(), (self.rotated(rng) for _ in range(draws))
+        values = [measure(rows) for rows in drawn if rows is not None]
         return Controls(
-            constant=measure(self.constant()) if pointed else None,
-            random_rotation=float(np.mean([measure(self.rotated(rng)) for _ in range(draws)])),
+            constant=None if constant is None else measure(constant),
+            random_rotation=float(np.mean(values)) if values else None,
         )
 
 
@@ -108,10 +117,10 @@ class Controls:
     Attributes
     ----------
     constant : float or None
-        With every mapped row at the target's mean. None where that mean is zero and has no direction.
+        With every mapped row at the target's mean.
     random_rotation : float or None
-        With the rows turned by a random rotation about the right means; the mean over draws. None, like ``constant``, for a
-        single row whose mean would have to be its own.
+        With the rows turned by a random rotation about the right means; the mean over draws. Both are None where
+        :class:`ControlRows` has none.
     """
 
     constant: float | None
