@@ -59,7 +59,9 @@ def main() -> None:
             print(f"  {score}")
             for what in columns:
                 values = np.array([row[score][what] for row in rows], dtype=float)
-                print(f"    {what:20} {values.mean():.3f} ± {values.std(ddof=1) if len(rows) > 1 else float('nan'):.3f}")
+                print(
+                    f"    {what:20} {values.mean():.3f} ± {values.std(ddof=1) if len(rows) > 1 else float('nan'):.3f}"
+                )
 
 
 if __name__ == "__main__":

@@ -324,7 +324,13 @@ def test_numbers_have_names_where_tables_become_cards(summary):
 def test_one_color_has_one_meaning(summary):
     """What is on the page in one color means one thing: the source as it is, what was mapped, or the target."""
     css = render(summary).split("<style>")[1].split("</style>")[0]
-    same = {"source": {"source", "before"}, "target": {"target", "oracle"}, "after": {"after"}, "good": {"good"}, "bad": {"bad"}}
+    same = {
+        "source": {"source", "before"},
+        "target": {"target", "oracle"},
+        "after": {"after"},
+        "good": {"good"},
+        "bad": {"bad"},
+    }
     for theme in re.findall(r":root \{([^}]*)\}", css):
         colors = dict(re.findall(r"--([a-z]+):(#[0-9a-f]+)", theme))
         for name, group in same.items():

@@ -26,7 +26,17 @@ def print_scores(scores: Any, title: str) -> None:
             ]
             for row in ranked
         ]
-        columns = ["metric", "query", "against", "unmapped", "mapped", "chance", "source alone", "target alone", "items"]
+        columns = [
+            "metric",
+            "query",
+            "against",
+            "unmapped",
+            "mapped",
+            "chance",
+            "source alone",
+            "target alone",
+            "items",
+        ]
         print_table(title, columns, rows)
     if apart:
         rows = [
@@ -60,7 +70,9 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
         if f"held_out_{key}" in scores:
             beside = _beside(scores, {"chance": f"held_out_{chance}"})
             rows.append([name, number(scores[f"held_out_{key}"]) + beside])
-    controls = {name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")}
+    controls = {
+        name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
+    }
     rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _beside(scores, controls)])
     return rows
 

@@ -157,7 +157,9 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
     table = []
     for measure, key in measures.items():
         rows = {name: scores.get(*key) for name, scores in parts.items()}
-        table.append({"measure": measure, **{name: {**_columns(row), "chance": row.chance} for name, row in rows.items()}})
+        table.append(
+            {"measure": measure, **{name: {**_columns(row), "chance": row.chance} for name, row in rows.items()}}
+        )
     for modality in ("image", "text"):
         measure = f"{modality} → another {modality} of its subgroup, at 1"
         table.append({"measure": measure, **{name: found[modality] for name, found in groups.items()}})

@@ -192,9 +192,7 @@ def control_rows_of(moved: np.ndarray, theirs: np.ndarray, centre: np.ndarray | 
     return ControlRows(target, _lengths(moved, about), theirs.shape[1], centre is None)
 
 
-def cosine_controls(
-    mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
-) -> Controls:
+def cosine_controls(mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_state: int = RANDOM_STATE) -> Controls:
     """Return the mean cosine that the constant and the random rotation reach on paired rows.
 
     Parameters

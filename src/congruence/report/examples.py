@@ -79,7 +79,11 @@ def commuting(
         both = {*direct[q].tolist()} & {*mediated[q].tolist()}
         paths = {
             name: [
-                {**_item(bundle, "image", str(target["image"].ids[k])), "shared": k in both, "own": r + 1 == own_at(q, found)}
+                {
+                    **_item(bundle, "image", str(target["image"].ids[k])),
+                    "shared": k in both,
+                    "own": r + 1 == own_at(q, found),
+                }
                 for r, k in enumerate(found[q].tolist())
             ]
             for name, found in (("direct", direct), ("mediated", mediated))

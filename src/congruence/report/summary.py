@@ -140,13 +140,17 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, Any]:
         model = "target" if main.target else "source"
         rule = f"accuracy of mapped vectors relative to the {model} model's own"
         kind = "a mapped image finds its text" if main.query == "aligned image" else "an image finds its mapped text"
-        parts.append(f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{_beside(main)}")
+        parts.append(
+            f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{_beside(main)}"
+        )
     retrieval = [row for row in scores.rows if row.metric == "retrieval"]
     if reached is None and retrieval:
         reached, rule = retrieval[0].after, "retrieval of each item's own counterpart"
         for row in retrieval:
             modality = row.query.split(" ")[1]
-            parts.append(f"a mapped {modality} finds its own counterpart first {row.after:.1%} of the time{_beside(row)}")
+            parts.append(
+                f"a mapped {modality} finds its own counterpart first {row.after:.1%} of the time{_beside(row)}"
+            )
     if reached is None:
         level = "unknown"
     else:
