@@ -73,7 +73,10 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     controls = {
         name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
     }
-    rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _beside(scores, controls)])
+    if controls["constant"] in scores:
+        rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _beside(scores, controls)])
+    else:  # saved before controls were measured
+        rows.append(["held-out cosine", "without controls; run congruence evaluate"])
     return rows
 
 

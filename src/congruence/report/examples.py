@@ -64,6 +64,7 @@ def commuting(
         "chance": float(direct.shape[1] / len(pictures)),
         "n": len(queries),
         "label_agreement": None,
+        "n_own": len(own),
         "found": float(np.mean([own_at(q, direct) is not None for q in own.tolist()])) if len(own) else None,
         "examples": [],
     }

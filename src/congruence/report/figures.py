@@ -229,9 +229,8 @@ def histogram(data: dict[str, Any]) -> str:
     -------
     str
     """
-    # A constant's cosines lie close together: a bar that is far higher than all others is cut off.
-    tops = sorted(max(data[kind]) for kind in ("before", "after", "constant", "random_rotation") if data[kind])
-    top = min(tops[-1], 2.5 * tops[0]) * 1.08 or 1.0
+    kinds = [kind for kind in ("before", "after", "constant", "random_rotation") if data[kind]]
+    top = max(max(data[kind]) for kind in kinds) * 1.08 or 1.0
     edges = data["edges"]
     plot = Plot(f"{data['name']}: cosines of pairs", (edges[0], edges[-1]), (0, top), "cosine", "share of pairs")
     for kind in ("before", "after"):
@@ -239,7 +238,7 @@ def histogram(data: dict[str, Any]) -> str:
             plot.steps(edges, data[kind], kind)
     for kind, style in (("constant", "constant"), ("random_rotation", "rotation")):
         if data[kind]:
-            plot.outline(edges, [min(share, top) for share in data[kind]], style)
+            plot.outline(edges, data[kind], style)
     return plot.svg()
 
 

@@ -22,6 +22,16 @@ _ROWS, _MARKS = 5_000, 400
 #: Most rows among which each of the many small fits of the few-anchor curve has to find its counterparts.
 _GALLERY = 2_000
 
+#: Curves of the few-anchor figures, in their order, and their names by what stands in for the mapped rows.
+_MEASURES = ("classified", "retrieval", "cosine")
+_NAMES = {
+    ("classified", "mapped"): "images classified by mapped text",
+    ("retrieval", "mapped"): "{0} → its {0}, at 1",
+    ("cosine", "mapped"): "{0}–{0} cosine",
+    ("cosine", "constant"): "{0}–{0} cosine, constant",
+    ("cosine", "random rotation"): "{0}–{0} cosine, random rotation",
+}
+
 
 def histograms(
     mapping: Map,
@@ -194,16 +204,6 @@ def few_anchors(
     ]
     chance = 1 / min(int(held.sum()), _GALLERY)
     return {"n": sizes, "repeats": repeats, "curves": curves, "chance": chance, "held_out": rule is not None}
-
-
-_MEASURES = ("classified", "retrieval", "cosine")
-_NAMES = {
-    ("classified", "mapped"): "images classified by mapped text",
-    ("retrieval", "mapped"): "{0} → its {0}, at 1",
-    ("cosine", "mapped"): "{0}–{0} cosine",
-    ("cosine", "constant"): "{0}–{0} cosine, constant",
-    ("cosine", "random rotation"): "{0}–{0} cosine, random rotation",
-}
 
 
 def _small_fit(
