@@ -149,7 +149,7 @@ BAD_FITS = {
     "missing file": (["none.npz:v", "b.npz:v"], "no file at none.npz"),
     "missing key": (["a.npz:z", "b.npz:v"], "'z'"),
     "unknown suffix": (["a.pkl", "b.npz:v"], "one of .npy"),
-    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows of source and 300 rows of target"),
+    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows in a.npz:half and 300 in b.npz:v, and no ids on both sides"),
     "no common id": (["a.npz:v", "b.npz:v", "--ids", "names", "--target-ids", "strangers.txt"], "no id in common"),
     "lone ids": (["a.npz:v", "c.npz:v", "--ids", "names", "--missing", "error"], "only in the source"),
     "duplicate ids": (["a.npz:v", "b.npz:v", "--ids", "twice.txt"], "duplicate ids"),

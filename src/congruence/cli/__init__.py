@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from congruence.cli import (
     certify,
@@ -28,6 +30,36 @@ from congruence.cli import (
     train,
     transform,
 )
+from congruence.cli._base import name_flags
+
+
+class _Command(TyperCommand):
+    """A command whose errors and warnings name its flags where the library names arguments."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; errors of this library become one sentence and exit code 2."""
+        import warnings
+
+        from congruence.errors import CongruenceError
+
+        def show(message: Warning | str, *_: object, **__: object) -> None:
+            print(f"warning: {self._as_typed(message)}", file=sys.stderr)
+
+        warnings.showwarning = show
+        try:
+            return super().invoke(ctx)
+        except CongruenceError as error:
+            print(f"error: {self._as_typed(error)}", file=sys.stderr)
+            raise typer.Exit(2) from None
+
+    def _as_typed(self, message: object) -> str:
+        settable: frozenset[str] = frozenset()
+        if any("--set" in option.opts for option in self.params):
+            from congruence.train import METHODS
+
+            settable = frozenset(name for method in METHODS.values() for name in method._get_param_names())
+        return name_flags(str(message), self.params, settable)
+
 
 app = typer.Typer(
     name="congruence",
@@ -37,22 +69,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit")(fit.command)
-app.command("transform")(transform.command)
-app.command("evaluate")(evaluate.command)
-app.command("inspect")(inspect.command)
-app.command("export")(export.command)
-app.command("certify")(certify.command)
-app.command("similarity")(similarity.command)
-app.command("match")(match.command)
-app.command("negatives")(negatives.command)
-app.command("shift")(shift.command)
-app.command("embed")(embed.command)
-app.command("train")(train.command)
-app.command("report")(report.command)
-app.command("datasets")(datasets.command)
-app.command("reproduce")(reproduce.command)
-app.command("demo")(demo.command)
+app.command("fit", cls=_Command)(fit.command)
+app.command("transform", cls=_Command)(transform.command)
+app.command("evaluate", cls=_Command)(evaluate.command)
+app.command("inspect", cls=_Command)(inspect.command)
+app.command("export", cls=_Command)(export.command)
+app.command("certify", cls=_Command)(certify.command)
+app.command("similarity", cls=_Command)(similarity.command)
+app.command("match", cls=_Command)(match.command)
+app.command("negatives", cls=_Command)(negatives.command)
+app.command("shift", cls=_Command)(shift.command)
+app.command("embed", cls=_Command)(embed.command)
+app.command("train", cls=_Command)(train.command)
+app.command("report", cls=_Command)(report.command)
+app.command("datasets", cls=_Command)(datasets.command)
+app.command("reproduce", cls=_Command)(reproduce.command)
+app.command("demo", cls=_Command)(demo.command)
 
 
 def _version(show: bool) -> None:
@@ -71,20 +103,9 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; errors of this library become one sentence and exit code 2."""
-    import warnings
-
-    from congruence.errors import CongruenceError
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        print(f"warning: {message}", file=sys.stderr)
-
-    warnings.showwarning = show
+    """Run the command line."""
     try:
         app()
-    except CongruenceError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         print("error: interrupted; nothing was written.", file=sys.stderr)
         sys.exit(130)
