@@ -120,7 +120,9 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
         try:
             given["alpha"] = alpha if alpha == "cv" else float(alpha)
         except ValueError:
-            raise ParameterError(f"Got --alpha {alpha!r}; expected a number or cv. Correct it.") from None
+            raise ParameterError(
+                f"Got --alpha {alpha!r}; expected a number or cv. Pass --alpha 1.0, for example, or --alpha cv."
+            ) from None
     if method == "mlp":
         given["verbose"] = True
     known = METHODS[method]().get_params()
@@ -128,7 +130,7 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
     if foreign:
         raise ParameterError(
             f"Got --{foreign[0].replace('_', '-')} for method {method!r}, which has no such option; "
-            "expected options of that method. Drop it or change the method."
+            "expected options of that method. Leave it out, or pass another --method."
         )
     return given
 
@@ -139,7 +141,9 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     name, equals, rest = entry.partition("=")
     sides = rest.split(",")
     if not equals or not all(sides) or len(sides) > 2:
-        raise ParameterError(f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Correct it.")
+        raise ParameterError(
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means text=texts.npz:key, for example."
+        )
     return name, sides
 
 

@@ -183,9 +183,9 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
         return
     if not report.decided and not strict:
         return
-    advice = "Check that both files list the same items in the same order, or pair them by id"
+    advice = "Check that both sides list the same items in the same order, or pass ids=… to pair them by id"
     if report.looks_paired and report.suspects:
-        advice = "Look at these items and drop the wrong ones"
+        advice = "Look at these items, and drop those that are wrong"
     if strict:
         raise UnpairedError(
             f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs. {advice}."

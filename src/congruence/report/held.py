@@ -108,7 +108,7 @@ def _by_recipe(mapping: TwoSidedMap, recipe: Mapping[str, Any], data: Captions, 
     return rows
 
 
-_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False (--all) to measure on all rows"
+_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
 def _refuse(what: str) -> Any:

@@ -184,7 +184,7 @@ def as_rows(rows: Any, name: str) -> Rows | None:
         return None
     if isinstance(rows, Rows):
         if not len(rows):
-            raise InputError(f"Got no rows in {name}; expected one at least. Leave it out instead.")
+            raise InputError(f"Got no rows in {name}; expected at least one. Leave {name} out instead.")
         return rows
     if isinstance(rows, (list, tuple)):
         parts = [part for i, source in enumerate(rows) if (part := as_rows(source, f"{name}[{i}]")) is not None]
