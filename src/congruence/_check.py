@@ -108,7 +108,7 @@ def check_rows(X: np.ndarray, name: str, *, ids: Any = None, allow_zero_rows: bo
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
             "expected encodings, since a zero row is what a failed encoding leaves. "
-            "Re-encode or drop these items, or pass allow_zero_rows=True."
+            "Re-encode or drop these items, or pass allow_zero_rows=True where the vectors are read."
         )
 
 
@@ -306,5 +306,6 @@ def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool =
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
     if not good or value < 0 or (value == 0 and not zero):
         what = "an integer" if integer else "a number"
-        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Correct it.")
+        least = f"{name}={0 if zero else 1} or more" if zero or integer else f"a {name}=… above 0"
+        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Pass {least}.")
     return value

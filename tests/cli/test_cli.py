@@ -282,7 +282,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     assert wrong.code == 2
     assert "20 entries of --labels" in wrong.err
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
-    assert "fit with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
+    assert "Fit the map with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
     assert here("evaluate", "map").code == 2
 
 

@@ -303,7 +303,7 @@ def test_sides_of_one_width_have_to_be_named(data, tmp_path):
     out = open_source(tmp_path / "out.npz").read().vectors
     np.testing.assert_allclose(out, m.transform_target(data.texts.vectors), atol=1e-9)
     one_sided = congruence.LinearMap().fit(data.texts.vectors, data.images.vectors)
-    with pytest.raises(ParameterError, match="the only side it carries"):
+    with pytest.raises(ParameterError, match="the only side it maps"):
         transform_file(one_sided, source, tmp_path / "no.npz", side="target")
 
 

@@ -340,7 +340,7 @@ def test_merging_unlike_maps_is_refused():
     with pytest.raises(ParameterError, match="composed"):
         m.then(m).partial_fit(p.X, p.Y)
     chosen = OrthogonalMap(spectrum="cv").fit(p.X, p.Y)
-    with pytest.raises(ParameterError, match="second look"):
+    with pytest.raises(ParameterError, match="second pass"):
         chosen.merge(chosen)
     from congruence import LinearMap
 

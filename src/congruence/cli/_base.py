@@ -110,14 +110,14 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
 
 #: ``name=value`` in a message of the library. A quote, a slash or a point before it belongs to a value or to a path.
 _NAMED = re.compile(
-    r"""(?<![\w'"/.=,<-])(?<!--set\ )(?<!--grid\ )
+    r"""(?<![\w'"/:.=,<-])(?<!--set\ )(?<!--grid\ )
     (?P<name>[a-z][a-z_]*)=
     (?P<value>'[^']*' | "[^"]*" | \[[^\]]*\] | \([^)]*\) | … | [^\s;,…]*[^\s;,….:)])?""",
     re.VERBOSE,
 )
 
 #: Arguments of the library whose option has another name.
-_OPTION_NAMES = {"random_state": "seed", "unpaired_source": "images", "unpaired_target": "texts"}
+_OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
 
 
 def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = frozenset()) -> str:

@@ -153,7 +153,7 @@ def match_test(
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metric=…."
+            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metrics=…."
         )
     for name in names:
         entry(name)

@@ -188,9 +188,13 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
         advice = "Look at these items, and drop those that are wrong"
     if strict:
         raise UnpairedError(
-            f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs. {advice}."
+            f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
         )
-    warnings.warn(f"{report.sentence} {advice}.", PairingWarning, stacklevel=3)
+    warnings.warn(
+        f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}.",
+        PairingWarning,
+        stacklevel=3,
+    )
 
 
 def _fold_evidence(

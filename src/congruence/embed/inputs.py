@@ -212,7 +212,7 @@ def _which(path: Path, names: list[str], column: str | None, modality: str | Non
     """Decide which column to embed, and as what."""
     listed = ", ".join(names) or "none"
     if column is not None and column not in names:
-        raise ParameterError(f"Got column {column!r}; expected one of those in {path}: {listed}. Pass one of these.")
+        raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")
     kinds = (modality,) if modality else ("text", "image")
     known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
     if column is None:
@@ -224,7 +224,7 @@ def _which(path: Path, names: list[str], column: str | None, modality: str | Non
         column = next(iter(known))
     if modality is None and column not in known:
         raise ParameterError(
-            f"Got column {column!r} of {path}, of texts or of paths of images; expected to be told which. Pass modality='image' or modality='text'."
+            f"Got column={column!r} of {path}, of texts or of paths of images; expected to be told which. Pass modality='image' or modality='text'."
         )
     return column, modality or known[column]
 

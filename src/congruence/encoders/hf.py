@@ -230,7 +230,7 @@ class _Dinov3Processor:
         if odd or facts.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
                 f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={facts.get('do_center_crop')} and "
-                f"{odd or 'nothing'} switched off; expected resizing, rescaling and standardising alone. Load the model through another adapter, timm: for example."
+                f"{odd or 'nothing'} switched off; expected resizing, rescaling and standardizing alone. Load the model through another adapter, timm: for example."
             )
         self.facts["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 

@@ -215,7 +215,7 @@ def parse_config(text: str, name: str) -> Config:
     _typed(where, "variant", data.get("variant") or "", str)
     _typed(where, "seeds", data.get("seeds", 3), int)
     if data.get("seeds", 3) < 1:
-        raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Raise it there.")
+        raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Write a larger number.")
     _typed(where, "paper", data["paper"], dict)
     _keys(f"paper of {where}", data["paper"], ("claim", "numbers"))
     parameters = data.get("parameters") or {}
@@ -243,18 +243,18 @@ def _parameters(where: str, kind: str, given: Mapping[str, Any]) -> dict[str, An
             for n in value:
                 _typed(where, key, n, int)
                 if n < 2:
-                    raise ParameterError(f"Got {n} in {key} in {where}; expected at least 2. Raise it there.")
+                    raise ParameterError(f"Got {n} in {key} in {where}; expected at least 2. Write a larger number.")
         elif key == "classes":
             for n in value:
                 _typed(where, key, n, int)
                 if n < 2:
-                    raise ParameterError(f"Got {n} classes in {where}; expected at least 2. Raise it there.")
+                    raise ParameterError(f"Got {n} classes in {where}; expected at least 2. Write a larger number.")
         elif key == "share" and not 0 < value <= 1:
             raise ParameterError(
                 f"Got share {value} in {where}; expected a share above 0 and up to 1. Write 0.5, for example."
             )
         elif type(value) is int and value < 1:
-            raise ParameterError(f"Got {key} {value} in {where}; expected at least 1. Raise it there.")
+            raise ParameterError(f"Got {key} {value} in {where}; expected at least 1. Write a larger number.")
     return {**defaults, **given}
 
 

@@ -70,8 +70,8 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
         found = [(name, MODELS[name]) for name in names if name in MODELS]
     if len(found) < 2 or len(found) != len(names):
         raise ParameterError(
-            f"Got models {spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
-            "or full encoder names joined by commas. Pass models=… so."
+            f"Got models={spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
+            "or full encoder names joined by commas. Pass models=… in one of these forms."
         )
     return found
 
@@ -244,6 +244,6 @@ def _needed(module: str, name: str) -> Callable[..., Any]:
     found = getattr(_optional(module), name, None)
     if found is None:
         raise MissingExtraError(
-            f"Got no {module}.{name}; expected it, to run on the paper's models. Run pip install 'congruence[encoders]', or pass models='sample'."
+            f"Got no {module}.{name}; expected it, to run on the paper's models. Run pip install 'congruence[hf,open-clip]', or pass models='sample'."
         )
     return found

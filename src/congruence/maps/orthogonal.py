@@ -322,7 +322,7 @@ class OrthogonalMap(AffineMap):
         svd = cross_svd(cross, max_rank=most, scale=size)
         if svd.rank == 0:
             raise InputError(
-                f"Got {pairs} pairs that do not vary together at all (constant rows on a side, or pairs that "
+                f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that "
                 "cancel); expected anchors that vary. Pass other anchors."
             )
         alignment = float(svd.s.sum() / size)
@@ -556,8 +556,8 @@ class OrthogonalMap(AffineMap):
             return self
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
-            f"Got modality {modality!r}; expected one this map has means for ({', '.join(known)}). "
-            f"Add its means with recenter(source_mean, target_mean, modality={modality!r})."
+            f"Got modality={modality!r}; expected one this map has means for ({', '.join(known)}). "
+            "Pass one of these, or add the means of this one with recenter, or with means=… when fitting."
         )
 
     def probed_energy(self, X: Any) -> np.ndarray:

@@ -173,7 +173,7 @@ class TwoSidedMap(Map):
                 if other not in refused:
                     raise DirectionError(
                         f"Got vectors of the map's {other} ({space}); expected vectors of its {side} ({spaces[side]}). "
-                        f'Pass side="{other}".'
+                        f'Pass side="{other}", or call transform{"_target" if other == "target" else ""}.'
                     )
                 raise refused[side]
             return side

@@ -52,7 +52,7 @@ def entry(name: Any) -> Repaired:
     """
     if name not in REPAIRED:
         raise ParameterError(
-            f"Got metric {name!r}; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass one of these."
+            f"Got metric={name!r}; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass one of these."
         )
     return REPAIRED[name]
 

@@ -112,7 +112,7 @@ _WANTED = "expected the pairs, groups and order of the training. Pass the same f
 
 
 def _refuse(what: str) -> Any:
-    raise InputError(f"Got rows that divide otherwise than those the map was trained on ({what}); {_WANTED}.")
+    raise InputError(f"Got rows that are divided differently from those of the training ({what}); {_WANTED}.")
 
 
 def _said(counts: Mapping[str, int]) -> str:

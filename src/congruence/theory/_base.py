@@ -159,7 +159,7 @@ def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
     """
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
-        hint = "Transpose it" if matrix.shape == (d_target, d) else "Check which models it belongs to"
+        hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass the one that belongs to these models"
         raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows. {hint}.")
     return matrix
 

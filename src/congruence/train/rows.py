@@ -168,8 +168,8 @@ def scannable(rows: Any) -> Any:
     if hasattr(rows, "scan") and hasattr(rows, "take"):
         return rows
     raise InputError(
-        f"Got unpaired rows of type {type(rows).__name__}, from which batches can be drawn and no more; expected rows that can also be read "
-        "through and by number (methods scan and take), since neighbours are looked for among all of them. Pass an array."
+        f"Got unpaired rows of type {type(rows).__name__}, which only gives batches; expected rows that can also be read "
+        "through and by number (methods scan and take), since neighbors are searched among all of them. Pass an array."
     )
 
 

@@ -179,7 +179,7 @@ def _check_alike(tables: Tables, held: Tables) -> None:
     if (tables.stored, tables.asked, set(tables.target)) != (held.stored, held.asked, set(held.target)):
         raise ModalityError(
             f"Got queries of {sorted(held.source)} (target: {sorted(held.target)}); expected the anchors' modalities, "
-            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass the same tables for both."
+            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
         )
     for one, other, name in ((tables.source, held.source, "source"), (tables.target, held.target, "target")):
         a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
