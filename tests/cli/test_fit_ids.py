@@ -91,10 +91,10 @@ def test_different_lengths_say_which_columns_could_hold_ids(here, tmp_path):
     assert "Pass --ids COLUMN (columns that could hold ids in a.npz:v: image, number; b.npz:v: image)." in result.err
     assert paired(here, "a.npz:v", "b.npz:v", "--ids", "image")[:2] == ("id (image)", True)
     table(tmp_path / "c.parquet", P.Y[:50], path=NAMES[:50])
-    said = here("fit", "a.npz:v", "c.parquet", "-o", "map").err
+    said = here("fit", "a.npz:v", "c.parquet", "-o", "m").err
     assert "Pass --ids COLUMN and --target-ids COLUMN" in said
     np.save(tmp_path / "d.npy", P.Y[:50])
-    said = here("fit", "a.npz:v", "d.npy", "-o", "map").err
+    said = here("fit", "a.npz:v", "d.npy", "-o", "m").err
     assert "Pass --ids FILE and --target-ids FILE" in said
     assert "d.npy: none" in said
 

@@ -63,7 +63,7 @@ class _Command(TyperCommand):
 
 app = typer.Typer(
     name="congruence",
-    help="Find the rigid motion between two embedding spaces, and carry vectors across it.",
+    help="Find the rigid motion between two embedding spaces, and map vectors across it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -99,7 +99,7 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Find the rigid motion between two embedding spaces, and carry vectors across it."""
+    """Find the rigid motion between two embedding spaces, and map vectors across it."""
 
 
 def main() -> None:

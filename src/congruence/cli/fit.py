@@ -31,7 +31,7 @@ def command(
         list[str] | None,
         typer.Option(
             help="MODALITY=SOURCE[,TARGET]: rows of another modality, for its means only. Without a target the "
-            "gap between the modalities is carried over. May be repeated."
+            "gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
     ids: Annotated[
