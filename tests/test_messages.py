@@ -29,8 +29,10 @@ FLAGS = {
     text for command in COMMANDS.values() for option in command.params for text in option.opts + option.secondary_opts
 }
 
-#: Scikit-learn's checks of estimators match these words.
+#: Words that scikit-learn's checks of estimators look for.
 NOT_GOT = {
+    "Got {} with 0 feature(s) (shape=({}, 0)) while a minimum of 1 is required. Expected vectors with at least one "
+    "dimension. Read another key or column.",
     "X has {} features, but {} is expecting {} features as input. {}.",
     "{} requires y to be passed, but the target y is None; expected the target rows. Call fit(X, Y).",
 }

@@ -364,7 +364,7 @@ BAD = {
 def test_malformed_splits_are_refused(what, tmp_path):
     path = tmp_path / "split.json"
     path.write_bytes(BAD[what] if isinstance(BAD[what], bytes) else json.dumps(BAD[what]).encode())
-    with pytest.raises(CorruptFileError, match=r"split\.json.*download it again"):
+    with pytest.raises(CorruptFileError, match=r"split\.json.*Download it again"):
         read_coop(path)
 
 

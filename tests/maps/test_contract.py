@@ -244,7 +244,7 @@ BAD_PAIRS = {
 @pytest.mark.parametrize("case", BAD_PAIRS)
 def test_bad_pairs_are_refused(name, problem, case):
     spoil, error = BAD_PAIRS[case]
-    with pytest.raises(error, match="expected") as caught:
+    with pytest.raises(error, match="[Ee]xpected") as caught:
         make(name).fit(*spoil(problem.X, problem.Y))
     assert isinstance(caught.value, (CongruenceError, ValueError))
 
