@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -34,25 +35,26 @@ from congruence.cli._base import name_flags
 
 
 class _Command(TyperCommand):
-    """A command whose errors and warnings name its flags where the library names arguments."""
+    """A command whose errors name its flags where the library names arguments."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; errors of this library become one sentence and exit code 2."""
-        import warnings
-
+        """Run the command, and let errors of this library pass with their messages rewritten."""
         from congruence.errors import CongruenceError
 
-        def show(message: Warning | str, *_: object, **__: object) -> None:
-            print(f"warning: {self._as_typed(message)}", file=sys.stderr)
-
-        warnings.showwarning = show
+        running = _running.set(self)
         try:
             return super().invoke(ctx)
         except CongruenceError as error:
-            print(f"error: {self._as_typed(error)}", file=sys.stderr)
-            raise typer.Exit(2) from None
+            text = self.as_typed(error)
+            error.args = (text,)
+            if isinstance(error, ImportError):  # which prints this instead
+                error.msg = text
+            raise
+        finally:
+            _running.reset(running)
 
-    def _as_typed(self, message: object) -> str:
+    def as_typed(self, message: object) -> str:
+        """Return the message of an error or warning as this command should show it."""
         settable: frozenset[str] = frozenset()
         if any("--set" in option.opts for option in self.params):
             from congruence.train import METHODS
@@ -60,6 +62,9 @@ class _Command(TyperCommand):
             settable = frozenset(name for method in METHODS.values() for name in method._get_param_names())
         return name_flags(str(message), self.params, settable)
 
+
+#: The command that is running, for the messages of warnings.
+_running: ContextVar[_Command | None] = ContextVar("_running", default=None)
 
 app = typer.Typer(
     name="congruence",
@@ -103,9 +108,21 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; errors of this library become one sentence and exit code 2."""
+    import warnings
+
+    from congruence.errors import CongruenceError
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        command = _running.get()
+        print(f"warning: {message if command is None else command.as_typed(message)}", file=sys.stderr)
+
+    warnings.showwarning = show
     try:
         app()
+    except CongruenceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("error: interrupted; nothing was written.", file=sys.stderr)
         sys.exit(130)
