@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import congruence
 from congruence.stores.id_columns import id_columns, id_fault, usual_id_column
 from congruence.synthetic import rigid_problem
 
@@ -46,6 +47,15 @@ def test_tables_pair_by_id_also_with_arrays_whose_ids_have_another_name(here, tm
     table(tmp_path / "b.parquet", P.Y[ORDER], id=ORDER)
     assert paired(here, "a.parquet", "b.parquet") == ("id", True, "")
     assert "paired by" in here("fit", "a.parquet", "b.parquet", "-o", "other").out
+
+
+def test_means_leave_held_out_items_out_by_the_ids_that_were_found(here, tmp_path):
+    np.savez(tmp_path / "a.npz", v=P.X, w=P.X + 1, names=NAMES)
+    np.savez(tmp_path / "b.npz", v=P.Y, w=P.Y + 1, names=NAMES)
+    common = ["fit", "a.npz:v", "b.npz:v", "--modality", "image", "--means", "text=a.npz:w,b.npz:w", "--holdout", "20"]
+    assert here(*common, "-o", "found").code == here(*common, "-o", "named", "--ids", "names").code == 0
+    found, named = (congruence.load(tmp_path / name).modality_means_ for name in ("found", "named"))
+    np.testing.assert_array_equal(found["text"], named["text"])
 
 
 def test_rows_without_ids_on_one_side_pair_by_position(here, tmp_path):

@@ -433,7 +433,7 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--dim", "19"), "expected at most 18"),
         (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--dim", "3"), "no such option"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), 'side="source"'),
+        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
         (("export", "map", "-o", "x.vt"), "affine"),

@@ -40,16 +40,13 @@ def read_anchors(
         Whatever reading raises.
     """
     from congruence.cli._base import read
-    from congruence.embeddings import Embeddings
     from congruence.errors import InputError
 
     looked_for = ids == (None, None)
-    columns = _usual(specs) if looked_for else tuple(None if name == "none" else name for name in ids)
+    columns = _usual(specs) if looked_for else tuple(False if "none" in ids else name for name in ids)
     sides = [
         read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
     ]
-    if "none" in ids:
-        sides = [Embeddings(side.vectors, space=side.space, allow_zero_rows=allow_zero_rows) for side in sides]
     one, two = sides
     if not (one.has_ids and two.has_ids):
         if len(one) != len(two):
@@ -57,22 +54,31 @@ def read_anchors(
         return (one, two), "position"
     if looked_for:
         _compare(specs, one, two)
-    named = list(dict.fromkeys(name for name in columns if name is not None))
+    named = list(dict.fromkeys(name for name in columns if isinstance(name, str)))
     return (one, two), f"id ({', '.join(named)})" if named else "id"
+
+
+def find_ids(spec: str) -> tuple[bool, str | None]:
+    """Say whether a file has ids, and the column to name for them if it is not what reading takes anyway."""
+    from congruence.stores import open_source, parse_spec
+    from congruence.stores.id_columns import usual_id_column
+
+    source = open_source(spec)
+    name = None if source.has_ids else usual_id_column(*parse_spec(spec), source.n)
+    return source.has_ids or name is not None, name
 
 
 def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
     """Return the columns to read ids from: none, unless both sides then have ids."""
-    from congruence.stores import open_source, parse_spec
-    from congruence.stores.id_columns import id_fault, usual_id_column
+    from congruence.stores import parse_spec
+    from congruence.stores.id_columns import id_fault
 
     found: list[str | None] = []
     for spec in specs:
-        path, key = parse_spec(spec)
-        source = open_source(spec)
-        found.append(None if source.has_ids else usual_id_column(path, key, source.n))
-        if not source.has_ids and found[-1] is None:
+        has_ids, name = find_ids(spec)
+        if not has_ids:
             return None, None
+        found.append(name)
     for spec, name in zip(specs, found, strict=True):
         fault = None if name is None else id_fault(parse_spec(spec)[0], name)
         if fault is not None:

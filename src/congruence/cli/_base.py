@@ -76,7 +76,7 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
         yield lambda rows: bar.advance(task, rows)
 
 
-def read(spec: str, ids: str | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
+def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
     """Read embeddings named on the command line."""
     from congruence.stores import read_embeddings
 

@@ -59,7 +59,7 @@ def command(
     from pathlib import Path
 
     import congruence
-    from congruence.cli._anchors import read_anchors
+    from congruence.cli._anchors import find_ids, read_anchors
     from congruence.cli._base import print_json, read
     from congruence.embeddings import Space
     from congruence.errors import OutputExistsError
@@ -76,7 +76,12 @@ def command(
     others = {}
     for entry in means or []:
         name, sides = _parse_means(entry)
-        rows = [read(spec, None if ids == "none" else ids, Space(modality=name), allow_zero_rows) for spec in sides]
+        # Held-out items are left out of the means too, so their rows must go by the ids that the anchors go by.
+        found = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
+        rows = [
+            read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
+            for spec, column in zip(sides, found, strict=True)
+        ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
         *anchors,
