@@ -13,7 +13,7 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.maps import Map, OrthogonalMap
 from congruence.metrics import paired_cosines, zero_shot_accuracy
 from congruence.report._base import carry, held_out_ids, some, unit
-from congruence.splits import Split
+from congruence.splits import Split, duplicate_groups
 
 #: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
 _ROWS, _MARKS = 5_000, 400
@@ -150,7 +150,7 @@ def few_anchors(
     pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
     split = Split.from_dict(rule) if rule is not None else None
     if split is None or not split.threshold:
-        split = Split.choose(pairs.ids, 0.5, seed=0)
+        split = Split.choose(pairs.ids, 0.5, seed=0, groups=duplicate_groups(pairs.source, pairs.target))
     held = split.held_out(pairs.ids)
     pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
     if len(pool) < 10 or not held.any():
