@@ -71,21 +71,25 @@ class Split:
         """
         n = len(ids)
         if n < 2:
-            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Provide more anchors.")
+            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
             raise ParameterError(
-                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Correct it."
+                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Pass holdout=0.2, for example."
             )
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
-            raise TooFewAnchorsError(f"Got {count} of {n} pairs to hold out; expected two left at least. Lower it.")
+            raise TooFewAnchorsError(
+                f"Got {count} of {n} pairs to hold out; expected at least two left. Pass a smaller holdout=…."
+            )
         if count == 0:
             return cls(seed, 0)
         hashes = _hashes(ids, seed)
         if groups is not None:
             labels = np.asarray(groups)
             if labels.shape != (n,):
-                raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},), a label an item. Correct them.")
+                raise ShapeError(
+                    f"Got groups of shape {labels.shape}; expected ({n},), a label an item. Pass one label an id."
+                )
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
                 return cls._whole_groups(np.asarray(ids).astype(str), hashes, codes, count, seed)
@@ -110,7 +114,7 @@ class Split:
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
                 f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected two groups left at least. "
-                "Lower it, or pass groups=None (--groups none) to divide equal rows."
+                "Pass a smaller holdout, or groups=None (--groups none) to divide row by row."
             )
         held = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]

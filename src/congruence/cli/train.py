@@ -86,7 +86,9 @@ def command(
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
     if method and method_too and method != method_too:
-        raise ParameterError(f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Drop one.")
+        raise ParameterError(
+            f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Leave out --method."
+        )
     for path in (out, report):
         if path is not None and Path(path).exists() and not force:
             raise OutputExistsError(
@@ -132,7 +134,7 @@ def _split(entry: str, option: str) -> tuple[str, str]:
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Correct it.")
+        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} epochs=20, for example.")
     return name.replace("-", "_"), text
 
 
@@ -166,7 +168,7 @@ def _held_out(text: str, option: str) -> Any:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Correct it."
+            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Pass {option} 0.1, for example."
         ) from None
 
 

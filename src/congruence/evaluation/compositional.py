@@ -227,7 +227,7 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
             if len(chosen) < options - 2:
                 raise TooFewAnchorsError(
                     f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw. "
-                    "Provide more items of this task, or ask for fewer options."
+                    "Pass more items of this task, or a smaller options=…."
                 )
             out[i] = chosen
     return out
@@ -236,7 +236,9 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
 def _check_choices(options: int) -> None:
     check_positive(options, "options", integer=True)
     if options < 2:
-        raise ParameterError(f"Got options={options}; expected two at least, a caption and a wrong one. Raise it.")
+        raise ParameterError(
+            f"Got options={options}; expected two at least, a caption and a wrong one. Pass options=2 or more."
+        )
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:

@@ -111,7 +111,9 @@ def hold_out(
 def keep_some(items: Items, keep: int, unpaired: list[Any], seed: int) -> tuple[Items, list[Any]]:
     """Keep some pairs, and let the others stand without their partners, each side in an order of its own."""
     if keep > len(items):
-        raise ParameterError(f"Got keep_pairs={keep} of {len(items)} pairs left to train on; expected fewer. Lower it.")
+        raise ParameterError(
+            f"Got keep_pairs={keep} of {len(items)} pairs left to train on; expected fewer. Pass keep_pairs={len(items) // 2}, for example."
+        )
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
     sides = items.pairs.source, items.pairs.target
@@ -137,7 +139,7 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
         return sides, True
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected pairs. Give both files ids, or as many rows."
+            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected as many, or ids in both. Give both files a column id."
         )
     # Without ids on both sides position says what belongs together, and gives the names that a split needs.
     names = [str(i) for i in range(len(sides[0]))]

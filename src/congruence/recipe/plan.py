@@ -93,9 +93,11 @@ class Recipe:
             if name != "pairs" and isinstance(value, (int, float)):
                 continue
             if isinstance(value, str) or len(value) != 2 or not all(isinstance(part, str) and part for part in value):
-                raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Name both.")
+                raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Pass both.")
         if self.grid and self.validation == 0:
-            raise ParameterError("Got a grid and no validation pairs to choose by; expected some. Hold out a share.")
+            raise ParameterError(
+                "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
+            )
         if self.keep_pairs is not None:
             check_positive(self.keep_pairs, "keep_pairs", integer=True)
         make_method(self.method, **{**self.parameters, **{name: values[0] for name, values in self.grid.items()}})
@@ -108,7 +110,7 @@ class Recipe:
             if getattr(self, name):
                 known = "nothing of unpaired rows" if jam else "nothing of wrong captions, which are for jam"
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which learns {known}; expected none. Drop {_OPTIONS[name]}."
+                    f"Got {name} for {self.method}, which learns {known}; expected none. Leave out {_OPTIONS[name]}."
                 )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass --negatives.")
@@ -145,9 +147,13 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     except FileNotFoundError:
         raise FileError(f"Got no file at {path}; expected a recipe in YAML. Check the path.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"Got an unreadable recipe at {path} ({error}); expected YAML. Correct it.") from None
+        raise CorruptFileError(
+            f"Got an unreadable recipe at {path} ({error}); expected YAML. Correct the line that the parser names."
+        ) from None
     if not isinstance(given, dict):
-        raise CorruptFileError(f"Got {type(given).__name__} in {path}; expected a mapping of entries. Correct it.")
+        raise CorruptFileError(
+            f"Got {type(given).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
+        )
     return make_recipe({**given}, **changes)
 
 
@@ -167,7 +173,9 @@ def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
         check_choice(name, known, "entry of the recipe")
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
-        raise ParameterError(f"Got a recipe without {missing[0]!r}; expected it. Add it.")
+        raise ParameterError(
+            f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
+        )
     chosen = dict(entries)
     for name in ("pairs", "validation", "test", "unpaired_source", "unpaired_target"):
         if isinstance(chosen.get(name), (list, tuple)):

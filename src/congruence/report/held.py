@@ -98,11 +98,11 @@ def _check_test(mapping: TwoSidedMap, test: Captions) -> None:
             _refuse(f"as many rows, but others: {name} is {score:.3f} where it was {remembered:.3f}")
 
 
-_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False (--all) to measure on all rows"
+_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
 def _refuse(what: str) -> Any:
-    raise InputError(f"Got rows that divide otherwise than those the map was trained on ({what}); {_WANTED}.")
+    raise InputError(f"Got rows that are divided differently from those of the training ({what}); {_WANTED}.")
 
 
 def _said(counts: Mapping[str, int]) -> str:

@@ -83,6 +83,6 @@ def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm | JAM:
     known = cls._get_param_names()
     if unknown := sorted(set(parameters) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Correct the name."
+            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Use names from this list."
         )
     return cls(**parameters)

@@ -50,7 +50,9 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ParameterError(f"Got {name}={values!r} in a grid; expected a list of values. Write one.")
+            raise ParameterError(
+                f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
+            )
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -147,7 +149,7 @@ def search(
     unknown = [name for name in grid if name not in known]
     if unknown:
         raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}. Correct it."
+            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}. Use one of these names."
         )
     if checkpoint is not None:
         Path(checkpoint).mkdir(exist_ok=True)
