@@ -44,6 +44,12 @@ def command(
     target_ids: Annotated[str | None, typer.Option(help="The same for the target, if it differs.")] = None,
     holdout: Annotated[float, typer.Option(help="Pairs to keep out of the fit: a share, or a number from 1 on.")] = 0,
     seed: Annotated[int, typer.Option(help="Chooses the held-out pairs.")] = 0,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="What is held out together: file:key with a label a source row, or none. By default rows with identical vectors."
+        ),
+    ] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     source_revision: Annotated[str | None, typer.Option(help="Revision of the source model.")] = None,
@@ -60,7 +66,7 @@ def command(
 
     import congruence
     from congruence.cli._anchors import find_ids, read_anchors
-    from congruence.cli._base import print_json, read
+    from congruence.cli._base import print_json, read, read_groups
     from congruence.embeddings import Space
     from congruence.errors import OutputExistsError
 
@@ -90,6 +96,7 @@ def command(
         means=others or None,
         holdout=holdout,
         seed=seed,
+        groups=read_groups(groups),
         check=check,
         strict=strict,
         missing=missing,

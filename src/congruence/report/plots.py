@@ -14,7 +14,7 @@ from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, co
 from congruence.maps import Map, OrthogonalMap
 from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
 from congruence.report._base import carry, held_out_ids, some, unit, with_means
-from congruence.splits import Split
+from congruence.splits import Split, duplicate_groups
 
 #: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
 _ROWS, _MARKS = 5_000, 400
@@ -172,7 +172,7 @@ def few_anchors(
     pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
     split = Split.from_dict(rule) if rule is not None else None
     if split is None or not split.threshold:
-        split = Split.choose(pairs.ids, 0.5, seed=0)
+        split = Split.choose(pairs.ids, 0.5, seed=0, groups=duplicate_groups(pairs.source, pairs.target))
     held = split.held_out(pairs.ids)
     pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
     if len(pool) < 10 or not held.any():

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._check import check_choice, check_same_rows
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
-from congruence.splits import Split
+from congruence.splits import Split, duplicate_groups, warn_duplicates
 
 
 def fit(
@@ -27,6 +27,7 @@ def fit(
     means: Mapping[str, tuple[Embeddings, Embeddings | None]] | None = None,
     holdout: float | int = 0,
     seed: int = 0,
+    groups: Any = "identical",
     check: bool = True,
     strict: bool = False,
     missing: str = "drop",
@@ -49,6 +50,9 @@ def fit(
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
     seed : int, default=0
         Chooses the held-out pairs.
+    groups : "identical", sequence of length n_source, or None, default="identical"
+        Pairs that are held out together: those with identical vectors on either side
+        (:func:`congruence.splits.duplicate_groups`), those of source rows with equal labels, or each pair by itself.
     check : bool, default=True
         Compare the alignment with random re-pairing, and look for single wrong pairs.
     strict : bool, default=False
@@ -70,6 +74,8 @@ def fit(
     Warns
     -----
     PairingWarning
+    DuplicateWarning
+        Pairs with identical vectors are kept together in the split.
     """
     model = make_map(method, **parameters)
     ours, theirs = _modalities(model, source, target, modality)
@@ -77,7 +83,8 @@ def fit(
     # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
     empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
     pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
-    split = Split.choose(pairs.ids, holdout, seed)
+    together, found = _groups(groups, source, pairs) if holdout else (None, None)
+    split = Split.choose(pairs.ids, holdout, seed, together)
     held = split.held_out(pairs.ids)
     train = pairs.take(~held)
     scores: dict[str, Any] = {"n_pairs": len(train)}
@@ -85,6 +92,8 @@ def fit(
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
     if len(empty):
         scores["zero_rows_left_out"] = len(empty)
+    if found:
+        scores["identical_rows"], scores["identical_groups"] = found["rows"], found["groups"]
     if check:
         report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
         warn_pairing(report, strict=strict)
@@ -104,6 +113,19 @@ def fit(
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(held)))
     model.scores_ = scores
     return model
+
+
+def _groups(groups: Any, source: Embeddings, pairs: Pairs) -> tuple[np.ndarray | None, dict[str, int] | None]:
+    """Return a label for each pair, of which equal ones stay together, and how many rows are identical where that decides."""
+    if groups is None:
+        return None, None
+    if isinstance(groups, str):
+        check_choice(groups, ("identical",), "groups")
+        labels = duplicate_groups(pairs.source, pairs.target)
+        return labels, warn_duplicates(labels, stacklevel=3)
+    check_same_rows(len(source), len(groups), "source", "groups")
+    label_of = dict(zip(source.ids.tolist(), np.asarray(groups).tolist(), strict=True))
+    return np.array([label_of[name] for name in pairs.source.ids.tolist()]), None
 
 
 def _modalities(
