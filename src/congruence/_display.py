@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from html import escape
 
-#: Longest line of a text display; longer ones end in an ellipsis.
+#: Longest line of a text display.
 WIDTH = 110
 
 
-def as_text(title: str, facts: Mapping[str, str]) -> str:
-    """Write a title and facts, one a line, names aligned.
+def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
+    """Write a title and facts below each other, names aligned.
 
     Parameters
     ----------
     title : str
     facts : mapping of str to str
+    most : int, default=1
+        Lines a fact may take; what is longer ends in an ellipsis.
 
     Returns
     -------
     str
-        ``len(facts) + 1`` lines.
     """
     pad = max(map(len, facts), default=0)
-    lines = [title, *(f"  {name:<{pad}}  {value}" for name, value in facts.items())]
-    return "\n".join(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in lines)
+    lines = [textwrap.shorten(title, WIDTH, placeholder=" …")]
+    for name, value in facts.items():
+        wrapped = textwrap.wrap(value, WIDTH - pad - 4, max_lines=most, placeholder=" …") or [""]
+        lines += [f"  {name:<{pad}}  {wrapped[0]}", *(" " * (pad + 4) + line for line in wrapped[1:])]
+    return "\n".join(lines)
 
 
 def as_html(title: str, facts: Mapping[str, str]) -> str:

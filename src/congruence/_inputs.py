@@ -51,7 +51,9 @@ def as_embeddings(data: Any, name: str, *, ids: Any = None, allow_zero_rows: boo
     return Embeddings._trusted(X, np.arange(len(X)).astype(str) if names is None else names, space, found is not None)
 
 
-def as_pair(source: Any, target: Any, names: tuple[str, str] = ("source", "target")) -> tuple[Embeddings, Embeddings]:
+def as_pair(
+    source: Any, target: Any, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
+) -> tuple[Embeddings, Embeddings]:
     """Return two sides as embeddings that :meth:`~congruence.Pairs.join` pairs as their caller means it.
 
     Two pandas objects pair by their indexes, as pandas would, if either index is not the default one.
@@ -61,6 +63,7 @@ def as_pair(source: Any, target: Any, names: tuple[str, str] = ("source", "targe
     source, target : Embeddings or array_like
     names : (str, str)
         What the caller calls them, for messages.
+    allow_zero_rows : bool, default=False
 
     Returns
     -------
@@ -77,8 +80,8 @@ def as_pair(source: Any, target: Any, names: tuple[str, str] = ("source", "targe
         if any(one is None for one in ids):
             ids = [index_ids(source), index_ids(target)]
     return (
-        as_embeddings(source, names[0], ids=ids[0]),
-        as_embeddings(target, names[1], ids=ids[1]),
+        as_embeddings(source, names[0], ids=ids[0], allow_zero_rows=allow_zero_rows),
+        as_embeddings(target, names[1], ids=ids[1], allow_zero_rows=allow_zero_rows),
     )
 
 

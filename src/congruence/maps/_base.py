@@ -186,7 +186,9 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         self._check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
-        validate_data(self, _with_names(X, A), reset=False, skip_check_array=True)
+        # A map of congruence.fit never saw column names: those of a frame are then no news to warn of.
+        known = _with_names(X, A) if hasattr(self, "feature_names_in_") else A
+        validate_data(self, known, reset=False, skip_check_array=True)
         return A
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
@@ -266,7 +268,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
     def _shown(self) -> dict[str, str]:
         """Return what a fitted map shows of itself: its models, its pairs and its held-out scores."""
         facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
-        pairs = f"{self.n_pairs_:,} pairs"
+        pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "pairs that are not on record"
         if "is_isometry" in self.facts_:
             form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
             form += ", a projection" if self.facts_["is_projection"] else ""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_choice
+from congruence._inputs import as_embeddings, as_pair
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
@@ -18,12 +19,12 @@ from congruence.splits import Split
 
 
 def fit(
-    source: Embeddings,
-    target: Embeddings,
+    source: Any,
+    target: Any,
     method: str = "orthogonal",
     *,
     modality: str | None = None,
-    means: Mapping[str, tuple[Embeddings, Embeddings | None]] | None = None,
+    means: Mapping[str, tuple[Any, Any]] | None = None,
     holdout: float | int = 0,
     seed: int = 0,
     check: bool = True,
@@ -35,13 +36,15 @@ def fit(
 
     Parameters
     ----------
-    source, target : Embeddings
+    source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
         Anchors of one modality in both models; for two-sided methods the modalities may differ (images and their texts).
+        Arrays, tensors, lists and columns of vectors pair by position and must be equally long; :class:`~congruence.Embeddings` with ids
+        on both sides pair by id, two pandas objects by their indexes unless both are the default 0, 1, 2, ….
     method : str, default="orthogonal"
         A key of :data:`congruence.maps.METHODS`.
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
-    means : mapping of str to (Embeddings, Embeddings or None), optional
+    means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
         Rows of other modalities from which only means are taken, so that the map can carry these too. Where the target
         has none, the modality gap is carried over (:meth:`~congruence.OrthogonalMap.recenter`).
     holdout : float or int, default=0
@@ -71,6 +74,7 @@ def fit(
     PairingWarning
     """
     model = make_map(method, **parameters)
+    source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
     # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
@@ -124,7 +128,7 @@ def _modalities(
 
 def _add_means(
     model: Map,
-    means: Mapping[str, tuple[Embeddings, Embeddings | None]],
+    means: Mapping[str, tuple[Any, Any]],
     split: Split,
     fitted: str | None,
 ) -> OrthogonalMap:
@@ -141,6 +145,8 @@ def _add_means(
     for name, (a, b) in means.items():
         if name == fitted:
             raise ParameterError(f"Got means for {name!r}, the modality of the anchors; expected another. Drop them.")
+        a = as_embeddings(a, f"means[{name!r}][0]")
+        b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
         # Held-out items must stay unseen: their mean is not used either.
         outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
         if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
