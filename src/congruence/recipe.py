@@ -18,6 +18,8 @@ from congruence.train import METHODS, make_method
 from congruence.train.retrieval import recalls
 from congruence.train.tuning import Tuned, tune
 
+__all__ = ["MEMORY", "Recipe", "make_recipe", "read_recipe", "run_recipe"]
+
 #: Bytes of a file of unpaired rows above which it is not read into memory but streamed.
 MEMORY = 2**30
 

@@ -165,7 +165,8 @@ except StorageError as error:
 """
 
 
-def test_a_full_disk_keeps_the_map_that_was_there(fitted, problem, tmp_path):
+def test_a_full_disk_keeps_the_map_that_was_there(problem, tmp_path):
+    fitted = MAPS["orthogonal"]().fit(problem.X, problem.Y)  # every map is written by the same function
     path = fitted.save(tmp_path / "map")
     run = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=False)
     assert "refused: Got a refusal from the disk" in run.stdout, run.stderr[-2000:]

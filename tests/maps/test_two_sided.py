@@ -258,7 +258,7 @@ def test_a_side_taken_for_the_other_is_named(cls):
     m = cls().fit(X, Y)
     with pytest.raises(ShapeError, match="Use transform_target"):
         m.transform(Y)
-    with pytest.raises(ShapeError, match="do use transform:"):
+    with pytest.raises(ShapeError, match="Use transform:"):
         m.transform_target(X)
     with pytest.raises(ShapeError, match="expecting 7"):
         m.transform_target(X[:, :5])

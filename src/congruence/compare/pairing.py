@@ -21,6 +21,8 @@ from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg import cross_svd, rotation_from_svd
 from congruence.moments import CrossMoments
 
+__all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
+
 #: Fewest pairs on which the question can be answered.
 FEWEST = 20
 

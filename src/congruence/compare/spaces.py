@@ -15,6 +15,8 @@ from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
 from congruence.metrics.null import REPAIRED, chance, entry
 
+__all__ = ["DEFAULT", "Similarity", "compare_spaces"]
+
 #: Measured when nothing is said: one of each family whose chance level is known to be near zero, or is reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
 

@@ -17,6 +17,8 @@ from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 from congruence.splits import Split
 
+__all__ = ["fit"]
+
 
 def fit(
     source: Any,
