@@ -73,7 +73,7 @@ def test_the_first_lines_run_in_order(tmp_path, monkeypatch):
         exec(compile(code, "python.md", "exec"), names)
     np.testing.assert_allclose(names["mapped"], names["by_label"].transform(names["A"]))
     assert names["scores"].to_dict() == names["same"].to_dict()
-    assert names["queries"].grad.shape == (4, 32)
+    assert names["queries"].grad.shape == (4, 16)
     np.testing.assert_allclose(names["again"].rotation_, names["mapping"].rotation_)
 
 
