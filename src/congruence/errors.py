@@ -35,6 +35,33 @@ Every message follows "Got …; expected …. <Imperative that names the argumen
 
 from __future__ import annotations
 
+__all__ = [
+    "CongruenceError",
+    "CongruenceWarning",
+    "CorruptFileError",
+    "DegenerateWarning",
+    "DirectionError",
+    "DtypeError",
+    "FileError",
+    "IdError",
+    "InputError",
+    "MissingExtraError",
+    "ModalityError",
+    "NotFiniteError",
+    "OutputExistsError",
+    "PairingWarning",
+    "ParameterError",
+    "ProjectionWarning",
+    "ShapeError",
+    "SpaceMismatchError",
+    "StorageError",
+    "TooFewAnchorsError",
+    "TrainingError",
+    "UnpairedError",
+    "VersionError",
+    "ZeroRowError",
+]
+
 
 class CongruenceError(Exception):
     """Root of every error raised on purpose by this library."""

@@ -15,6 +15,8 @@ from congruence.metrics._base import check_same_width, unit
 from congruence.metrics.dissimilarity import MOST_ROWS
 from congruence.metrics.null import REPAIRED, entry
 
+__all__ = ["DEFAULT", "Separation", "match_test"]
+
 #: The paper's four.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
 
