@@ -52,6 +52,6 @@ def test_ties_count_as_close():
 
 
 def test_the_smallest_p_value_is_one_of_the_pairings():
-    found = chance(np.array([5.0, 9.0]), np.zeros((19, 2)) + [[1.0, 0.0]], np.array([True, False]))
+    found = chance(np.array([5.0, 9.0]), np.tile([1.0, 0.0], (19, 1)), np.array([True, False]))
     np.testing.assert_allclose(found.p_value, [1 / 20, 1])
     np.testing.assert_allclose(found.adjusted_p_value, [1 / 20, 1])
