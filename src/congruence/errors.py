@@ -26,7 +26,8 @@
     CongruenceWarning (UserWarning)
     ├── PairingWarning                     anchors, or some of them, do not look paired
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
-    └── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    └── ConvergenceWarning                 iterations ended before their result can be relied on
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
@@ -131,3 +132,7 @@ class ProjectionWarning(CongruenceWarning):
 
 class DegenerateWarning(CongruenceWarning):
     """The anchors leave directions of the space unprobed or constant."""
+
+
+class ConvergenceWarning(CongruenceWarning):
+    """Iterations ended before their result can be relied on."""

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from congruence._check import check_choice, check_positive, check_width
+from congruence.embeddings import Space
 from congruence.errors import InputError, ParameterError
-from congruence.maps import CCAMap, ProcrustesHeads
+from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.two_sided import TwoSidedMap
 from congruence.train._base import Batch, HeadTrainer
+from congruence.train.checkpoint import History
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
+from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
 
 TEACHERS = ("cca", "procrustes", "contrastive")
 DIVERGENCES = ("klot", "infonce", "cka")
@@ -33,12 +36,13 @@ class SOTAlign(HeadTrainer):
     alpha : float or "auto", default="auto"
         Weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
         under plans of mass n, as the paper writes them, the same weight is α/n. The paper takes 1e-4, give or take a factor of ten, with
-        10,000 pairs. The gradient of a mean over n² logits, of which n are of pairs, falls as 1/n, so the same balance with n pairs is
-        1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
+        10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not say, its published code has KLOT
+        only, and SigLIP's own loss is a sum over n² logits divided by n, under which α would be n times as large. The gradient of a mean over n² logits, of which n are of pairs,
+        falls as 1/n, so the same balance with n pairs is 1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two transport plans, or temperatures of the two softmaxes.
     n_iter : int, default=100
-        The most Sinkhorn iterations for a plan.
+        The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
     tol : float, optional
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
     teacher_dim : int, optional
@@ -52,6 +56,11 @@ class SOTAlign(HeadTrainer):
         is never worse on these than its teacher; of a teacher wider than ``dim`` the first directions are taken. The paper says random.
     **parameters
         See :class:`~congruence.train.HeadTrainer`.
+
+    Notes
+    -----
+    The history has the terms ``marginal_error``, ``marginal_error_teacher`` and ``gradient_error`` beside the losses, if the divergence is KLOT: see
+    :class:`congruence.transport.Convergence`.
 
     References
     ----------
@@ -163,8 +172,8 @@ class SOTAlign(HeadTrainer):
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
         taught = task.taught or self._teach(torch, task, rows)
-        divergence = self._divergence(students, *taught)
-        return {"loss": supervised + alpha * divergence, "supervised": supervised, self.divergence: divergence}
+        divergence, found = self._divergence(torch, students, *taught)
+        return {"loss": supervised + alpha * divergence, "supervised": supervised, self.divergence: divergence, **found}
 
     def _teach(self, torch: Any, task: Any, rows: list[Any]) -> tuple[list[Any], Any]:
         """Return the teacher's vectors and, where the rows come again each step, its plan; such are kept."""
@@ -180,18 +189,42 @@ class SOTAlign(HeadTrainer):
         task.taught = teachers, plan
         return task.taught
 
+    def _map(self, task: Any, data: Any, history: History, spaces: tuple[Space, Space]) -> HeadsMap:
+        errors = history.losses.get("gradient_error", [])
+        if errors:
+            off = sum(error > GRADIENT_ERROR for error in errors)
+            where = f"at worst, and past the bound in {off} of the {len(errors)} steps recorded"
+            warn_unconverged(max(errors), where, "", stacklevel=3)
+        return super()._map(task, data, history, spaces)
+
     def _weight(self, pairs: int) -> float:
         if isinstance(self.alpha, str):
             return 1.0 if self.supervised == "infonce" else 1 / pairs
         return self.alpha
 
-    def _divergence(self, students: list[Any], teachers: list[Any], plan: Any) -> Any:
+    def _divergence(
+        self, torch: Any, students: list[Any], teachers: list[Any], plan: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the divergence, and of KLOT's how far its iterations got."""
         (X, Y), (TX, TY) = students, teachers
         if self.divergence == "cka":
-            return cka_divergence(X, Y, TX, TY)
+            return cka_divergence(X, Y, TX, TY), {}
         if self.divergence == "infonce":
-            return generalized_infonce(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, symmetric=True)
-        return klot_features(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, self.n_iter, self.tol, teacher=plan)
+            return generalized_infonce(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, symmetric=True), {}
+        value, info = klot_features(
+            X,
+            Y,
+            TX,
+            TY,
+            self.epsilon,
+            self.epsilon_teacher,
+            self.n_iter,
+            self.tol,
+            teacher=plan,
+            return_info=True,
+        )
+        errors = ("marginal_error", "marginal_error_teacher", "gradient_error")
+        return value, {name: torch.tensor(getattr(info, name)) for name in errors}
 
 
 def _begin_at(torch: Any, head: Any, teacher: Any) -> None:
