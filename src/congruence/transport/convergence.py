@@ -38,12 +38,14 @@ class Convergence:
 
     @property
     def gradient_error(self) -> float:
-        """Sum of the marginal errors over ‖P − P*‖₁, at most 1; 0 where both are ``settled``.
+        """Sum of the marginal errors over ‖P − P*‖₁, at most 1; 0 where both are ``settled``, or the plans the same.
 
         The gradient's relative error in L1 norm was 1 to 5 times this wherever it was measured.
         """
         errors = self.marginal_error, self.marginal_error_teacher
-        return 0.0 if max(errors) <= self.settled else sum(errors) / max(sum(errors), self.difference)
+        if max(errors) <= self.settled or self.difference == 0:
+            return 0.0
+        return sum(errors) / max(sum(errors), self.difference)
 
     @property
     def converged(self) -> bool:
