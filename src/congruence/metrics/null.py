@@ -217,6 +217,23 @@ def _inner(K: np.ndarray, L: np.ndarray) -> float:
     return float(np.vdot(K, L))
 
 
+def _prepare_biased(A: np.ndarray, name: str) -> _Linear:
+    """Return the centered kernel, or features of it, of unit norm."""
+    A = _scaled(A, name)
+    whole = len(A) <= 4 * A.shape[1]
+    K = A @ A.T if whole else A.T @ A
+    size = _varying(float(np.linalg.norm(K)), name)
+    return _Linear(K / size if whole else A / np.sqrt(size), whole)
+
+
+def _compare_biased(first: _Linear, second: _Linear) -> float:
+    if first.whole == second.whole:
+        return (
+            _inner(first.matrix, second.matrix) if first.whole else float(np.sum((first.matrix.T @ second.matrix) ** 2))
+        )
+    return _compare_linear(first, second)
+
+
 def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     _whole(A, "rbf_cka")
     A = _centred(A)
@@ -254,6 +271,11 @@ def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]
 
 def _compare_bases(U: np.ndarray, V: np.ndarray) -> float:
     return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False), 0, 1).mean())
+
+
+def compare_first(U: np.ndarray, V: np.ndarray) -> float:
+    """Return the first canonical correlation of two bases."""
+    return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False).max(), 0, 1))
 
 
 class _Weighted(NamedTuple):
@@ -294,6 +316,9 @@ def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
 def _neighbours(measure: Callable[[np.ndarray, np.ndarray], float]) -> Repaired:
     return Repaired(_prepare_neighbours, _reorder_neighbours, measure)
 
+
+#: CKA by the biased HSIC: ``linear_cka(X, Y, estimator="biased")``.
+BIASED_CKA = Repaired(_prepare_biased, _reorder_linear, _compare_biased)
 
 #: By name in METRICS, with the parameters that are the defaults there.
 REPAIRED: dict[str, Repaired] = {

@@ -114,7 +114,7 @@ def klot(
     tracked = student if isinstance(student, torch.Tensor) else A
     size: list[float] = []
     value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), size)
-    return _with_info(value, *sides, size[0], n_iter, tol, return_info)
+    return _with_info(value, sides, size[0], n_iter, tol, return_info)
 
 
 def klot_features(
@@ -209,7 +209,7 @@ def klot_features(
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     size: list[float] = []
     value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), size)
-    return _with_info(value, *sides, size[0], n_iter, tol, return_info)
+    return _with_info(value, sides, size[0], n_iter, tol, return_info)
 
 
 def solve_teacher(
@@ -265,12 +265,12 @@ def _tensors(torch: Any, arrays: dict[str, Any]) -> list[Any]:
 
 
 def _with_info(
-    value: Any, student: Side, teacher: Side, difference: float, n_iter: int, tol: float | None, return_info: bool
+    value: Any, sides: tuple[Side, ...], difference: float, n_iter: int, tol: float | None, return_info: bool
 ) -> Any:
     """Return the value, with how far the iterations got if that is asked for; else warn if it is not far enough."""
-    xp, (P, Q) = student.affinity.xp, (student.potentials, teacher.potentials)
-    settled = max(tol or 0.0, CONVERGED, 64 * float(xp.finfo(student.affinity.dtype).eps))
-    found = Convergence(P.error, Q.error, P.n_iter, Q.n_iter, difference, settled)
+    (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
+    settled = max(tol or 0.0, CONVERGED, 64 * float(affinity.xp.finfo(affinity.dtype).eps))
+    found = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)
     if return_info:
         return value, found
     warn_unconverged(found.gradient_error, f"after {n_iter} iterations", ", or judge by return_info=True", stacklevel=3)
