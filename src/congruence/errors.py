@@ -27,6 +27,8 @@
     ├── PairingWarning                     anchors, or some of them, do not look paired
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
+    ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
     └── ConvergenceWarning                 iterations ended before their result can be relied on
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
@@ -132,6 +134,14 @@ class ProjectionWarning(CongruenceWarning):
 
 class DegenerateWarning(CongruenceWarning):
     """The anchors leave directions of the space unprobed or constant."""
+
+
+class DuplicateWarning(CongruenceWarning):
+    """Rows have identical vectors, and are kept in one part of a split."""
+
+
+class TeacherWarning(CongruenceWarning):
+    """Trained heads retrieve worse than the linear teacher they learned from."""
 
 
 class ConvergenceWarning(CongruenceWarning):

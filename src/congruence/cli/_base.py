@@ -83,6 +83,13 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
 
 
+def read_groups(spec: str | None) -> Any:
+    """Read what ``--groups`` names: labels from a file, None for ``none``, and identical rows when it is left out."""
+    from congruence.stores import read_column
+
+    return "identical" if spec is None else None if spec == "none" else read_column(spec)
+
+
 @contextmanager
 def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
     """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well.

@@ -371,6 +371,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         if flat:
             lines += ["", "| score at fit | value |", "| --- | --- |"]
             lines += [f"| {key} | {value:.4g} |" for key, value in flat.items()]
+        if "held_out_cosine_constant" in flat:
+            lines += [
+                "",
+                "Read the cosine beside its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
+                "random rotation about the right means. Only what is above both is the map's doing.",
+            ]
         return "\n".join(lines) + "\n"
 
 
