@@ -18,6 +18,8 @@ import numpy as np
 from congruence import Embeddings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS, Thresholds, certify
+from congruence.upgrade.certify.overlap import searches_of
+from congruence.upgrade.certify.overlap_trial import overlap_on
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
 from congruence.upgrade.certify.verdict import decide, with_known
@@ -82,6 +84,58 @@ def simulated(rng):
     return Case({"source": source, "target": target}, kind, p.labels, prompts), n, facts
 
 
+def distorted(rng):
+    """Two encoders that no rotation relates: warped, with heavy tails, noise of unequal size, and clusters of unequal size.
+
+    Nothing is shared with :func:`simulated`: it is there to find intervals and verdicts that are right on their own simulation only.
+    """
+    d = int(rng.choice([16, 32, 48]))
+    n = int(rng.choice([60, 120, 250, 500]))
+    kind = KINDS[rng.integers(len(KINDS))]
+    total, width, classes = n + POOL + POPULATION, d // 2, 20
+    warp, spread = float(rng.uniform(0, 1.5)), float(rng.uniform(0, 1.2))
+    noise = {"source": float(np.exp(rng.uniform(-3, 0.4))), "target": float(np.exp(rng.uniform(-3, 0.2)))}
+    # Clusters' shares fall as 1/rank, and the rows of one are a t-distribution with three degrees of freedom about its center.
+    shares = 1 / np.arange(1, classes + 1)
+    labels = rng.choice(classes, total, p=shares / shares.sum())
+    tails = np.sqrt(3 / rng.chisquare(3, (total, 1)))
+    within = float(rng.choice([0.2, 0.8]))
+    latent = rng.standard_normal((classes, width))[labels] + within * tails * rng.standard_normal((total, width))
+    # Items in groups of near-duplicates, which no two parts of the data share.
+    group = int(rng.choice([1, 1, 4]))
+    if group > 1:
+        own = np.arange(total) // group * group
+        latent, labels = latent[own] + 0.1 * rng.standard_normal((total, width)), labels[own]
+        tails = tails[own]
+    hard = np.exp(spread * rng.standard_normal((total, 1)))  # an item that one model finds hard, the other does too
+    hard = hard[np.arange(total) // group * group]
+    arrays, prompts = {}, {}
+    for model in ("source", "target"):
+        d_model = d if model == "source" else int(rng.choice([d, d, 2 * d]))
+        plain, bent = (rng.standard_normal((width, d_model)) / np.sqrt(width) for _ in range(2))
+        seen = latent @ plain + warp * np.tanh(1.5 * latent @ bent)
+        sides = {}
+        for modality in ("image", "text"):
+            shift = rng.standard_normal(d_model) * rng.uniform(0, 1)
+            rows = seen + noise[model] * hard * rng.standard_normal((total, d_model)) + shift
+            sides[modality] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        if kind == "classes":
+            means = np.stack([sides["text"][labels == k].mean(axis=0) for k in range(classes)])
+            prompts[model] = means / np.linalg.norm(means, axis=1, keepdims=True)
+        arrays[model] = sides if kind == "pairs" else {"image": sides["image"]}
+    facts = {
+        "d": d,
+        "n": n,
+        "kind": kind,
+        "warp": warp,
+        "spread": spread,
+        "group": group,
+        "within": within,
+        "noise": noise,
+    }
+    return Case(arrays, kind, labels, prompts or None), n, facts
+
+
 def true_scores(case, mapping, tasks, population, size):
     """Mean scores over disjoint galleries of the population."""
     out = defaultdict(list)
@@ -89,6 +143,8 @@ def true_scores(case, mapping, tasks, population, size):
         held = case.tables(population[start : start + size])
         for name, hits in score(mapping, held, np.arange(held.n), tasks).items():
             out[name].append(hits.score.mean())
+        for name, values in overlap_on(mapping, held, searches_of(held, None), 10, 0).scores.items():
+            out[name].append(values.mean())
         for modality in held.target:
             rows = np.arange(len(held.ids[modality]))
             out[f"cosine/{modality}"].append(cosines(mapping, held, modality, rows).mean())
