@@ -1,7 +1,8 @@
-"""Does a certificate say the truth? Intervals and verdicts on many simulated pairs of models, and on parts of real embeddings.
+"""Are certificates right? Intervals and verdicts on many simulated pairs of models, and on parts of real embeddings.
 
 Each simulated pair is two dual encoders that differ by a rotation, noise, a shear, directions one of them does not see, another width,
-or wrong pairs, each drawn at random. `certify` gets n anchors; the truth is what the map fitted on these n anchors scores
+or wrong pairs, each drawn at random (`--kind simulated`), or by a warp, heavy tails, unequal noise and near-duplicates
+(`--kind distorted`). `certify` gets n anchors; the truth is what the map fitted on these n anchors scores
 on thousands of other items, in galleries of n. The true verdict is the same rule applied to these true scores and to the
 true learning curve, measured with further anchors.
 """
@@ -22,9 +23,9 @@ from congruence.upgrade.certify.overlap import searches_of
 from congruence.upgrade.certify.overlap_trial import overlap_on
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
-from congruence.upgrade.certify.verdict import decide, with_known
+from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 
-POPULATION = 6000
+POPULATION = 3000
 POOL = 2000
 NEAR = 0.02
 KINDS = ("pairs", "classes", "one modality")
@@ -156,14 +157,15 @@ def examine(case, n, rows, pool, population, thresholds, seed):
     said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, seed=seed)
     tables = case.tables(rows, "anchors")
     tasks = tasks_of(tables, labels is not None)
-    task = next(iter(tasks))
     mapping = fit_map(tables, said.fitted, np.arange(n), {})
     truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
     covered = defaultdict(list)
     for name, ways in said.ways.items():
         for way, e in ways.items():
-            for key in ("rate", f"rate, {way}"):
+            kind = "overlap" if "overlap@" in name else "rate"
+            for key in (kind, f"{kind}, {way}"):
                 covered[key].append((e.low, truth[f"{name}/{way}"], e.high))
+    task = said.task
     for name, e in said.retention.items():
         a, b = (truth[f"{task}/{way}"] for way in name.split("/"))
         covered["ratio"].append((e.low, a / b if b else np.inf, e.high))
@@ -192,11 +194,19 @@ def examine(case, n, rows, pool, population, thresholds, seed):
 
     ways = with_known({way: truth[f"{task}/{way}"] for way in said.ways[task]}, task)
     narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
-    right = decide(ways, enough, thresholds, narrows=narrows)
+    right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
     near = {right.action}
     for shift in (-NEAR, NEAR):
         moved = {way: value + (shift if way in ("stored", "queries") else 0) for way, value in ways.items()}
-        near.add(decide(moved, lambda wanted, shift=shift: enough(wanted - shift), thresholds, narrows=narrows).action)
+        near.add(
+            decide(
+                moved,
+                lambda wanted, shift=shift: enough(wanted - shift),
+                thresholds,
+                narrows=narrows,
+                of_lists=is_of_lists(task),
+            ).action
+        )
     return said, covered, gains, right, near
 
 
@@ -204,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--json", help="write every run here")
@@ -211,7 +222,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(options.seed)
     covered, gains, confusion, sure, log = defaultdict(list), [], Counter(), [], []
-    jobs = real_cases(options.data, rng, options.pairs) if options.real else simulated_cases(rng, options.pairs)
+    jobs = (
+        real_cases(options.data, rng, options.pairs)
+        if options.real
+        else simulated_cases(GENERATORS[options.kind], rng, options.pairs)
+    )
     for k, (case, n, facts, rows, pool, population) in enumerate(jobs):
         thresholds = Thresholds(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
         said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k)
@@ -238,7 +253,7 @@ def main() -> None:
         low, true, high = np.array(triples).T
         inside = (low <= true) & (true <= high)
         print(
-            f"| {name} | {len(true)} | {inside.mean():.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |"
+            f"| {name} | {len(true)} | {inside.mean():.1%} ± {np.sqrt(inside.mean() * (1 - inside.mean()) / len(true)):.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |"
         )
     expected, real, most = np.array(gains).T
     print(
@@ -259,16 +274,20 @@ def main() -> None:
         part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
         if len(part):
             print(
-                f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f}"
+                f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} "
+                f"± {np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
             )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(log, file, indent=1)
 
 
-def simulated_cases(rng, count):
+GENERATORS = {"simulated": simulated, "distorted": distorted}
+
+
+def simulated_cases(generator, rng, count):
     for _ in range(count):
-        case, n, facts = simulated(rng)
+        case, n, facts = generator(rng)
         rows = np.arange(n)
         yield case, n, facts, rows, n + np.arange(POOL), n + POOL + np.arange(POPULATION)
 

@@ -71,6 +71,21 @@ def test_thresholds_move_the_verdict():
 
 
 @pytest.mark.parametrize(
+    ("ways", "action"),
+    [
+        (case(0.97, 0.97, 0.97), "keep"),  # the old model's lists are the target's, as far as mapping makes them so
+        (case(0.93, 0.96, 0.96), "map"),
+        (case(0.95, 0.97, 0.97), "map"),
+        (case(0.90, 0.91, 0.91), "re-embed"),
+        (case(None, 0.96, None), "map"),  # text queries by the target model alone
+    ],
+)
+def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action):
+    ways = {way: value for way, value in ways.items() if value is not None}
+    assert decide({**ways, "re-embed": 1.0}, never, Thresholds(), narrows=False, of_lists=True).action == action
+
+
+@pytest.mark.parametrize(
     "bad", [{"retention": 0}, {"retention": 1.2}, {"worth": -1}, {"tie": -1}, {"most_anchors": 1.5}]
 )
 def test_bad_thresholds(bad):

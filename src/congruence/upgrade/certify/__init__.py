@@ -130,7 +130,7 @@ def certify(
     everything = np.arange(len(tables.ids[names[0]]))
     copies = near_duplicates(on)
     groups = copies if len(np.unique(copies)) < len(copies) else None
-    of_anchors = groups if held is None and len(copies) == len(everything) else None
+    of_anchors = groups if held is None and not (tables.by_class and tables.stored not in names) else None
     folds = min(folds, len(everything) if of_anchors is None else len(np.unique(of_anchors)))
     searches = searches_of(on, texts)
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 #: Ratios' intervals are this much wider than the items' spread makes them: maps of different folds share most of their anchors,
 #: so the errors of their items do not average out like independent ones. By ``benchmarks/certify_calibration.py``.
-WIDER = 1.1
+WIDER = 1.05
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from congruence.compare.pairing import PairingReport
 from congruence.upgrade.certify._certificate import Verdict
 from congruence.upgrade.certify.curve import Curve
 from congruence.upgrade.certify.intervals import Estimate
-from congruence.upgrade.certify.verdict import ACTIONS, Decision, Thresholds, decide, with_known
+from congruence.upgrade.certify.verdict import ACTIONS, Decision, Thresholds, decide, is_of_lists, with_known
 
 #: Share of a modality's variance in directions the anchors cover, below which anchors of that modality are asked for.
 WELL_COVERED = 0.9
@@ -76,6 +76,7 @@ def judge(
             lambda wanted: curve.enough(wanted, thresholds.most_anchors),
             thresholds,
             narrows=narrows,
+            of_lists=is_of_lists(task),
         )
 
     decision = ask(values, curve)
@@ -101,7 +102,7 @@ def _in_words(
     decision: Decision, measured: dict[str, dict[str, Estimate]], curve: Curve, thresholds: Thresholds, task: str
 ) -> tuple[str, str]:
     values = with_known({way: estimate.value for way, estimate in measured[task].items()}, task)
-    of_lists = "overlap@" in task
+    of_lists = is_of_lists(task)
     named = "the graded overlap of result lists" if of_lists else _NAMED.get(task, task)
     mapped = max(values["stored"], values.get("queries", 0.0))
     keep, best = values.get("keep"), values.get("re-embed")
@@ -131,6 +132,8 @@ def _in_words(
             f"{got}, {decision.wanted:.3f} was required, and up to {thresholds.most_anchors:,} further anchors are not expected to "
             f"reach it (the curve levels off at {curve.best:.3f}).",
         )
+    if of_lists:
+        return ACTIONS["keep"], f"{got}: mapping brings its results no nearer to those of the target model."
     if best is not None:
         return (
             ACTIONS["keep"],

@@ -13,7 +13,7 @@ from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.overlap import Search, compare_lists, depth, similarity_in
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import PULL, Measured, fit_map
+from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, Measured, fit_map
 
 #: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
 #: the same with half as many parts says what the rows left out would have added.
@@ -138,7 +138,9 @@ def cross_fit_overlap(
             good, fewer = (compare_lists(attempt[number][way], judge, k, search.role) for attempt in tries)
             for name, hits in good.items():
                 score = hits.score + ahead * (hits.score - fewer[name].score)
-                _record(out, f"{name.replace('overlap', search.name)}@{k}/{way}", score, hits.pull, search.role, inside)
+                whole = f"{name.replace('overlap', search.name)}@{k}/{way}"
+                _record(out, whole, score, hits.pull, search.role, inside)
+                out.influence[whole] = SHARED_FOLDS * (out.influence[whole] - out.influence[whole].mean())
     return out
 
 

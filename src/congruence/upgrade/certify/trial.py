@@ -22,7 +22,7 @@ WAYS = ("keep", "stored", "queries", "re-embed")
 #: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
 PULL = 0.6
 
-#: What the deviation of a cross-validated mean cosine is to that of its items: folds share anchors, so their errors do not
+#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share anchors, so their errors do not
 #: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
 SHARED_FOLDS = 1.2
 

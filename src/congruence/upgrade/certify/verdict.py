@@ -83,7 +83,12 @@ class Decision:
 
 def with_known(ways: dict[str, float], task: str) -> dict[str, float]:
     """Add what needs no measurement: the re-embedded store returns its own neighbors, and an item finds itself in it."""
-    return {**ways, "re-embed": 1.0} if task == "own@1" or "overlap@" in task else ways
+    return {**ways, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else ways
+
+
+def is_of_lists(task: str) -> bool:
+    """Say whether a measure compares result lists with those of the re-embedded store."""
+    return "overlap@" in task
 
 
 def decide(
@@ -92,6 +97,7 @@ def decide(
     thresholds: Thresholds,
     *,
     narrows: bool,
+    of_lists: bool = False,
 ) -> Decision:
     """Apply the rule.
 
@@ -105,6 +111,9 @@ def decide(
     thresholds : Thresholds
     narrows : bool
         The target has fewer dimensions, so mapped vectors cannot be mapped back.
+    of_lists : bool, default=False
+        The scores are overlaps with the re-embedded store, which say how alike models are, and not which is better: the old model
+        is kept only if its own results are as near to the target's as they need to be, and mapping brings them no nearer.
 
     Returns
     -------
@@ -114,6 +123,10 @@ def decide(
     best = ways.get("re-embed")
     stored, queries = ways["stored"], ways.get("queries", -1.0)
     mapped = max(stored, queries)
+    if of_lists and keep is not None:
+        if keep >= thresholds.retention and mapped <= keep + thresholds.worth:
+            return Decision("keep", None, keep + thresholds.worth)
+        keep = None
     if (
         keep is not None
         and max(mapped, best if best is not None else mapped) <= keep + thresholds.worth
