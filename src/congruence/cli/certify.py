@@ -32,7 +32,8 @@ def command(
         typer.Option(help="Texts of any items in the target model: do they find the same items in a mapped store?"),
     ] = None,
     queries_text_source: Annotated[
-        str | None, typer.Option(help="The same texts in the source model, to compare with keeping it.")
+        str | None,
+        typer.Option(help="The same texts in the source model, in the same order, to compare with keeping it."),
     ] = None,
     labels: Annotated[
         str | None,
@@ -104,7 +105,7 @@ def command(
             *sides,
             fitted=fitted,
             queries=queries,
-            text_queries=_text_queries(queries_text_source, queries_text, ids, models),
+            text_queries=_text_queries(queries_text_source, queries_text, models),
             labels=classes,
             thresholds=thresholds,
             neighbors=neighbors,
@@ -143,7 +144,7 @@ def _read(
 
 
 def _text_queries(
-    source: str | None, target: str | None, ids: str | None, models: tuple[str | None, str | None]
+    source: str | None, target: str | None, models: tuple[str | None, str | None]
 ) -> tuple[Embeddings | None, Embeddings] | None:
     from congruence.errors import ParameterError
 
@@ -153,7 +154,7 @@ def _text_queries(
                 "Got --queries-text-source alone; expected the target's texts. Pass --queries-text too."
             )
         return None
-    first, second = _read(({"text": source}, {"text": target}), ids, models)
+    first, second = _read(({"text": source}, {"text": target}), None, models)
     return first.get("text"), second["text"]
 
 

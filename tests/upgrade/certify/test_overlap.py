@@ -92,7 +92,7 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
     assert certificate.ways["own@1"]["stored"].value > 0.97
     assert certificate.ways["overlap@10"]["stored"].value < 0.6
     assert certificate.verdict.action not in ("map", "queries"), certificate.verdict
-    assert "results are those of a re-embedded one" in certificate.verdict.reason
+    assert "are those of a re-embedded store" in certificate.verdict.reason
 
 
 def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():

@@ -91,7 +91,9 @@ def judge(
     confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
     headline, reason = _in_words(decision, measured, curve, thresholds, task)
     least = min(covered, key=lambda name: covered[name])
-    settled = decision.action in ("map", "queries") or (decision.action == "keep" and "re-embed" in values)
+    settled = decision.action in ("map", "queries") or (
+        decision.action == "keep" and ("re-embed" in values or is_of_lists(task))
+    )
     if not settled and covered[least] < WELL_COVERED:
         unseen = f"{1 - covered[least]:.0%} of the {least} variance lies in directions no anchor covers, so {least} anchors would help most"
         reason = f"{reason[:-1]}; {unseen}."
@@ -110,8 +112,9 @@ def _in_words(
     beside = f" (old model kept: {keep:.3f})" if keep is not None else ""
     got = f"mapped, {named} is {mapped:.3f}{kept}{beside}"
     if of_lists:  # what it is made of: a share of results that are the same, and near misses
-        plain = measured[task.removeprefix("graded_")]["stored"].value
-        got = f"{plain:.0%} of a mapped store's results are those of a re-embedded one; counting near misses in part, {got[8:]}"
+        way = max(("stored", "queries"), key=lambda way: values.get(way, -1.0))
+        plain = measured[task.removeprefix("graded_")][way].value
+        got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; counting near misses in part, {got[8:]}"
     if decision.action == "map":
         return ACTIONS["map"], f"{got}, and {decision.wanted:.3f} was required."
     if decision.action == "queries":
