@@ -67,9 +67,11 @@ class Recipe:
             if name != "pairs" and isinstance(value, (int, float)):
                 continue
             if isinstance(value, str) or len(value) != 2 or not all(isinstance(part, str) and part for part in value):
-                raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Name both.")
+                raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Pass both.")
         if self.grid and self.validation == 0:
-            raise ParameterError("Got a grid and no validation pairs to choose by; expected some. Hold out a share.")
+            raise ParameterError(
+                "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
+            )
         if self.keep_pairs is not None:
             check_positive(self.keep_pairs, "keep_pairs", integer=True)
         make_method(self.method, **{**self.parameters, **{name: values[0] for name, values in self.grid.items()}})
@@ -106,9 +108,13 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     except FileNotFoundError:
         raise FileError(f"Got no file at {path}; expected a recipe in YAML. Check the path.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"Got an unreadable recipe at {path} ({error}); expected YAML. Correct it.") from None
+        raise CorruptFileError(
+            f"Got an unreadable recipe at {path} ({error}); expected YAML. Correct the line that the parser names."
+        ) from None
     if not isinstance(given, dict):
-        raise CorruptFileError(f"Got {type(given).__name__} in {path}; expected a mapping of entries. Correct it.")
+        raise CorruptFileError(
+            f"Got {type(given).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
+        )
     return make_recipe({**given}, **changes)
 
 
@@ -128,7 +134,9 @@ def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
         check_choice(name, known, "entry of the recipe")
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
-        raise ParameterError(f"Got a recipe without {missing[0]!r}; expected it. Add it.")
+        raise ParameterError(
+            f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
+        )
     chosen = dict(entries)
     for name in ("pairs", "validation", "test", "unpaired_source", "unpaired_target"):
         if isinstance(chosen.get(name), (list, tuple)):
@@ -223,7 +231,7 @@ def _paired(files: tuple[str, str], spaces: tuple[Space, Space]) -> Pairs:
         return Pairs.join(*sides)
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected pairs. Give both files ids, or as many rows."
+            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected as many, or ids in both. Give both files a column id."
         )
     # Without ids on both sides position says what belongs together, and gives the names that a split needs.
     names = [str(i) for i in range(len(sides[0]))]
@@ -241,7 +249,9 @@ def _held_out(what: float | int | tuple[str, str], pairs: Pairs, seed: int) -> t
 def _part(pairs: Pairs, keep: int, unpaired: list[Any], seed: int) -> tuple[Pairs, list[Any]]:
     """Keep some pairs, and let the others stand without their partners, each side in an order of its own."""
     if keep > len(pairs):
-        raise ParameterError(f"Got keep_pairs={keep} of {len(pairs)} pairs left to train on; expected fewer. Lower it.")
+        raise ParameterError(
+            f"Got keep_pairs={keep} of {len(pairs)} pairs left to train on; expected fewer. Pass keep_pairs={len(pairs) // 2}, for example."
+        )
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(pairs))
     loose = [side.take(rng.permutation(order[keep:])) for side in (pairs.source, pairs.target)]

@@ -189,8 +189,8 @@ def cross_validate(
     n = sum(len(group.X) for group in groups)
     if n < _CV_FEWEST:
         raise ParameterError(
-            f'Got {n} pairs for spectrum="cv"; expected at least {_CV_FEWEST} to split into folds; '
-            'do leave spectrum="auto".'
+            f'Got {n} pairs for spectrum="cv"; expected at least {_CV_FEWEST} to split into folds. '
+            'Pass spectrum="auto".'
         )
     rng = np.random.default_rng(random_state)
     labels = [rng.permutation(np.arange(len(group.X)) % folds) for group in groups]

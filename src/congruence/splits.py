@@ -54,14 +54,16 @@ class Split:
         """
         n = len(ids)
         if n < 2:
-            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Provide more anchors.")
+            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
             raise ParameterError(
-                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Correct it."
+                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Pass holdout=0.2, for example."
             )
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
-            raise TooFewAnchorsError(f"Got {count} of {n} pairs to hold out; expected two left at least. Lower it.")
+            raise TooFewAnchorsError(
+                f"Got {count} of {n} pairs to hold out; expected at least two left. Pass a smaller holdout=…."
+            )
         if count == 0:
             return cls(seed, 0)
         hashes = np.sort(_hashes(ids, seed))

@@ -149,7 +149,7 @@ BAD_FITS = {
     "missing file": (["none.npz:v", "b.npz:v"], "no file at none.npz"),
     "missing key": (["a.npz:z", "b.npz:v"], "'z'"),
     "unknown suffix": (["a.pkl", "b.npz:v"], "one of .npy"),
-    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows of source and 300 rows of target"),
+    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows in a.npz:half and 300 in b.npz:v, and no ids on both sides"),
     "no common id": (["a.npz:v", "b.npz:v", "--ids", "names", "--target-ids", "strangers.txt"], "no id in common"),
     "lone ids": (["a.npz:v", "c.npz:v", "--ids", "names", "--missing", "error"], "only in the source"),
     "duplicate ids": (["a.npz:v", "b.npz:v", "--ids", "twice.txt"], "duplicate ids"),
@@ -167,7 +167,7 @@ BAD_FITS = {
     "option of another method": (["a.npz:v", "b.npz:v", "--alpha", "1"], "no such option"),
     "alpha": (["a.npz:v", "b.npz:v", "--method", "linear", "--alpha", "big"], "a number or cv"),
     "means": (["a.npz:v", "b.npz:v", "--modality", "image", "--means", "text"], "MODALITY=SOURCE"),
-    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "name it"),
+    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Pass --modality"),
     "holdout": (["a.npz:v", "b.npz:v", "--holdout", "299"], "two left"),
     "exists": (["a.npz:v", "b.npz:v", "-o", "taken"], "--force"),
     "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "no folder"),
@@ -282,7 +282,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     assert wrong.code == 2
     assert "20 entries of --labels" in wrong.err
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
-    assert "fit with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
+    assert "Fit the map with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
     assert here("evaluate", "map").code == 2
 
 

@@ -734,7 +734,7 @@ def test_report_with_sugarcrepes_files(here, files, data):
         ([*REPORT[:6], "--pictures", "."], "--pictures without --groups"),
         ([*REPORT[:4], "--tasks", "pairs.csv:task"], "--tasks without --negatives"),
         ([*REPORT[:4], "--sugarcrepe", "s"], "--sugarcrepe without --negatives"),
-        (REPORT[:6], "divide otherwise"),
+        (REPORT[:6], "divided differently"),
         ([*REPORT[:2], "--pairs", "d.npz:v,d.npz:t", "--negatives", "nowhere.npy"], "nowhere.npy"),
     ],
 )

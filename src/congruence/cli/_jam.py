@@ -34,11 +34,15 @@ def train_jam(
 
     files = (pairs or "").split(",")
     if len(files) != 2 or not all(files):
-        raise ParameterError(f"Got --pairs {pairs!r}; expected two files, images and captions. Name both.")
+        raise ParameterError(
+            f"Got --pairs {pairs!r}; expected two files, images and captions. Pass --pairs IMAGES,CAPTIONS."
+        )
     known = JAM().get_params()
     for name in parameters:
         if name not in known:
-            raise ParameterError(f"Got --set {name} for jam; expected one of {', '.join(known)}. Correct it.")
+            raise ParameterError(
+                f"Got --set {name} for jam; expected one of {', '.join(known)}. Pass --set with one of these names."
+            )
     X, Y = (read(file, None, space) for file, space in zip(files, spaces, strict=True))
     wrong = None if negatives is None else read(negatives, None, Space())
     if not (X.has_ids and Y.has_ids):  # then position says what belongs together

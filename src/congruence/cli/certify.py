@@ -98,8 +98,10 @@ def command(
         classes |= _labels(query_labels, queries) or {}
     if anchors is not None:
         if queries is not None:
-            raise ParameterError("Got --anchors and held-out queries; expected one of them. Leave one out.")
-        sides, queries = choose_anchors(*sides, anchors, by_class=classes is not None, seed=seed)
+            raise ParameterError(
+                "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
+            )
+        sides, queries = choose_anchors(*sides, anchors, by_class=classes is not None, seed=seed, name="--anchors ")
     with progress("certifying", (1 if queries else folds) + repeats, as_json) as advance:
         certificate = certify(
             *sides,
@@ -185,8 +187,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     stored = sides[0].get("image") or sides[0].get("text")
     if stored is None or len(stored) != len(column):
         raise InputError(
-            f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if "
-            f"there are no images). Check {spec}."
+            f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
         )
     return dict(zip(stored.ids.tolist(), map(str, column.tolist()), strict=True))
 

@@ -98,7 +98,9 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
     source, target = sample.source, sample.target
     n = len(source["image"])
     if not 2 <= classes < n:
-        raise ParameterError(f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Choose fewer.")
+        raise ParameterError(
+            f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Pass --classes with such a number."
+        )
     mapping: OrthogonalMap = congruence.fit(
         source["image"],
         target["image"],

@@ -46,7 +46,7 @@ def command(
     mapping = congruence.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Use congruence report --pairs."
+            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
         )
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -63,7 +63,7 @@ def command(
         rule = mapping.scores_.get("holdout")
         if rule is None:
             raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit with --holdout."
+                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit the map with --holdout, or leave out --held-out."
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
@@ -103,7 +103,7 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
         if rows is not None and len(rows) == len(column):
             return dict(zip(rows.ids.tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Check {spec}."
+        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Pass as {option} a file with as many entries as there are rows, not {spec}."
     )
 
 

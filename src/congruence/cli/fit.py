@@ -31,10 +31,16 @@ def command(
         list[str] | None,
         typer.Option(
             help="MODALITY=SOURCE[,TARGET]: rows of another modality, for its means only. Without a target the "
-            "gap between the modalities is carried over. May be repeated."
+            "gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, on both sides.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            help="Key, column or file of ids, on both sides. By default id, ids or names, if both sides have one; "
+            "none pairs rows by position."
+        ),
+    ] = None,
     target_ids: Annotated[str | None, typer.Option(help="The same for the target, if it differs.")] = None,
     holdout: Annotated[float, typer.Option(help="Pairs to keep out of the fit: a share, or a number from 1 on.")] = 0,
     seed: Annotated[int, typer.Option(help="Chooses the held-out pairs.")] = 0,
@@ -53,6 +59,7 @@ def command(
     from pathlib import Path
 
     import congruence
+    from congruence.cli._anchors import find_ids, read_anchors
     from congruence.cli._base import print_json, read
     from congruence.embeddings import Space
     from congruence.errors import OutputExistsError
@@ -65,14 +72,16 @@ def command(
         Space(source_model, source_revision, modality),
         Space(target_model, target_revision, target_modality or modality),
     )
-    anchors = (
-        read(source, ids, spaces[0], allow_zero_rows),
-        read(target, target_ids or ids, spaces[1], allow_zero_rows),
-    )
+    anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)
     others = {}
     for entry in means or []:
         name, sides = _parse_means(entry)
-        rows = [read(spec, ids, Space(modality=name), allow_zero_rows) for spec in sides]
+        # Held-out items are left out of the means too, so their rows must go by the ids that the anchors go by.
+        found = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
+        rows = [
+            read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
+            for spec, column in zip(sides, found, strict=True)
+        ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
         *anchors,
@@ -97,9 +106,9 @@ def command(
     )
     mapping.save(out, force=force)
     if as_json:
-        print_json({"output": out, **mapping.describe()})
+        print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
     else:
-        _print(mapping, out)
+        _print(mapping, out, paired_by)
 
 
 def _parameters(method: str, center: bool, alpha: str | None, **options: Any) -> dict[str, Any]:
@@ -116,7 +125,9 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
         try:
             given["alpha"] = alpha if alpha == "cv" else float(alpha)
         except ValueError:
-            raise ParameterError(f"Got --alpha {alpha!r}; expected a number or cv. Correct it.") from None
+            raise ParameterError(
+                f"Got --alpha {alpha!r}; expected a number or cv. Pass --alpha 1.0, for example, or --alpha cv."
+            ) from None
     if method == "mlp":
         given["verbose"] = True
     known = METHODS[method]().get_params()
@@ -124,7 +135,7 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
     if foreign:
         raise ParameterError(
             f"Got --{foreign[0].replace('_', '-')} for method {method!r}, which has no such option; "
-            "expected options of that method. Drop it or change the method."
+            "expected options of that method. Leave it out, or pass another --method."
         )
     return given
 
@@ -135,11 +146,13 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     name, equals, rest = entry.partition("=")
     sides = rest.split(",")
     if not equals or not all(sides) or len(sides) > 2:
-        raise ParameterError(f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Correct it.")
+        raise ParameterError(
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means text=texts.npz:key, for example."
+        )
     return name, sides
 
 
-def _print(mapping: Any, out: str) -> None:
+def _print(mapping: Any, out: str, paired_by: str) -> None:
     from congruence.cli._base import number, print_table
     from congruence.maps import TwoSidedMap
 
@@ -148,6 +161,7 @@ def _print(mapping: Any, out: str) -> None:
         ["source", str(mapping.source_space_)],
         ["target", str(mapping.target_space_)],
         ["pairs", str(facts["n_pairs"])],
+        ["paired by", paired_by],
     ]
     if isinstance(mapping, TwoSidedMap):
         rows.append(["width of the joint space", str(mapping.d_out)])

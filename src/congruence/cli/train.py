@@ -81,7 +81,9 @@ def command(
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
     if method and method_too and method != method_too:
-        raise ParameterError(f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Drop one.")
+        raise ParameterError(
+            f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Leave out --method."
+        )
     for path in (out, report):
         if path is not None and Path(path).exists() and not force:
             raise OutputExistsError(
@@ -99,7 +101,7 @@ def command(
         for option, value in foreign.items():
             if value:
                 raise ParameterError(
-                    f"Got {option} with jam; expected --pairs, --negatives, --groups and --set: it divides the images itself. Drop it."
+                    f"Got {option} with jam; expected --pairs, --negatives, --groups and --set: it divides the images itself. Leave out {option}."
                 )
         from congruence.cli._jam import train_jam
 
@@ -113,7 +115,7 @@ def command(
         return
     if negatives or groups or report:
         raise ParameterError(
-            "Got --negatives, --groups or --report without jam; expected them for jam only. Drop them, and use congruence report."
+            "Got --negatives, --groups or --report without jam; expected them for jam only. Leave them out, and run congruence report for a report."
         )
     changes: dict[str, Any] = {
         "method": method or method_too,
@@ -145,7 +147,7 @@ def _split(entry: str, option: str) -> tuple[str, str]:
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Correct it.")
+        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} epochs=20, for example.")
     return name.replace("-", "_"), text
 
 
@@ -179,7 +181,7 @@ def _held_out(text: str, option: str) -> Any:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Correct it."
+            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Pass {option} 0.1, for example."
         ) from None
 
 

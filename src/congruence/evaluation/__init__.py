@@ -65,11 +65,13 @@ def evaluate(
     Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
     if not source:
-        raise InputError("Got no source embeddings; expected those of one modality at least. Pass some.")
+        raise InputError(
+            "Got no source embeddings; expected those of at least one modality. Pass source=… as a dict of embeddings by modality."
+        )
     for modality, items in (*source.items(), *target.items()):
         if items.space.modality not in (None, modality):
             raise InputError(
-                f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Check."
+                f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Pass them under the key {items.space.modality!r}."
             )
     if isinstance(mapping, TwoSidedMap):
         return evaluate_joint(mapping, source, target, labels=labels, prompt_labels=prompt_labels)
@@ -90,8 +92,7 @@ def evaluate(
     rows += _across(mapping, sides, aligned, labels, notes)
     if not rows:
         raise InputError(
-            "Got embeddings between which nothing can be measured; expected the same items in both models, or images of "
-            "one and texts of the other. Pass more."
+            "Got embeddings between which nothing can be measured; expected the same items in both models, or images of one and texts of the other. Pass the same items, with the same ids, for both."
         )
     energy = {}
     if isinstance(mapping, OrthogonalMap):
@@ -115,7 +116,9 @@ def _carry(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
 def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
     kept = np.array([i in labels for i in prompts.ids.tolist()])
     if not kept.any():
-        raise InputError("Got prompts none of which has a class; expected prompt labels by id. Check the ids.")
+        raise InputError(
+            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+        )
     prompts = prompts.take(kept)
     vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[i] for i in prompts.ids.tolist()]))
     return Embeddings(vectors, ids=classes, space=prompts.space)
@@ -181,7 +184,7 @@ def _across(
         if not known.any():
             raise InputError(
                 f"Got no image whose class is among the texts (image classes {wanted[0]!r}, …; texts {b.ids[0]!r}, …); "
-                "expected common names. Pass labels, or ids that agree."
+                "expected common names. Pass labels=… that name classes as the texts' ids do."
             )
         centre = (centres[image, "image"][0], centres[text, "text"][0]) if centred else None
         value = zero_shot_accuracy(a.vectors[known], b.vectors, wanted[known], b.ids, center=centre)

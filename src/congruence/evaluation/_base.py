@@ -85,6 +85,6 @@ def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray
     missing = [i for i in items.ids.tolist() if i not in labels]
     if missing:
         raise InputError(
-            f"Got {len(missing)} images without a label ({missing[0]!r}, …); expected all. Complete the labels."
+            f"Got {len(missing)} images without a label ({missing[0]!r}, …); expected one for each. Add their ids to labels=…."
         )
     return np.array([labels[i] for i in items.ids.tolist()])

@@ -130,7 +130,9 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
     """
     check_positive(options, "options", integer=True)
     if options < 2:
-        raise ParameterError(f"Got options={options}; expected two at least, a caption and a wrong one. Raise it.")
+        raise ParameterError(
+            f"Got options={options}; expected two at least, a caption and a wrong one. Pass options=2 or more."
+        )
     out = np.empty((len(items), options - 2), dtype=np.int64)
     tasks = _task_of(items)
     for number, task in enumerate(np.unique(tasks)):
@@ -148,7 +150,7 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
             if len(chosen) < options - 2:
                 raise TooFewAnchorsError(
                     f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw. "
-                    "Provide more items of this task, or ask for fewer options."
+                    "Pass more items of this task, or a smaller options=…."
                 )
             out[i] = chosen
     return out

@@ -105,7 +105,7 @@ def evaluate_joint(
     if not scores:
         raise InputError(
             "Got embeddings between which nothing can be measured; expected rows of the source and of the target that have an id "
-            "or a class in common. Check the ids, or pass labels (of images) and prompt_labels (of texts)."
+            "or a class in common. Pass the same ids on both sides, or labels=… of the images and prompt_labels=… of the texts."
         )
     return Scores(scores, {}, notes)
 
@@ -122,7 +122,9 @@ def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embed
 def _labelled(texts: Embeddings, prompt_labels: Mapping[str, str], notes: list[str]) -> Embeddings:
     kept = np.array([i in prompt_labels for i in texts.ids.tolist()])
     if not kept.any():
-        raise InputError("Got prompts none of which has a class; expected prompt labels by id. Check the ids.")
+        raise InputError(
+            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+        )
     if not kept.all():
         notes.append(f"{np.count_nonzero(~kept)} texts without a class were left out.")
     return texts.take(kept)

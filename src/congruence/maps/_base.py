@@ -36,7 +36,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
 
     kind: ClassVar[str]
     #: What to do with vectors of the far side's width, for messages.
-    wrong_side: ClassVar[str] = "apply the inverse"
+    wrong_side: ClassVar[str] = "Apply the inverse"
     n_features_in_: int
     source_space_: Space
     target_space_: Space
@@ -156,8 +156,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
             raise TooFewAnchorsError(
-                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. "
-                "Provide more anchors."
+                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. Pass more anchors."
             )
         return A, B, weights
 
@@ -167,10 +166,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         except ValueError as error:
             raise ShapeError(
-                f"Got sample_weight that does not fit ({error}); expected one finite number a row. Correct it."
+                f"Got sample_weight that does not fit ({error}); expected one finite number a row. Pass an array of shape ({len(X)},)."
             ) from error
         if (weights < 0).any():
-            raise InputError("Got negative sample_weight; expected numbers ≥ 0. Use 0 to leave a row out.")
+            raise InputError(
+                "Got negative sample_weight; expected numbers ≥ 0. Set a weight to 0 to leave its row out."
+            )
         return weights
 
     def _check_source(self, X: Any) -> np.ndarray:
@@ -430,7 +431,9 @@ def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
         array = array[None, :]
     array = as_matrix(array, name, allow_zero_rows=True)
     if array.shape[1] != width:
-        raise ShapeError(f"Got {name} of width {array.shape[1]}; expected {width}. Use the same model.")
+        raise ShapeError(
+            f"Got {name} of width {array.shape[1]}; expected {width}. Pass vectors of the model that the map was fitted on."
+        )
     return array.mean(axis=0, dtype=np.float64)
 
 

@@ -148,7 +148,7 @@ class MLPMap(Map):
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
-                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Correct it."
+                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Pass validation_share=0.1, for example."
             )
 
     def _hold_out(self, n: int) -> np.ndarray:

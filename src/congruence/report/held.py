@@ -108,11 +108,11 @@ def _by_recipe(mapping: TwoSidedMap, recipe: Mapping[str, Any], data: Captions, 
     return rows
 
 
-_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False (--all) to measure on all rows"
+_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
 def _refuse(what: str) -> Any:
-    raise InputError(f"Got rows that divide otherwise than those the map was trained on ({what}); {_WANTED}.")
+    raise InputError(f"Got rows that are divided differently from those of the training ({what}); {_WANTED}.")
 
 
 def _said(counts: Mapping[str, int]) -> str:

@@ -250,7 +250,7 @@ def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:
-            raise FileError(f"Got no picture of {name!r}; expected one. Add it, or leave pictures out.")
+            raise FileError(f"Got no picture of {name!r}; expected one. Add it to the folder, or leave out pictures=….")
         item = pictures[name]
     else:
         place = Path(name)
@@ -258,7 +258,7 @@ def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
             place.is_absolute() or ".." in place.parts
         ):  # a list of names from elsewhere must not put any file into a page
             raise ParameterError(
-                f"Got the image {name!r}, which leads out of the folder of pictures; expected a name in it. Correct it."
+                f"Got the image {name!r}, which leads out of the folder of pictures; expected the name of a file in it. Remove the folders from the name."
             )
         item = Path(pictures).expanduser() / place
     image = open_image(item)

@@ -69,11 +69,13 @@ def summarize(
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
-            "draws. Use summarize_training, or evaluate for its scores."
+            "draws. Use summarize_training, or evaluate, for such a map."
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
-        raise InputError("Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with a holdout.")
+        raise InputError(
+            "Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with holdout=0.2, for example."
+        )
     unseen = bundle
     if rule is not None and held_out is not False:
         unseen = bundle.take(held_out_ids(bundle, Split.from_dict(rule), mapping.source_space_.modality))

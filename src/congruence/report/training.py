@@ -87,7 +87,7 @@ def summarize_training(
     """
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for this one."
+            f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for such a map."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)
@@ -105,7 +105,9 @@ def summarize_training(
         shown = np.char.add("row ", names)
     if items is not None:
         if len(items) != given[0]:
-            raise ShapeError(f"Got {len(items)} items for {given[0]} captions; expected one each. Correct them.")
+            raise ShapeError(
+                f"Got {len(items)} items for {given[0]} captions; expected one each. Pass items=… with one item a caption."
+            )
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     labels = shown if groups is None else _column(groups, given[0], "groups")
@@ -114,7 +116,7 @@ def summarize_training(
     if held_out and not remembers(mapping):
         raise InputError(
             "Got held_out=True for a map that remembers no division of its rows; expected one trained with some held out to test on. "
-            "Leave it out, and give rows it was not trained on."
+            "Leave out held_out=True, and pass rows it was not trained on."
         )
     held = remembers(mapping) and held_out is not False
     if held:
@@ -161,37 +163,41 @@ def _check_options(negatives: Any, groups: Any, tasks: Any, texts: Any, items: A
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} beside items, which have their own; expected one of both. Drop {name}."
+                    f"Got {name} beside items, which have their own; expected one of the two. Leave out {name}=…."
                 )
     if negatives is None:
         for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} without wrong captions; expected both, since {name} are shown with these. Pass negatives."
+                    f"Got {name} without wrong captions; expected both, since {name} are shown with these. Pass negatives=…."
                 )
     if pictures is not None:
         if groups is None and items is None:
-            raise ParameterError("Got pictures without names of images; expected names. Pass groups, or items.")
+            raise ParameterError("Got pictures without names of images; expected names. Pass groups=… or items=….")
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
-            raise FileError(f"Got no folder {pictures} of pictures; expected one. Check the path.")
+            raise FileError(f"Got no folder {pictures} of pictures; expected a folder. Check pictures=….")
 
 
 def _column(values: Any, n: int, name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n,):
-        raise ShapeError(f"Got {name} of shape {column.shape}; expected ({n},), one a caption. Correct it.")
+        raise ShapeError(
+            f"Got {name} of shape {column.shape}; expected ({n},), one a caption. Pass {name}=… of that shape."
+        )
     return column.astype(str)
 
 
 def _texts(texts: Any, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
-        raise ParameterError("Got texts that are not (captions, wrong captions); expected these two. Pass both.")
+        raise ParameterError(
+            "Got texts that are not (captions, wrong captions); expected these two. Pass texts=(captions, wrong)."
+        )
     wrong = np.asarray(texts[1])
     if wrong.shape == (n,):
         wrong = wrong[:, None]
     if wrong.shape != (n, k):
         raise ShapeError(
-            f"Got wrong captions in words of shape {wrong.shape}; expected ({n}, {k}), as their vectors. Correct them."
+            f"Got wrong captions in words of shape {wrong.shape}; expected ({n}, {k}), as their vectors. Pass texts=… whose second part has that shape."
         )
     return _column(texts[0], n, "captions in words")[order], wrong.astype(str)[order]
 

@@ -82,6 +82,6 @@ def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm:
     known = cls._get_param_names()
     if unknown := sorted(set(parameters) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Correct the name."
+            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Use names from this list."
         )
     return cls(**parameters)

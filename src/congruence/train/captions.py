@@ -84,7 +84,9 @@ def split_by_group(
     labels = np.asarray(groups).astype(str)
     train, validation = shares
     if not (min(shares) > 0 and train + validation < 1):
-        raise ParameterError(f"Got shares={shares}; expected two above 0 whose sum is below 1. Correct them.")
+        raise ParameterError(
+            f"Got shares={shares}; expected two above 0 whose sum is below 1. Pass shares=(0.7, 0.15), for example."
+        )
     names = np.unique(labels)
     away = _held_out(names, train, seed)
     test = _held_out(away, round(validation / (1 - train), 9), seed)  # 0.15 of the 0.3 that are left is a half
@@ -96,7 +98,7 @@ def _held_out(names: np.ndarray, kept: float, seed: int) -> np.ndarray:
     rest = len(names) - round(kept * len(names))
     if not 0 < rest <= len(names) - 2:
         raise TooFewAnchorsError(
-            f"Got {len(names)} groups to divide in {len(names) - rest} and {rest}; expected two and one at least. Provide more."
+            f"Got {len(names)} groups to divide in {len(names) - rest} and {rest}; expected at least two and one. Pass more groups."
         )
     return names[Split.choose(names, rest, seed).held_out(names)]
 
@@ -133,7 +135,9 @@ def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> 
     else:
         labels = np.asarray(groups)
         if labels.shape != (n,):
-            raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},), a label to a caption. Correct it.")
+            raise ShapeError(
+                f"Got groups of shape {labels.shape}; expected ({n},), a label to a caption. Pass groups=… of that shape."
+            )
     if rows is not None:
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]
     return Captions(np.asarray(A, np.float32), np.asarray(B, np.float32), wrong, labels)
@@ -160,7 +164,7 @@ def read_held(validation: Any, data: Captions) -> Captions:
     """Return the rows to choose by. Raises ParameterError, ShapeError."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
-            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Correct it."
+            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Pass validation=(X, Y), for example."
         )
     held = read_captions(*validation)
     check_width(held.source.shape[1], data.source.shape[1], "the images to train on")

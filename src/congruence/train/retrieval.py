@@ -60,7 +60,7 @@ def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
     if (first == past).any():
         lone = mine[first == past][0]
         raise InputError(
-            f"Got a row labelled {lone!r} with no partner on the other side; expected one at least. Drop it."
+            f"Got a row labeled {lone!r} with no partner on the other side; expected at least one. Drop this row."
         )
     return [order[a:b] for a, b in zip(first, past, strict=True)]
 

@@ -95,7 +95,9 @@ class SOTAlign(HeadTrainer):
         check_choice(self.divergence, DIVERGENCES, "divergence")
         check_choice(self.start, STARTS, "start")
         if self.start == "teacher" and self.head != "linear":
-            raise ParameterError(f"Got start='teacher' with head={self.head!r}; expected 'linear'. Change one.")
+            raise ParameterError(
+                f"Got start='teacher' with head={self.head!r}; expected head='linear'. Pass that, or start='random'."
+            )
         if self.alpha != "auto":
             check_positive(self.alpha, "alpha", zero=True)
         for name in ("epsilon", "epsilon_teacher"):
@@ -135,8 +137,7 @@ class SOTAlign(HeadTrainer):
         data = task.data
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since that is what the teacher teaches on. Pass them, "
-                "or use SAIL or the teacher alone."
+                "Got no unpaired rows of one side or both; expected some of each, on which the teacher is applied. Pass unpaired_source=… and unpaired_target=…, or train SAIL or the teacher alone."
             )
         # Where a step has all rows, they are the same rows each time, and so is what the teacher says of them.
         sizes = (
@@ -208,8 +209,8 @@ def _begin_at(torch: Any, head: Any, teacher: Any) -> None:
         )
         if ("normalize" in here) != ("normalize" in there) or there[-1] != "linear" or there.count("linear") != 1:
             raise ParameterError(
-                f"Got a teacher of layers {', '.join(there)} and heads of {', '.join(here)}; expected one linear layer behind the same scaling; "
-                'do use preprocess="center" or "normalize", or start="random".'
+                f"Got a teacher of layers {', '.join(there)} and heads of {', '.join(here)}; expected one linear layer after the same scaling. "
+                'Pass preprocess="center" or "normalize", or start="random".'
             )
         own, its = (
             next((layer.mean for layer in layers if layer.kind == "center"), torch.zeros_like(last.weight[:, 0]))

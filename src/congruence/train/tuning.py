@@ -47,7 +47,9 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ParameterError(f"Got {name}={values!r} in a grid; expected a list of values. Write one.")
+            raise ParameterError(
+                f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
+            )
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -94,7 +96,7 @@ def tune(
     if unknown:
         known = ", ".join(sorted(method.get_params(deep=False)))
         raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {known}. Correct it."
+            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {known}. Use one of these names."
         )
     points = grid_points(grid)
     if checkpoint is not None:

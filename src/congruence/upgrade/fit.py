@@ -117,7 +117,7 @@ def _modalities(
     if len(set(said)) > 1:
         raise ModalityError(
             f"Got anchors of different modalities ({', '.join(said)}); expected one modality in both models. "
-            "Fit on images or on texts, and add the other's means, or join the two with a two-sided method (cca, procrustes)."
+            "Fit on images or on texts, and pass the other as means=…; or use a two-sided method: method='cca' or method='procrustes'."
         )
     return (said[0], said[0]) if said else (None, None)
 
@@ -131,20 +131,24 @@ def _add_means(
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
             f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
-            'rotation is shared by modalities. Use method="orthogonal" or leave the means out.'
+            'rotation is shared by modalities. Pass method="orthogonal", or leave out means=….'
         )
     if fitted is None:
         raise ParameterError(
             "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
-            "Name it (modality=…)."
+            "Pass modality=…."
         )
     for name, (a, b) in means.items():
         if name == fitted:
-            raise ParameterError(f"Got means for {name!r}, the modality of the anchors; expected another. Drop them.")
+            raise ParameterError(
+                f"Got means for {name!r}, the modality of the anchors; expected another. Remove {name!r} from means=…."
+            )
         # Held-out items must stay unseen: their mean is not used either.
         outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
         if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
-            raise ParameterError(f"Got no {name} rows outside the held-out items; expected some. Lower the holdout.")
+            raise ParameterError(
+                f"Got no {name} rows outside the held-out items; expected some. Pass a smaller holdout=…."
+            )
         model = model.recenter(outside[0], outside[1], modality=name).for_modality(fitted)
     return model
 

@@ -24,7 +24,7 @@ def test_a_few_re_encoded_items_of_a_large_store_are_all_that_is_drawn_from():
         assert len(side["image"]) == 50
     assert set(anchors[0]["image"].ids) == set(anchors[1]["image"].ids)
     assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
-    with pytest.raises(ParameterError, match="--anchors 100 of 100 items that both models have"):
+    with pytest.raises(ParameterError, match="anchors=100 of 100 items that both models have"):
         choose_anchors(source, target, 100)
 
 

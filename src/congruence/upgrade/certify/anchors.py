@@ -20,6 +20,7 @@ def choose_anchors(
     *,
     by_class: bool = False,
     seed: int = 0,
+    name: str = "anchors=",
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have into anchors and held-out queries.
 
@@ -34,6 +35,8 @@ def choose_anchors(
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts.
     seed : int, default=0
+    name : str, default="anchors="
+        How messages name the number of anchors.
 
     Returns
     -------
@@ -49,29 +52,29 @@ def choose_anchors(
     """
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
-    split = [name for name in source if name == stored or not apart]
+    split = [kind for kind in source if kind == stored or not apart]
     first, second = dict(source), dict(target)
     names: dict[str, np.ndarray] = {}
-    for name in split:
-        if name in target:
-            pairs = Pairs.join(source[name], target[name])
-            first[name], second[name], names[name] = pairs.source, pairs.target, pairs.ids
+    for kind in split:
+        if kind in target:
+            pairs = Pairs.join(source[kind], target[kind])
+            first[kind], second[kind], names[kind] = pairs.source, pairs.target, pairs.ids
         else:
-            names[name] = source[name].ids
+            names[kind] = source[kind].ids
     common = names[stored] if stored in names else np.empty(0, dtype=str)
     for other in names.values():
         common = common[np.isin(common, other)]
     if not 0 < anchors < len(common):
         raise ParameterError(
-            f"Got --anchors {anchors} of {len(common)} items that both models have; expected fewer, so that some are left to score. "
-            "Lower it."
+            f"Got {name}{anchors} of {len(common)} items that both models have; expected fewer, so that some are left to score. "
+            f"Pass {name}{len(common) // 2}, for example."
         )
     rule = Split.choose(common, len(common) - anchors, seed)
 
     def part(held: bool) -> Sides:
-        take = {name: np.isin(ids, common) & (rule.held_out(ids) == held) for name, ids in names.items()}
+        take = {kind: np.isin(ids, common) & (rule.held_out(ids) == held) for kind, ids in names.items()}
         one, two = (
-            {name: rows.take(take[name]) if name in take else rows for name, rows in side.items()}
+            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
             for side in (first, second)
         )
         return one, two
