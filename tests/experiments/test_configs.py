@@ -52,7 +52,13 @@ def test_kinds_and_their_parameters_agree():
 
 def test_defaults_fill_what_is_left_out():
     config = parse_config(GOOD, "own")
-    assert config.parameters == {"fit": "image", "methods": ["orthogonal"], "classes": [2, 5], "means": "seen"}
+    assert config.parameters == {
+        "fit": "image",
+        "methods": ["orthogonal"],
+        "classes": [2, 5],
+        "means": "seen",
+        "evaluation_templates": "all",
+    }
 
 
 @pytest.mark.parametrize(
