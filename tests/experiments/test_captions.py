@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
@@ -118,11 +120,13 @@ def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
 
 
 def test_one_template_without_captions_is_refused(world):  # noqa: F811
-    for part in world["parts"].values():
-        part.templates = ("a photo of a {}.",)
-    with pytest.raises(InputError, match=r"Got pets with one template a class and no captions.*--captions FILE"):
-        run("fig55", models="openai-b32/flava", **options(world))
-    assert PretendedEncoder.calls
+    message = r"with one template a class and no captions.*--captions FILE"
+    with pytest.raises(InputError, match=f"Got pets {message}"):
+        run("fig55", models="paper", **options(world))
+    assert PretendedEncoder.calls == 0  # before anything is embedded
+    sample = open_stand_in("sample")
+    with pytest.raises(InputError, match=f"Got sample {message}"):
+        run("fig55", collections=[replace(sample, prompt_templates=np.zeros_like(sample.prompt_templates))])
 
 
 def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):

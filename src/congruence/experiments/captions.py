@@ -141,6 +141,14 @@ def edit_captions(
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
 
 
+def no_captions(data: str, figure: str) -> InputError:
+    """Return the error for data with one template a class and no captions: nothing is there that an edit of the class could keep."""
+    return InputError(
+        f"Got {data} with one template a class and no captions; expected captions of its images, since {figure} changes the class in a caption and asks "
+        "whether the rest is kept. Pass --captions FILE."
+    )
+
+
 def plain(name: str) -> str:
     """Return a name in lower case with single spaces, so that ``russian_blue`` is ``Russian Blue``."""
     return " ".join(re.split(r"[\s_-]+", name.strip().lower()))

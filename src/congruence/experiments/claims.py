@@ -43,7 +43,7 @@ _COMPARISONS: dict[type, Callable[[float, float], bool]] = {
 _LISTED = 4
 
 
-def parse_rule(rule: str, where: str = "the rules") -> ast.Compare:
+def parse_rule(rule: str, where: str = "the rules", metrics: Sequence[str] = ()) -> ast.Compare:
     """Read a rule and refuse what is none; nothing in it is ever executed.
 
     Parameters
@@ -51,6 +51,8 @@ def parse_rule(rule: str, where: str = "the rules") -> ast.Compare:
     rule : str
     where : str
         For the message.
+    metrics : sequence of str, optional
+        What is measured, where that is known: a rule about anything else is refused.
 
     Returns
     -------
@@ -69,6 +71,9 @@ def parse_rule(rule: str, where: str = "the rules") -> ast.Compare:
             _check(side)
         if not _references(tree):
             raise ValueError("no metric in it")
+        strange = {_picked(node)[0] for node in _references(tree)} - set(metrics)
+        if metrics and strange:
+            raise ValueError(f"{', '.join(sorted(strange))} is not among its metrics")
     except (SyntaxError, ValueError) as error:
         raise ParameterError(
             f"Got the rule {rule!r} in {where} ({error}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Correct it."

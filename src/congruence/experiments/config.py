@@ -223,7 +223,7 @@ def parse_config(text: str, name: str) -> Config:
     _typed(where, "rules", data["paper"].get("rules") or [], list)
     for rule in data["paper"].get("rules") or []:
         _typed(where, "rules", rule, str)
-        parse_rule(rule, where)
+        parse_rule(rule, where, data.get("metrics", []))
     parameters = data.get("parameters") or {}
     _typed(where, "parameters", parameters, dict)
     return Config(**{**data, "parameters": _parameters(where, data["kind"], parameters)})

@@ -12,8 +12,10 @@ from typing import Any
 
 from congruence._check import check_positive
 from congruence._version import __version__
+from congruence.datasets import DATASETS
 from congruence.errors import InputError, ParameterError
 from congruence.experiments.alignment import UnimodalData
+from congruence.experiments.captions import no_captions
 from congruence.experiments.claims import check_claim
 from congruence.experiments.config import (
     ALIGNMENT_STAND_INS,
@@ -255,6 +257,10 @@ def _open(
         )
     if captions:
         options |= {"captions": captions, "edits": config.parameters["edits"]}
+    elif config.kind == "edits":
+        for name in sets:  # said before hours of embedding, not after
+            if name in DATASETS and len(DATASETS[name].templates) == 1:
+                raise no_captions(name, config.name)
     place = Path(root).expanduser() / "embeddings" if cache is None else cache
     return [open_models(spec, name, root=root, cache=place, **options) for spec in named for name in sets]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.experiments.captions import CaptionBank, shared_words
+from congruence.experiments.captions import CaptionBank, no_captions, shared_words
 from congruence.experiments.data import Collection, unit_rows
 from congruence.experiments.kinds._base import Job, both_rows, draw_anchors, fit_modality, fit_on, pair_name
 from congruence.experiments.kinds._searching import item, nearest, usable
@@ -104,10 +104,7 @@ def _check_texts(job: Job, held: Collection) -> None:
         )
         return
     if templates < 2:
-        raise InputError(
-            f"Got {held.name} with one template a class and no captions; expected captions of the images, since {job.config.name} changes the class in a "
-            "caption and asks whether the rest is kept. Pass --captions FILE."
-        )
+        raise no_captions(held.name, job.config.name)
     job.remark(
         f"{held.name}: no captions here. Edited are class prompts of {templates} templates, the class exchanged for another at random"
         f"{f'; {named} needs captions (--captions FILE)' if named else ''}."
@@ -145,13 +142,13 @@ def _captions(
     version = np.full(len(bank.texts), -1)
     version[bank.origin[::-1]] = np.arange(len(bank.origin))[::-1]  # the first edit of a caption
     read = nearest(own, ours, 1)[:, 0]
-    usable = np.flatnonzero(version[read] >= 0)
-    if not len(usable):
+    editable = np.flatnonzero(version[read] >= 0)
+    if not len(editable):
         raise InputError(
             f"Got no image of {held.name} whose nearest caption names a class to be replaced, among {len(own)} test images; expected one at least. "
             "Pass captions of these images, or another --edit."
         )
-    queries = np.sort(rng.choice(usable, min(most, len(usable)), replace=False))
+    queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))
     edited = version[read[queries]]
     return _Texts(
         (ours, theirs),
