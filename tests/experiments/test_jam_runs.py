@@ -106,7 +106,7 @@ def test_every_jam_experiment_runs(name, tmp_path):
     table = list(csv.DictReader(io.StringIO((tmp_path / "out" / "results.csv").read_text())))
     assert len(table) == len(results["rows"])
     drawn = ET.fromstring((tmp_path / "out" / "figure.svg").read_text())
-    assert "[stand-in: made up of one latent]" in "".join(drawn.itertext())
+    assert "[stand-in: made up of one latent]" in " ".join(drawn.itertext())
 
 
 @pytest.fixture(scope="module")
