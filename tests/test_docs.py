@@ -48,7 +48,8 @@ def test_the_readmes_commands_run_as_printed(lvis_path, shared, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    assert "there and back" in run.stdout
+    assert "round trip" in run.stdout
+    assert "random rotation" in run.stdout
     assert (tmp_path / "emoji.html").exists()
     assert "zero_shot_centred" in run.stdout
     assert (tmp_path / "carried.parquet").exists()

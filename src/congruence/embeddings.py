@@ -125,12 +125,12 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
         got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
         raise SpaceMismatchError(
             f"Got {got} rows; expected {want} rows, as the map was fitted on. "
-            + ("Normalize them first." if want == "unit" else "Pass the vectors before normalisation.")
+            + ("Normalize them first." if want == "unit" else "Pass the vectors as they were before normalization.")
         )
     if modality and data.modality and expected.modality and data.modality != expected.modality:
         raise ModalityError(
             f"Got {data.modality} vectors; expected {expected.modality}. "
-            f"Choose the {data.modality} means of the map (modality=…) or recenter it."
+            f"Pass modality={data.modality!r} to use the map's {data.modality} means, or add them with recenter."
         )
 
 
@@ -199,7 +199,7 @@ def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
         array = np.char.decode(array, "utf-8")
     array = array.astype(str)
     if n is not None and len(array) != n:
-        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Check the id column.")
+        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Pass as many ids as rows.")
     unique, counts = np.unique(array, return_counts=True)
     if len(unique) < len(array):
         repeated = unique[counts > 1]
@@ -251,12 +251,12 @@ class Embeddings:
         if ids is None:
             ids = np.arange(len(X)).astype(str)
         elif len(ids) != len(X):
-            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id a row. Check the id column.")
+            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id a row. Pass as many ids as rows.")
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
                 f"Got {X.shape[1]}-d vectors for a space said to be {space.dim}-d ({space}); "
-                "expected them to agree. Correct one of the two."
+                f"expected the same width. Pass space=Space(…, dim={X.shape[1]}), or leave out dim."
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
@@ -301,7 +301,7 @@ class Embeddings:
             if missing:
                 raise IdError(
                     f"Got {len(missing)} ids that are not here ({name_rows(np.arange(len(missing)), missing)}); "
-                    "expected ids of these embeddings. Check the spelling."
+                    "expected ids of these embeddings. Pass some of .ids."
                 )
             array = np.array([position[name] for name in array.tolist()], dtype=int)
         return self._with(self.vectors[array], self.ids[array])
@@ -403,7 +403,7 @@ class Pairs:
             raise IdError(
                 f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
                 f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
-                "on both sides. Check that both id columns mean the same thing."
+                "on both sides. Pass ids=… that name the same items alike on both sides."
             )
         order = np.argsort(rows_s, kind="stable")
         rows_s, rows_t = rows_s[order], rows_t[order]
@@ -414,8 +414,8 @@ class Pairs:
             side = "source" if len(only_source) else "target"
             raise IdError(
                 f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target "
-                f"(in the {side}: {name_rows(np.arange(len(lone)), lone)}); expected the same ids on both sides; "
-                'do drop them with missing="drop".'
+                f"(in the {side}: {name_rows(np.arange(len(lone)), lone)}); expected the same ids on both sides. "
+                'Pass missing="drop" to leave them out.'
             )
         return cls(
             source._with(source.vectors[rows_s], source.ids[rows_s]),

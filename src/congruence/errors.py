@@ -26,7 +26,9 @@
     CongruenceWarning (UserWarning)
     ├── PairingWarning                     anchors, or some of them, do not look paired
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
-    └── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
+    └── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
@@ -131,3 +133,11 @@ class ProjectionWarning(CongruenceWarning):
 
 class DegenerateWarning(CongruenceWarning):
     """The anchors leave directions of the space unprobed or constant."""
+
+
+class DuplicateWarning(CongruenceWarning):
+    """Rows have identical vectors, and are kept in one part of a split."""
+
+
+class TeacherWarning(CongruenceWarning):
+    """Trained heads retrieve worse than the linear teacher they learned from."""

@@ -280,7 +280,7 @@ def test_measures_of_rotated_and_of_unrelated_rows():
 
 @pytest.mark.parametrize("name", ["sugarcrepe", "imagenet1000", "caltech101"])
 def test_stand_ins_need_their_files(name, tmp_path):
-    with pytest.raises(ParameterError, match="--file"):
+    with pytest.raises(ParameterError, match="Pass file="):
         open_joint(name)
     with pytest.raises(FileError):
         open_joint(name, tmp_path / "nowhere")

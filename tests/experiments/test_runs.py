@@ -31,9 +31,11 @@ from congruence.experiments import (
     parse_config,
     run,
 )
+from congruence.experiments.controls import controls
 from congruence.experiments.kinds import Job, main
 from congruence.experiments.kinds._base import draw_subset, fit_on
 from congruence.experiments.ledger import KEYS, Ledger
+from congruence.experiments.measure import View
 from congruence.experiments.run import title_of
 from congruence.report import draw_experiment, write_experiment
 from congruence.report.experiment import to_csv
@@ -227,8 +229,10 @@ def test_the_controls_are_those_of_plain_numpy():
         return float(np.mean((Z * b).sum(1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(b, axis=1)))
 
     assert get(results, "image_cosine", "constant")["mean"] == pytest.approx(cosine(np.tile(mean_b, (45, 1))))
-    turned = [cosine((a - mean_a) @ random_rotation(6, seed=k) + mean_b) for k in range(5)]
-    assert get(results, "image_cosine", "random_rotation")["mean"] == pytest.approx(np.mean(turned))
+    seen = View((a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)})
+    found = controls(seen, ["image_cosine"], draws=300)["image_cosine"]["random_rotation"]
+    turned = [cosine((a - mean_a) @ random_rotation(6, seed=k) + mean_b) for k in range(300)]
+    assert found == pytest.approx(np.mean(turned), abs=0.03)
 
 
 def one_template(data):

@@ -142,7 +142,7 @@ def test_numpy_numbers_and_nans_are_saved_as_strict_json(problem, tmp_path):
 
 def test_saving_twice_needs_force_and_loses_nothing(fitted, tmp_path):
     path = fitted.save(tmp_path / "map")
-    with pytest.raises(OutputExistsError, match="--force"):
+    with pytest.raises(OutputExistsError, match="force=True"):
         fitted.save(path)
     fitted.save(path, force=True)
     congruence.load(path)
@@ -205,7 +205,7 @@ def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
     path = fitted.save(tmp_path / "map") / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "format_version": 2}))
-    with pytest.raises(VersionError, match="Upgrade"):
+    with pytest.raises(VersionError, match="Upgrade congruence"):
         congruence.load(path.parent)
     path.write_text(json.dumps({**config, "format": "other"}))
     with pytest.raises(CorruptFileError, match="not of a congruence map"):

@@ -285,7 +285,7 @@ BAD_LAYERS = {
     "too deep": ([DEEP, UNIT], ParameterError, "nested more than"),
     "axes": ([{"kind": "linear", "weight": np.ones(6)}], ShapeError, "expected 2 axes"),
     "empty": ([{"kind": "linear", "weight": np.ones((6, 0))}], ShapeError, "none empty"),
-    "bias": ([{"kind": "linear", "weight": np.eye(6), "bias": np.ones(4)}], ShapeError, "transposed"),
+    "bias": ([{"kind": "linear", "weight": np.eye(6), "bias": np.ones(4)}], ShapeError, "Transpose it"),
     "gate": ([{**swiglu(6, 6), "gate_weight": np.ones((6, 4))}], ShapeError, "gate_weight"),
     "order": ([linear(6, 4), linear(5, 6)], ShapeError, "after one that gives 4"),
     "residual width": ([{"kind": "residual", "layers": [linear(6, 4)]}, UNIT], ShapeError, "expected equal widths"),

@@ -48,7 +48,7 @@ def command(
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(
                 f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse. "
-                "Fit a map the other way round."
+                "Fit a map from the target to the source instead, and leave out --inverse."
             )
         mapping = mapping.inverse()
     source = open_source(vectors, ids=ids, space=Space(model, revision))

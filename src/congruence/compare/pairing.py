@@ -183,14 +183,18 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
         return
     if not report.decided and not strict:
         return
-    advice = "Check that both files list the same items in the same order, or pair them by id"
+    advice = "Check that both sides list the same items in the same order, or pass ids=… to pair them by id"
     if report.looks_paired and report.suspects:
-        advice = "Look at these items and drop the wrong ones"
+        advice = "Look at these items, and drop those that are wrong"
     if strict:
         raise UnpairedError(
-            f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs. {advice}."
+            f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
         )
-    warnings.warn(f"{report.sentence} {advice}.", PairingWarning, stacklevel=3)
+    warnings.warn(
+        f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}.",
+        PairingWarning,
+        stacklevel=3,
+    )
 
 
 def _fold_evidence(

@@ -122,7 +122,7 @@ def compare_spaces(
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Choose from these."
+            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metrics=…."
         )
     entries = [entry(name) for name in names]
     check_positive(permutations, "permutations", integer=True)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from congruence.errors import InputError
+from congruence.evaluation.controls import DRAWS, ControlRows
 from congruence.experiments.measure import RandomRotation, View, measure
 
-#: Measures that controls are shown beside: those of a pair of rows, and classification among mapped rows, which any rotation keeps.
-CONTROLLED = (
-    "image_cosine",
-    "text_cosine",
-    "image_distance",
-    "text_distance",
-    "aligned_image_aligned_text",
-)
-
-#: Random rotations drawn.
-DRAWS = 5
+#: Measures of paired rows; classification among mapped rows, which any rotation keeps, has the random rotation alone beside it.
+PAIRED = ("image_cosine", "text_cosine", "image_distance", "text_distance")
+KEPT = "aligned_image_aligned_text"
 
 
 def controls(
@@ -32,7 +25,7 @@ def controls(
     view : View
         Its ``centres`` are the means that the map exchanges.
     metrics : sequence of str
-        Those of :data:`CONTROLLED` among them are measured.
+        Those of :data:`PAIRED` and :data:`KEPT` among them are measured.
     random : bool, default=True
         Measure the random rotation.
     draws : int, default=5
@@ -40,44 +33,49 @@ def controls(
     Returns
     -------
     dict of str to dict of str to float
-        By metric: ``constant``, every row at the target's mean (of cosines and distances only); ``random_rotation``, a random rotation about the
-        right means, mean over the draws.
+        By metric: ``constant``, every row at the target's mean; ``random_rotation``, a random rotation about the right means, mean over the draws.
     """
-    known = {
-        modality: (own[0], own[1])
-        for modality, own in view.centres.items()
-        if own[0] is not None and own[1] is not None
-    }
-    wanted = [metric for metric in metrics if metric in CONTROLLED and _needed(metric) <= set(known)]
-    out: dict[str, dict[str, float]] = {metric: {} for metric in wanted}
+    out: dict[str, dict[str, float]] = {}
+    for metric in metrics:
+        if metric in PAIRED:
+            out[metric] = _paired(view, metric, draws)
+            if not random:
+                out[metric].pop("random_rotation", None)
+        elif metric == KEPT and random:
+            out[metric] = _turned(view, draws)
+    return out
 
-    def constant(modality: str, rows: np.ndarray) -> np.ndarray:
-        mean = known[modality][1] if modality in known else rows.mean(axis=0)
-        return np.tile(np.asarray(mean, rows.dtype), (len(rows), 1))
 
-    for metric in wanted:
-        if not metric.startswith("aligned"):
-            out[metric].update(_measured(constant, view, metric, "constant"))
-    for seed in range(draws if random else 0):
-        # One rotation for both modalities, about the means of each.
-        turns = {modality: RandomRotation(own, seed) for modality, own in known.items()}
+def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
+    modality = metric.partition("_")[0]
+    source, target = view.images if modality == "image" else view.texts
+    ours, theirs = view.centres.get(modality, (None, None))
+    if source is None or target is None or ours is None or theirs is None:
+        return {}
+    lengths = np.linalg.norm(source - ours, axis=1)
+    rows = ControlRows(np.asarray(theirs), lengths, max(source.shape[1], target.shape[1]), in_sample=False)
+    try:
+        found = rows.score(lambda moved: measure(lambda _, __: moved, view, [metric])[metric], draws=draws)
+    except InputError:  # a part without any of the rows asked about
+        return {}
+    named = {"constant": found.constant, "random_rotation": found.random_rotation}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _turned(view: View, draws: int) -> dict[str, float]:
+    """Classify with one random rotation for both modalities, about the means of each."""
+    means = {name: own for name, own in view.centres.items() if own[1] is not None}
+    if view.images[0] is None or view.texts[0] is None or {*means} != {"image", "text"}:
+        return {}
+    values = []
+    for seed in range(draws):
+        turns = {name: RandomRotation((own[0], np.asarray(own[1])), seed) for name, own in means.items()}
 
         def turned(modality: str, rows: np.ndarray, turns: dict[str, RandomRotation] = turns) -> np.ndarray:
-            return turns[modality].transform(rows) if modality in turns else rows
+            return turns[modality].transform(rows)
 
-        for metric in wanted:
-            for name, value in _measured(turned, view, metric, "random_rotation").items():
-                out[metric][name] = out[metric].get(name, 0.0) + value / draws
-    return {metric: found for metric, found in out.items() if found}
-
-
-def _needed(metric: str) -> set[str]:
-    return {"image", "text"} if metric.startswith("aligned") else {metric.partition("_")[0]}
-
-
-def _measured(carry: Callable[[str, np.ndarray], np.ndarray], view: View, metric: str, name: str) -> dict[str, float]:
-    """Measure one metric, or nothing where the view lacks what it needs."""
-    try:
-        return {name: measure(carry, view, [metric])[metric]}
-    except InputError:
-        return {}
+        try:
+            values.append(measure(turned, view, [KEPT])[KEPT])
+        except InputError:
+            return {}
+    return {"random_rotation": float(np.mean(values))}

@@ -37,7 +37,7 @@ def to_faiss(mapping: Map) -> Any:
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
             f"Got {type(mapping).__name__}; expected an affine map, since FAISS has no others. Use OrthogonalMap or "
-            "LinearMap, or carry the vectors first (congruence.upgrade.transform)."
+            "LinearMap, or map the vectors first (mapping.transform)."
         )
     faiss = require("faiss", extra="faiss")
     matrix = mapping.matrix

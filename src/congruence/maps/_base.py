@@ -156,8 +156,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
             raise TooFewAnchorsError(
-                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. "
-                "Provide more anchors."
+                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. Pass more anchors."
             )
         return A, B, weights
 
@@ -167,10 +166,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
             weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
         except ValueError as error:
             raise ShapeError(
-                f"Got sample_weight that does not fit ({error}); expected one finite number a row. Correct it."
+                f"Got sample_weight that does not fit ({error}); expected one finite number a row. Pass an array of shape ({len(X)},)."
             ) from error
         if (weights < 0).any():
-            raise InputError("Got negative sample_weight; expected numbers ≥ 0. Use 0 to leave a row out.")
+            raise InputError(
+                "Got negative sample_weight; expected numbers ≥ 0. Set a weight to 0 to leave its row out."
+            )
         return weights
 
     def _check_source(self, X: Any) -> np.ndarray:
@@ -370,6 +371,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         if flat:
             lines += ["", "| score at fit | value |", "| --- | --- |"]
             lines += [f"| {key} | {value:.4g} |" for key, value in flat.items()]
+        if "held_out_cosine_constant" in flat:
+            lines += [
+                "",
+                "Read the cosine beside its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
+                "random rotation about the right means. Only what is above both is the map's doing.",
+            ]
         return "\n".join(lines) + "\n"
 
 
@@ -430,7 +437,9 @@ def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
         array = array[None, :]
     array = as_matrix(array, name, allow_zero_rows=True)
     if array.shape[1] != width:
-        raise ShapeError(f"Got {name} of width {array.shape[1]}; expected {width}. Use the same model.")
+        raise ShapeError(
+            f"Got {name} of width {array.shape[1]}; expected {width}. Pass vectors of the model that the map was fitted on."
+        )
     return array.mean(axis=0, dtype=np.float64)
 
 

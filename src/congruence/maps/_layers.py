@@ -150,9 +150,13 @@ def check_layers(layers: Any, name: str) -> list[dict[str, Any]]:
 
 def _check(layers: Any, name: str, depth: int) -> list[dict[str, Any]]:
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
-        raise ParameterError(f"Got {name} of type {type(layers).__name__}; expected a list of layers. Correct it.")
+        raise ParameterError(
+            f"Got {name} of type {type(layers).__name__}; expected a list of layers. Pass [layer] for a single one."
+        )
     if depth > DEEPEST:
-        raise ParameterError(f"Got {name} nested more than {DEEPEST} deep; expected fewer. Flatten them.")
+        raise ParameterError(
+            f"Got {name} nested more than {DEEPEST} deep; expected fewer levels. Put the inner layers in the outer list."
+        )
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
 
@@ -170,7 +174,7 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
         word, keys = ("without", missing) if missing else ("with", foreign)
         raise ParameterError(
             f"Got {name}, a {kind} layer {word} {', '.join(sorted(map(str, keys)))}; expected "
-            f"{', '.join(known) or 'no entries'}. Correct it."
+            f"{', '.join(known) or 'no entries'}. Pass just these entries."
         )
     out: dict[str, Any] = {"kind": kind}
     widths: dict[str, int] = {}
@@ -181,14 +185,15 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
         for letter, size in zip(letters, array.shape, strict=True):
             if widths.setdefault(letter, size) != size:
                 raise ShapeError(
-                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} where it has {size}, as its "
-                    f"other arrays say. Correct it (weights are (in, out): transposed from torch.nn.Linear)."
+                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} where it has {size}, as its other arrays say. Transpose it if it comes from torch.nn.Linear (here weights are (in, out))."
                 )
         out[key] = array
     if kind == "layernorm":
         eps = 1e-5 if layer.get("eps") is None else layer["eps"]
         if isinstance(eps, bool) or not isinstance(eps, (int, float, np.number)) or not 0 < eps <= 1:
-            raise ParameterError(f"Got {name}.eps={eps!r}; expected a number above 0, at most 1. Correct it.")
+            raise ParameterError(
+                f"Got {name}.eps={eps!r}; expected a number above 0, at most 1. Pass 1e-5, as torch does."
+            )
         out["eps"] = float(eps)
     if kind == "residual":
         out["layers"] = _check(layer["layers"], f"{name}.layers", depth + 1)
@@ -198,9 +203,9 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
 def _check_array(value: Any, name: str, axes: int) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiu":
-        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it.")
+        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it to float32.")
     if array.ndim != axes or not array.size:
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty. Correct it.")
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty. Reshape it.")
     # A copy: a head must not change when the trainer goes on with its weights.
     array = np.array(array, dtype=np.float32 if array.dtype in (np.float16, np.float32) else np.float64, order="C")
     if not np.isfinite(array).all():
@@ -236,8 +241,7 @@ def widths(layers: Iterable[Mapping[str, Any]], name: str, width: int | None = N
             inside, outside = widths(layer["layers"], f"{here}.layers", now)
             if inside != outside:
                 raise ShapeError(
-                    f"Got {here}, a residual block from {inside} to {outside} dimensions; expected equal widths, since its "
-                    "input is added to its output. Correct it."
+                    f"Got {here}, a residual block from {inside} to {outside} dimensions; expected equal widths, since its input is added to its output. Let its last layer return {inside} dimensions."
                 )
         else:
             shapes = {
@@ -251,8 +255,7 @@ def widths(layers: Iterable[Mapping[str, Any]], name: str, width: int | None = N
             continue
         if now is not None and inside != now:
             raise ShapeError(
-                f"Got {here}, a {layer['kind']} layer for {inside} dimensions, after one that gives {now}; expected them to "
-                "agree. Correct the order or the weights."
+                f"Got {here}, a {layer['kind']} layer for {inside} dimensions, after one that gives {now}; expected equal widths. Change the order of the layers, or their weights."
             )
         first = inside if first is None else first
         now = outside

@@ -114,7 +114,7 @@ class HeadsMap(TwoSidedMap):
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
-            raise ParameterError(f"Got facts named {', '.join(taken)}; expected other names. Rename them.")
+            raise ParameterError(f"Got facts named {', '.join(taken)}; expected names that are free. Rename these.")
         new = cls()
         parts = dict(zip(_PARTS, (source, target, decode_source, decode_target), strict=True))
         new._set({name: part for name, part in parts.items() if part is not None}, str(method), facts)
@@ -122,7 +122,9 @@ class HeadsMap(TwoSidedMap):
         new.target_space_ = target_space or Space(dim=new.d_target)
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
             if space.dim not in (None, width):
-                raise ShapeError(f"Got a head for {width}-d vectors of {space}; expected them to agree. Correct one.")
+                raise ShapeError(
+                    f"Got a head for {width}-d vectors of {space}; expected vectors of that width. Pass a head for {space.dim}-d vectors, or another space."
+                )
         new.scores_ = {}
         return new
 
@@ -133,7 +135,7 @@ class HeadsMap(TwoSidedMap):
         for name in ("source", "target"):
             if None in ends[name]:
                 raise ShapeError(
-                    f"Got a {name} head without a layer that says its width; expected one with weights. Add a linear layer."
+                    f"Got a {name} head without a layer that says its width; expected one with weights. Add a linear layer to it."
                 )
         if ends["source"][1] != ends["target"][1]:
             raise ShapeError(
@@ -145,8 +147,7 @@ class HeadsMap(TwoSidedMap):
             if f"decode_{side}" in ends and ends[f"decode_{side}"] != wanted:
                 got = ends[f"decode_{side}"]
                 raise ShapeError(
-                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {wanted[0]} to {wanted[1]}, back from the "
-                    "joint space. Correct it."
+                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {wanted[0]} to {wanted[1]}, back from the joint space. Pass a decoder with these widths."
                 )
         self.source_layers_, self.target_layers_ = checked["source"], checked["target"]
         self.decode_source_layers_, self.decode_target_layers_ = (checked.get(name) for name in _PARTS[2:])

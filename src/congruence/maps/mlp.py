@@ -15,6 +15,7 @@ from congruence._extras import require
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
 from congruence.maps.linear import LinearMap
+from congruence.splits import duplicate_groups
 
 
 class MLPMap(Map):
@@ -109,7 +110,7 @@ class MLPMap(Map):
         A, B, _ = self._check_pairs(X, y if Y is None else Y)
         torch = require("torch", extra="train")
         self._remember(A, B)
-        held = self._hold_out(len(A))
+        held = self._hold_out(duplicate_groups(A, B))
         train = ~held
         linear = LinearMap().solve(A[train], B[train])
         # Standardised inputs and residuals make one learning rate fit every model; float32 is ample for an MLP.
@@ -148,15 +149,16 @@ class MLPMap(Map):
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
-                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Correct it."
+                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Pass validation_share=0.1, for example."
             )
 
-    def _hold_out(self, n: int) -> np.ndarray:
-        """Choose the held-out pairs, leaving two to train on; two pairs cannot be split, so none is held out."""
-        count = min(max(1, round(n * self.validation_share)), n - 2)
+    def _hold_out(self, groups: np.ndarray) -> np.ndarray:
+        """Choose the held-out pairs, identical ones together, leaving two to train on; of two or fewer none is held out."""
+        n = int(groups.max()) + 1
+        count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         held = np.zeros(n, dtype=bool)
         held[np.random.default_rng(self.random_state).permutation(n)[:count]] = True
-        return held
+        return held[groups]
 
     def _train(
         self, torch: Any, source: np.ndarray, residual: np.ndarray, train: np.ndarray, held: np.ndarray

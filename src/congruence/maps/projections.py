@@ -123,7 +123,7 @@ class ProjectionMap(TwoSidedMap):
         if self.dim is not None and self.dim > most:
             raise ParameterError(
                 f"Got dim={self.dim}; expected at most {most}, the number of directions that {len(A)} pairs of widths "
-                f"{A.width} and {B.width} have in common. Lower it or add pairs."
+                f"{A.width} and {B.width} have in common. Pass dim={most}, or more pairs."
             )
         k = self.dim or most
         signs = _signs(U[:, :k], A.average)

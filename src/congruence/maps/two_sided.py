@@ -172,8 +172,8 @@ class TwoSidedMap(Map):
                 other = SIDES[side == "source"]
                 if other not in refused:
                     raise DirectionError(
-                        f"Got vectors of the map's {other} ({space}); expected vectors of its {side} ({spaces[side]}); "
-                        f'do use side="{other}" (transform{"_target" if other == "target" else ""}).'
+                        f"Got vectors of the map's {other} ({space}); expected vectors of its {side} ({spaces[side]}). "
+                        f'Pass side="{other}", or call transform{"_target" if other == "target" else ""}.'
                     )
                 raise refused[side]
             return side

@@ -165,7 +165,7 @@ def _sides(
         return mapped.target_space_, mapped.joint_space(), mapped.transform_target
     if side not in (None, "source"):
         raise ParameterError(
-            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it carries. Drop it, or use the inverse."
+            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
         )
     check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
     return mapped.source_space_, mapped.target_space_, None

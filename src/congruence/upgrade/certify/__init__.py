@@ -123,8 +123,7 @@ def certify(
     }
     if "stored" not in ways[task]:
         raise InputError(
-            f"Got no {tables.asked} rows in the target model; expected them, since they are what searches the store. "
-            "Encode some."
+            f"Got no {tables.asked} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
         )
     retention, drawn = _retention(measured, task, list(ways[task]), draws, rng)
     level = ways[task]["stored"].value
@@ -167,7 +166,7 @@ def _fitted(tables: Tables, fitted: str | None) -> list[str]:
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(
-                'Got fitted="both"; expected two modalities of the same items in both models. Name one of '
+                'Got fitted="both"; expected two modalities of the same items in both models. Pass fitted=… with one of '
                 f"{', '.join(both)}."
             )
         return both
@@ -180,19 +179,18 @@ def _check_alike(tables: Tables, held: Tables) -> None:
     if (tables.stored, tables.asked, set(tables.target)) != (held.stored, held.asked, set(held.target)):
         raise ModalityError(
             f"Got queries of {sorted(held.source)} (target: {sorted(held.target)}); expected the anchors' modalities, "
-            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass the same tables for both."
+            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
         )
     for one, other, name in ((tables.source, held.source, "source"), (tables.target, held.target, "target")):
         a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
         if a != b:
             raise InputError(
-                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Use the same encoder."
+                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
             )
     same = np.intersect1d(tables.ids[tables.stored], held.ids[held.stored])
     if len(same):
         raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, or held-out scores are "
-            "none. Leave them out of the anchors."
+            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
         )
 
 
