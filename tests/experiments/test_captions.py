@@ -120,7 +120,7 @@ def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
 
 
 def test_one_template_without_captions_is_refused(world):  # noqa: F811
-    message = r"with one template a class and no captions.*--captions FILE"
+    message = r"with one template a class and no captions.*Pass captions=…"
     with pytest.raises(InputError, match=f"Got pets {message}"):
         run("fig55", models="paper", **options(world))
     assert PretendedEncoder.calls == 0  # before anything is embedded
@@ -132,7 +132,7 @@ def test_one_template_without_captions_is_refused(world):  # noqa: F811
 def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
     with pytest.raises(ParameterError, match="Got captions for sample"):
         run("fig55", captions=write(tmp_path))
-    with pytest.raises(ParameterError, match="Got captions for fig4, a figure of kind main"):
+    with pytest.raises(ParameterError, match="Got captions=… for fig4, a figure of kind main"):
         run("fig4", captions=write(tmp_path))
 
 
@@ -148,5 +148,22 @@ def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
 def test_class_prompts_are_said_to_be_no_captions():
     results = run("fig55", quick=True, collections=[open_stand_in("sample")]).results
     assert any(
-        "no captions here" in note and "Birman → Russian Blue needs captions" in note for note in results["notes"]
+        "no captions here" in note and "Birman → Russian Blue needs a file of captions" in note for note in results["notes"]
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig55", "--models", "paper", "--root", "."], "Got pets with one template a class and no captions"),
+        (["fig55", "--models", "paper", "--root", "."], "Pass --captions."),
+        (["fig55", "--edit", "Birman"], "Got --edit Birman; expected BEFORE=AFTER"),
+        (["fig4", "--edit", "Birman=Russian Blue"], "Leave out --edit."),
+        (["fig55", "--captions", "none.csv"], "Got captions for sample"),
+        (["fig4", "--evaluation-templates", "some"], "expected one of all, single"),
+    ],
+)
+def test_the_command_names_its_flags(here, arguments, message):
+    result = here("reproduce", *arguments, "-o", "out")
+    assert result.code == 2
+    assert message in " ".join(result.err.split())

@@ -40,10 +40,11 @@ def command(
             help="Captions for fig55 and fig56: .csv or .tsv with the columns id and caption, or .json; an id is an image's or a class."
         ),
     ] = None,
-    edit: Annotated[
+    edits: Annotated[
         list[str] | None,
         typer.Option(
-            help="BEFORE=AFTER: replace the name of a class in the captions (Birman='Russian Blue'); may be repeated."
+            "--edit",
+            help="BEFORE=AFTER: replace the name of a class in the captions (Birman='Russian Blue'); may be repeated.",
         ),
     ] = None,
     evaluation_templates: Annotated[
@@ -80,7 +81,6 @@ def command(
 
     if png:
         require("resvg_py", extra="png")  # said before the work, not after it
-    edits = _edits(edit)
     named = [part.strip() for part in data.split(",")] if data else None
     options: dict[str, Any] = {}
     if models == "sugarcrepe":
@@ -99,7 +99,7 @@ def command(
             seeds=seeds,
             quick=quick,
             captions=captions,
-            edits=edits,
+            edits=_edits(edits),
             evaluation_templates=evaluation_templates,
             **options,
         )

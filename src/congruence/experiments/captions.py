@@ -117,13 +117,13 @@ def edit_captions(
         label = label_of.get(i, number.get(plain(i)))
         if label is None:
             raise InputError(
-                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class here; expected one of them. Correct the id."
+                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class here; expected one of them. Write an image's id or the name of a class."
             )
         labels.append(label)
     for name in (*edits, *edits.values()):
         if plain(name) not in number:
             raise InputError(
-                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …). Correct the edits."
+                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …). Write the names of two classes."
             )
     texts = [caption for _, caption in captions]
     made = [
@@ -134,8 +134,8 @@ def edit_captions(
     ]
     if not made:
         raise InputError(
-            f"Got {len(texts)} captions of which none names {' or '.join(edits) or 'a class to replace'}; expected some. Pass --edit BEFORE=AFTER "
-            "with a name that is in the captions."
+            f"Got {len(texts)} captions of which none names {' or '.join(edits) or 'a class to replace'}; expected some. Pass edits=… with "
+            "a name that is in the captions."
         )
     origin, edited, wanted = zip(*made, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
@@ -145,7 +145,7 @@ def no_captions(data: str, figure: str) -> InputError:
     """Return the error for data with one template a class and no captions: nothing is there that an edit of the class could keep."""
     return InputError(
         f"Got {data} with one template a class and no captions; expected captions of its images, since {figure} changes the class in a caption and asks "
-        "whether the rest is kept. Pass --captions FILE."
+        "whether the rest is kept. Pass captions=…."
     )
 
 

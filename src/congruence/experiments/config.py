@@ -382,8 +382,8 @@ def with_parameters(config: Config, **given: Any) -> Config:
     for key in given:
         if key not in config.parameters:
             raise ParameterError(
-                f"Got {key} for {config.name}, a figure of kind {config.kind}; expected {', '.join(config.parameters) or 'no parameters'}. "
-                "Leave it out."
+                f"Got {key}=… for {config.name}, a figure of kind {config.kind}; expected {', '.join(config.parameters) or 'no parameters'}. "
+                f"Leave out {key}=…."
             )
     checked = _parameters(config.name, config.kind, given)
     return replace(config, parameters={**config.parameters, **{key: checked[key] for key in given}})

@@ -228,7 +228,7 @@ def _open(
     if models in stand_ins:
         if captions:
             raise ParameterError(
-                f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass --models, or leave --captions out."
+                f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
             )
         if data:
             raise ParameterError(

@@ -107,7 +107,7 @@ def _check_texts(job: Job, held: Collection) -> None:
         raise no_captions(held.name, job.config.name)
     job.remark(
         f"{held.name}: no captions here. Edited are class prompts of {templates} templates, the class exchanged for another at random"
-        f"{f'; {named} needs captions (--captions FILE)' if named else ''}."
+        f"{f'; {named} needs a file of captions' if named else ''}."
     )
 
 
@@ -146,7 +146,7 @@ def _captions(
     if not len(editable):
         raise InputError(
             f"Got no image of {held.name} whose nearest caption names a class to be replaced, among {len(own)} test images; expected one at least. "
-            "Pass captions of these images, or another --edit."
+            "Pass captions=… of these images, or other edits=…."
         )
     queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))
     edited = version[read[queries]]
