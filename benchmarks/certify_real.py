@@ -48,7 +48,7 @@ def main() -> None:
     if options.only in (None, "lvis"):
         z = load("lvis1203_clip")
         for name in ("eva02_b16", "openai_vitb16"):
-            source = side(1203, image=z["image_openai_vitb32"], text=z["text_openai_vitb32"])
+            source = side(1203, image=z["image_openai_vitb32_avg5"], text=z["text_openai_vitb32"])
             target = side(1203, text=z[f"text_{name}"])
             show(f"OpenAI ViT-B/32 to {name}", source, target, 300)
             show(f"OpenAI ViT-B/32 to {name}, texts alone", {"text": source["text"]}, target, 300)

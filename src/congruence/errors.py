@@ -26,12 +26,42 @@
     CongruenceWarning (UserWarning)
     ├── PairingWarning                     anchors, or some of them, do not look paired
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
-    └── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
+    ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    └── ConvergenceWarning                 iterations ended before their result can be relied on
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
 
 from __future__ import annotations
+
+__all__ = [
+    "CongruenceError",
+    "CongruenceWarning",
+    "CorruptFileError",
+    "DegenerateWarning",
+    "DirectionError",
+    "DtypeError",
+    "FileError",
+    "IdError",
+    "InputError",
+    "MissingExtraError",
+    "ModalityError",
+    "NotFiniteError",
+    "OutputExistsError",
+    "PairingWarning",
+    "ParameterError",
+    "ProjectionWarning",
+    "ShapeError",
+    "SpaceMismatchError",
+    "StorageError",
+    "TooFewAnchorsError",
+    "TrainingError",
+    "UnpairedError",
+    "VersionError",
+    "ZeroRowError",
+]
 
 
 class CongruenceError(Exception):
@@ -131,3 +161,15 @@ class ProjectionWarning(CongruenceWarning):
 
 class DegenerateWarning(CongruenceWarning):
     """The anchors leave directions of the space unprobed or constant."""
+
+
+class DuplicateWarning(CongruenceWarning):
+    """Rows have identical vectors, and are kept in one part of a split."""
+
+
+class TeacherWarning(CongruenceWarning):
+    """Trained heads retrieve worse than the linear teacher they learned from."""
+
+
+class ConvergenceWarning(CongruenceWarning):
+    """Iterations ended before their result can be relied on."""

@@ -83,6 +83,13 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
 
 
+def read_groups(spec: str | None) -> Any:
+    """Read what ``--groups`` names: labels from a file, None for ``none``, and identical rows when it is left out."""
+    from congruence.stores import read_column
+
+    return "identical" if spec is None else None if spec == "none" else read_column(spec)
+
+
 @contextmanager
 def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
     """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well.
@@ -108,9 +115,9 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-#: ``name=value`` in a message of the library. A quote, a slash or a point before it belongs to a value or to a path.
+#: ``name=value`` in a message of the library. A quote, slash, point or # before it belongs to a value or to a path.
 _NAMED = re.compile(
-    r"""(?<![\w'"/:.=,<-])(?<!--set\ )(?<!--grid\ )
+    r"""(?<![\w'"/:#?&.=,<-])(?<!--set\ )(?<!--grid\ )
     (?P<name>[a-z][a-z_]*)=
     (?P<value>'[^']*' | "[^"]*" | \[[^\]]*\] | \([^)]*\) | … | [^\s;,…]*[^\s;,….:)])?""",
     re.VERBOSE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,13 +28,14 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Measure a map with the paper's metrics, beside what each model reaches by itself."""
+    """Measure a map with the paper's metrics, beside chance, controls, and what each model reaches by itself."""
     from pathlib import Path
 
     import numpy as np
 
     import congruence
     from congruence.cli._base import print_json, read
+    from congruence.cli._scores import print_scores
     from congruence.embeddings import Space
     from congruence.errors import InputError, OutputExistsError, ParameterError
     from congruence.evaluation import evaluate
@@ -105,19 +106,3 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
     raise InputError(
         f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Pass as {option} a file with as many entries as there are rows, not {spec}."
     )
-
-
-def print_scores(scores: Any, title: str) -> None:
-    """Print an evaluation as a table."""
-    from congruence.cli._base import number, print_table
-
-    rows = [
-        [row.metric, row.query, row.against, *map(number, (row.before, row.after, row.source, row.target)), str(row.n)]
-        for row in scores.rows
-    ]
-    columns = ["metric", "query", "against", "unmapped", "mapped", "source alone", "target alone", "items"]
-    print_table(title, columns, rows)
-    for modality, share in scores.probed_energy.items():
-        print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
-    for note in scores.notes:
-        print(note)

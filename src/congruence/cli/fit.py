@@ -44,6 +44,12 @@ def command(
     target_ids: Annotated[str | None, typer.Option(help="The same for the target, if it differs.")] = None,
     holdout: Annotated[float, typer.Option(help="Pairs to keep out of the fit: a share, or a number from 1 on.")] = 0,
     seed: Annotated[int, typer.Option(help="Chooses the held-out pairs.")] = 0,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="What is held out together: file:key with a label a source row, or none. By default rows with identical vectors."
+        ),
+    ] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     source_revision: Annotated[str | None, typer.Option(help="Revision of the source model.")] = None,
@@ -60,7 +66,7 @@ def command(
 
     import congruence
     from congruence.cli._anchors import find_ids, read_anchors
-    from congruence.cli._base import print_json, read
+    from congruence.cli._base import print_json, read, read_groups
     from congruence.embeddings import Space
     from congruence.errors import OutputExistsError
 
@@ -90,6 +96,7 @@ def command(
         means=others or None,
         holdout=holdout,
         seed=seed,
+        groups=read_groups(groups),
         check=check,
         strict=strict,
         missing=missing,
@@ -154,6 +161,7 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
 
 def _print(mapping: Any, out: str, paired_by: str) -> None:
     from congruence.cli._base import number, print_table
+    from congruence.cli._scores import held_out_rows
     from congruence.maps import TwoSidedMap
 
     facts, scores = mapping.facts_, mapping.scores_
@@ -172,14 +180,7 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
         rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
     if "alignment" in facts:
         rows.append(["alignment of the anchors", number(facts["alignment"])])
-    if "held_out_pairs" in scores:
-        rows.append(["held-out pairs", str(scores["held_out_pairs"])])
-        if "held_out_cosine_unmapped" in scores:
-            rows.append(["held-out cosine, unmapped", number(scores["held_out_cosine_unmapped"])])
-        rows.append(["held-out cosine", number(scores["held_out_cosine"])])
-        rows.append(["held-out retrieval at 1", number(scores["held_out_retrieval_at_1"])])
-        if "held_out_retrieval_back_at_1" in scores:
-            rows.append(["held-out retrieval at 1, back", number(scores["held_out_retrieval_back_at_1"])])
+    rows += held_out_rows(scores)
     if "pairing" in scores:
         report = scores["pairing"]
         looks = "not enough pairs to tell" if not report["decided"] else "yes" if report["looks_paired"] else "NO"

@@ -45,7 +45,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
 ) -> None:
-    """Measure a map on both models' embeddings and draw what a person would want to see."""
+    """Measure a map on both models' embeddings and draw scores, plots and examples."""
     from pathlib import Path
 
     import congruence
@@ -97,5 +97,5 @@ def command(
     if as_json:
         print_json(summary)
     else:
-        print(summary["verdict"]["sentence"])
+        print(summary["verdict"]["sentence"], *filter(None, [summary["verdict"].get("action")]))
         print(f"Report: {out}")

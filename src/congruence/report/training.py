@@ -12,12 +12,13 @@ import numpy as np
 from congruence._check import check_positive
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
-from congruence.embeddings import Embeddings, normalize_rows
+from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError
 from congruence.maps import Map, TwoSidedMap
 from congruence.report import history, questions
 from congruence.report.held import remembers, unseen_rows
 from congruence.report.questions import Questions
+from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, once, recalls
 
@@ -46,8 +47,9 @@ def summarize_training(
     mapping : TwoSidedMap
         Fitted: of JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`: rows of the source, of the target, wrong rows of the target, and the image of each row. For
-        the test rows to be found these are all rows of the training, those trained on included.
+        As in :meth:`congruence.train.JAM.fit`: rows of the source, of the target, wrong rows of the target, and the image of each row; without
+        ``groups``, rows with identical vectors are of one image. For the test rows to be found these are all rows of the training, those
+        trained on included.
     tasks : sequence of str, shape (n,), optional
         Kind of each wrong caption.
     texts : tuple, optional
@@ -111,8 +113,11 @@ def summarize_training(
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     labels = shown if groups is None else _column(groups, given[0], "groups")
-    # Rows without groups were divided by their place.
-    data = replace(data, groups=(np.arange(given[0]).astype(str) if groups is None else labels)[order])
+    if groups is None:  # divided as the training did: by identical vectors, or each row for itself
+        alone = isinstance(recipe := mapping.scores_.get("recipe"), Mapping) and recipe.get("groups") == "none"
+        data = replace(data, groups=(np.arange(len(data)) if alone else _identical(mapping, data)).astype(str))
+    else:
+        data = replace(data, groups=labels[order])
     if held_out and not remembers(mapping):
         raise InputError(
             "Got held_out=True for a map that remembers no division of its rows; expected one trained with some held out to test on. "
@@ -134,7 +139,7 @@ def summarize_training(
             labels[order],
             None if tasks is None else _column(tasks, given[0], "tasks")[order],
             None if texts is None else _texts(texts, given[0], k, order),
-            _same(data),
+            data.texts(),
             None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
@@ -153,6 +158,9 @@ def summarize_training(
         "margins": [] if asked is None else questions.margins(asked),
         "examples": [] if asked is None else questions.worked(asked, examples, pictures),
         "between": between,
+        "teacher": history.teacher(mapping) if held else {},
+        "notes": [str(told) for told in mapping.scores_.get("notes", [])],
+        "method_source": history.source(mapping),
         "curves": history.curves(mapping),
         "validation": history.validation(mapping),
     }
@@ -202,13 +210,9 @@ def _texts(texts: Any, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, n
     return _column(texts[0], n, "captions in words")[order], wrong.astype(str)[order]
 
 
-def _same(data: Captions) -> np.ndarray:
-    """Give captions and wrong captions numbers, equal vectors the same one, shape (n, 1 + k)."""
-    assert data.negatives is not None
-    n, k, width = data.negatives.shape
-    both = np.concatenate([data.target, data.negatives.reshape(n * k, width)])
-    numbers = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
+def _identical(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
+    sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
+    return duplicate_groups(*(Embeddings(rows, space=Space(modality=space.modality)) for rows, space in sides))
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

@@ -40,6 +40,14 @@ class Captions:
         wrong = None if self.negatives is None else self.negatives[rows]
         return Captions(self.source[rows], self.target[rows], wrong, self.groups[rows])
 
+    def texts(self) -> np.ndarray:
+        """Return numbers of captions and wrong captions, shape (n, 1 + k): equal vectors have equal ones."""
+        n, width = self.target.shape
+        wrong = np.empty((n, 0, width), np.float32) if self.negatives is None else self.negatives
+        rows = np.concatenate([self.target, wrong.reshape(-1, width)])
+        numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        return np.column_stack([numbers[:n], numbers[n:].reshape(n, -1)])
+
     def digest(self) -> str:
         """Return what tells these rows from others."""
         digest = hashlib.sha256()

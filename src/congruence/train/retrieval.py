@@ -85,6 +85,14 @@ def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])
 
 
+def each_once(
+    X: np.ndarray, Y: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return both sides of pairs with identical rows of a label once, and the labels of each; see :func:`once`."""
+    x, y = once(X, labels), once(Y, labels)
+    return X[x], Y[y], labels[x], labels[y]
+
+
 def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Any = None, y_labels: Any = None) -> float:
     """Return the mean of the recalls at 1 in both directions, the score methods are chosen by; see :func:`recalls`."""
     return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]

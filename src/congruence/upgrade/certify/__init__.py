@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_choice, check_positive
+from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, Pairs
@@ -40,12 +41,13 @@ __all__ = ["ACTIONS", "WAYS", "Certificate", "Estimate", "Thresholds", "Verdict"
 
 
 def certify(
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
+    source: Any,
+    target: Any,
     *,
+    modality: str | None = None,
     fitted: str | None = None,
-    queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None = None,
-    text_queries: tuple[Embeddings | None, Embeddings] | None = None,
+    queries: tuple[Any, Any] | None = None,
+    text_queries: tuple[Any, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     thresholds: Thresholds | None = None,
     neighbors: int = 10,
@@ -62,16 +64,19 @@ def certify(
 
     Parameters
     ----------
-    source, target : mapping of str to Embeddings
-        Anchors by modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
+    source, target : Embeddings or array_like, or mapping of str to those
+        Anchors of one modality in both models, paired by id or, without ids, by position as in :func:`congruence.fit`; or by
+        modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
         their classes. The target may lack the stored modality; nothing can then be said about re-embedding. Texts that share
         no id with the images are taken as ``text_queries``.
+    modality : str, optional
+        Of anchors that are not in a mapping; by default what embeddings say, or else ``"other"``.
     fitted : str, optional
         Modality to fit on, or ``"both"``. By default all that both models have; with labels, the stored one.
-    queries : (mapping, mapping), optional
+    queries : (source, target), optional
         Held-out items in both models, in the form of the anchors. By default anchors are scored by maps not fitted on them.
-    text_queries : (Embeddings or None, Embeddings), optional
-        Texts of any items in the source model, if known, and in the target model: do they return the same items from the mapped
+    text_queries : (source, target), optional
+        Texts of any items in the source model, or None, and in the target model: do they return the same items from the mapped
         store as from the re-embedded one? For one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
@@ -115,6 +120,8 @@ def certify(
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
     check_choice(theory, ("brief", "full"), "theory")
+    source, target = by_modality(source, target, modality)
+    queries = None if queries is None else by_modality(*queries, modality)
     if labels is None and text_queries is None:
         source, target, text_queries = split_texts(source, target)
         if queries is not None and text_queries is not None:
@@ -226,16 +233,18 @@ def _model(side: Mapping[str, Embeddings]) -> str:
     return f"{space}, {next(iter(side.values())).dim}-d"
 
 
-def _texts(texts: tuple[Embeddings | None, Embeddings], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
+def _texts(texts: tuple[Any, Any], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
     """Return text queries row by row, of the anchors' two models."""
     if tables.stored != tables.asked or tables.classes is not None:
         raise ModalityError(
             f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
             "stored modality alone. Remove text_queries=…."
         )
-    first, second = texts
-    if first is not None:
-        pairs = Pairs.join(first, second)
+    first, second = None, texts[1]
+    if texts[0] is None:
+        second = as_embeddings(second, "text_queries[1]")
+    else:
+        pairs = Pairs.join(*as_pair(*texts, ("text_queries[0]", "text_queries[1]")))
         first, second = pairs.source, pairs.target
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
         if rows is not None and rows.dim != side[tables.stored].shape[1]:
