@@ -201,7 +201,7 @@ def print_certificate(certificate: Certificate) -> None:
     print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
     print("In bootstrap samples: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
-        print("Below 90 %: these items do not tell the actions named apart. Encode more of them.")
+        print("Below 90 %: in simulation such verdicts were right about every other time. Encode more items.")
     facts = certificate.facts
     print(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
     print()

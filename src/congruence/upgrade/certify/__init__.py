@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_choice, check_positive
-from congruence._inputs import as_embeddings, by_modality
+from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, Pairs
@@ -66,17 +66,17 @@ def certify(
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
         Anchors of one modality in both models, paired by id or, without ids, by position as in :func:`congruence.fit`; or by
-        modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of their classes. The
-        target may lack the stored modality; nothing can then be said about re-embedding. Texts that share no id with the images
-        are taken as ``text_queries``.
+        modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
+        their classes. The target may lack the stored modality; nothing can then be said about re-embedding. Texts that share
+        no id with the images are taken as ``text_queries``.
     modality : str, optional
         Of anchors that are not in a mapping; by default what embeddings say, or else ``"other"``.
     fitted : str, optional
         Modality to fit on, or ``"both"``. By default all that both models have; with labels, the stored one.
     queries : (source, target), optional
         Held-out items in both models, in the form of the anchors. By default anchors are scored by maps not fitted on them.
-    text_queries : (Embeddings or None, Embeddings), optional
-        Texts of any items in the source model, if known, and in the target model: do they return the same items from the mapped
+    text_queries : (source, target), optional
+        Texts of any items in the source model, or None, and in the target model: do they return the same items from the mapped
         store as from the re-embedded one? For one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
@@ -240,16 +240,16 @@ def _texts(texts: tuple[Any, Any], tables: Tables) -> tuple[np.ndarray | None, n
             f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
             "stored modality alone. Remove text_queries=…."
         )
-    first, second = (
-        None if side is None else as_embeddings(side, f"text_queries[{k}]") for k, side in enumerate(texts)
-    )
+    first, second = None, texts[1]
     if second is None:
         raise InputError(
             "Got text_queries without texts of the target model; expected them, since they search the store. "
             "Pass text_queries=(source or None, target)."
         )
-    if first is not None:
-        pairs = Pairs.join(first, second)
+    if texts[0] is None:
+        second = as_embeddings(second, "text_queries[1]")
+    else:
+        pairs = Pairs.join(*as_pair(*texts, ("text_queries[0]", "text_queries[1]")))
         first, second = pairs.source, pairs.target
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
         if rows is not None and rows.dim != side[tables.stored].shape[1]:

@@ -25,7 +25,8 @@ class Verdict:
     reason : str
         One sentence.
     confidence : dict of str to float
-        Share of bootstrap samples in which the rule says each action.
+        Share of bootstrap samples in which the rule says each action: not the probability that it is right, which is lower
+        where the share is below nine in ten (docs/certify.md has counts).
     """
 
     action: str
@@ -36,7 +37,7 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether nine in ten bootstrap samples say the same: in simulation such verdicts were right 99 times in 100."""
+        """Whether nine in ten bootstrap samples agree: in simulation such verdicts were right in 36 of 36, others in 24 of 44."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 

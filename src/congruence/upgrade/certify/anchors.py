@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from congruence._inputs import by_modality
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError
 from congruence.splits import Split
@@ -14,8 +16,8 @@ Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 
 def choose_anchors(
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
+    source: Any,
+    target: Any,
     anchors: int,
     *,
     by_class: bool = False,
@@ -28,8 +30,8 @@ def choose_anchors(
 
     Parameters
     ----------
-    source, target : mapping of str to Embeddings
-        By modality.
+    source, target : Embeddings or array_like, or mapping of str to those
+        As :func:`congruence.certify` takes them.
     anchors : int
         Items to take at random; the others are the queries.
     by_class : bool, default=False
@@ -50,6 +52,7 @@ def choose_anchors(
     IdError, ShapeError
         As :meth:`congruence.Pairs.join`.
     """
+    source, target = by_modality(source, target)
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
     split = [kind for kind in source if kind == stored or not apart]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from congruence._inputs import UNNAMED
 from congruence.compare.pairing import PairingReport
 from congruence.upgrade.certify._certificate import Verdict
 from congruence.upgrade.certify.curve import Curve
@@ -95,7 +96,9 @@ def judge(
         decision.action == "keep" and ("re-embed" in values or is_of_lists(task))
     )
     if not settled and covered[least] < WELL_COVERED:
-        unseen = f"{1 - covered[least]:.0%} of the {least} variance lies in directions no anchor covers, so {least} anchors would help most"
+        rows = "vectors'" if least == UNNAMED else least
+        more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
+        unseen = f"{1 - covered[least]:.0%} of the {rows} variance lies in directions no anchor covers, so {more} would help most"
         reason = f"{reason[:-1]}; {unseen}."
     return Verdict(decision.action, decision.more, headline, reason, confidence)
 
