@@ -26,7 +26,9 @@
     CongruenceWarning (UserWarning)
     ├── PairingWarning                     anchors, or some of them, do not look paired
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
-    └── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
+    └── ColumnsWarning                     the output has no room for some of a table's columns
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
@@ -131,3 +133,11 @@ class ProjectionWarning(CongruenceWarning):
 
 class DegenerateWarning(CongruenceWarning):
     """The anchors leave directions of the space unprobed or constant."""
+
+
+class NormWarning(CongruenceWarning):
+    """Whether mapped rows should have unit norm is not known, or cannot be said in the file written."""
+
+
+class ColumnsWarning(CongruenceWarning):
+    """The output has no room for some columns of the table that is read."""

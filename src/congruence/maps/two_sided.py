@@ -193,12 +193,15 @@ class TwoSidedMap(Map):
             return named[0]
         return fitting[0]
 
+    def _norm_unknown(self) -> None:
+        """Say nothing: no model's own rows are in the joint space for mapped ones to stand among."""
+
     def apply(
         self,
         embeddings: Embeddings,
         *,
         modality: str | None = None,
-        normalize: bool = False,
+        normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Embeddings:
         """Carry embeddings of either side into the joint space.
@@ -208,8 +211,8 @@ class TwoSidedMap(Map):
         embeddings : Embeddings
         modality : str, optional
             What to call the vectors; the embeddings' own modality by default.
-        normalize : bool, default=False
-            Scale the carried rows to unit norm.
+        normalize : {"auto", True, False}, default="auto"
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
         side : {"source", "target"}, optional
             Which head to use. By default the space the embeddings declare decides (:meth:`side_of`).
 
@@ -225,9 +228,10 @@ class TwoSidedMap(Map):
         wanted = modality or embeddings.space.modality
         chosen = self.side_of(replace(embeddings.space, modality=wanted), side)
         vectors = (self.transform if chosen == "source" else self.transform_target)(embeddings.vectors)
-        if normalize:
+        unit = self.gives_unit_rows(normalize)
+        if unit:
             vectors = normalize_rows(vectors)
-        space = self.joint_space(wanted, normalized=True if normalize else None)
+        space = self.joint_space(wanted, normalized=True if unit else None)
         return Embeddings(
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )

@@ -46,6 +46,21 @@ class Columns:
         """Names of the columns that are not the vectors'."""
         return [name for name in self.schema.names if name != self.vector]
 
+    @property
+    def other_vectors(self) -> bool:
+        """Whether further columns hold lists of numbers, perhaps of another space."""
+        return any(is_vectors(field.type) for field in self.schema if field.name != self.vector)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether a column of this type holds lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_vectors(kind: pa.DataType) -> bool:
+    """Say whether a column of this type can hold vectors: lists of numbers."""
+    return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+
 
 def common_columns(columns: list[Columns], path: Any) -> Columns | None:
     """Return the columns that all parts of a folder share, for an output that is one table. Raises ParameterError."""
@@ -101,7 +116,7 @@ def output_schema(
         if name is None:
             fields[place] = kept
         else:
-            # Nothing that a field's metadata says, its number in an Iceberg table for one, is true of the new one.
+            # What a field's metadata says, its number in an Iceberg table for one, is not true of another.
             place = len(fields)
             fields.append(kept.with_name(name).remove_metadata())
         _tell_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
@@ -182,7 +197,7 @@ def has_json_form(kind: pa.DataType) -> bool:
     """Say whether JSON can hold values of a type: not bytes, nor maps, whose keys need not be text."""
     if pa.types.is_struct(kind):
         return all(has_json_form(kind.field(k).type) for k in range(kind.num_fields))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return has_json_form(kind.value_type)
     return _is_plain(kind) or has_text_form(kind)
 

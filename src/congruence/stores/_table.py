@@ -28,18 +28,18 @@ from congruence.stores._columns import (
     as_batch,
     check_column_out,
     common_columns,
+    is_list,
+    is_vectors,
     list_array,
     output_schema,
 )
 from congruence.stores._sink import Sink
 
+#: In a field's metadata, or in the schema's where there is one column of vectors.
+_SPACE = SPACE_KEY.encode()
+
 #: Rows gathered before they are written together, and the bytes they may take.
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Say whether a column of this type holds vectors."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def table_shapes(schema: pa.Schema, n: int) -> dict[str, tuple[int, ...]]:
@@ -55,17 +55,17 @@ class TableSource(Source):
     ) -> None:
         """Choose the columns and set everything that the schema tells; lists of variable size do not tell ``dim``."""
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
-        if key is None and len(lists) == 1:
-            key = next(iter(lists))
+        if key is None:
+            numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
+            key = numbers[0] if len(numbers) == 1 else None
         if key is None or key not in lists:
             raise missing_key(key, path, lists, "column")
         self.n, self._file, self._key, self.path = n, str(path), key, f"{path}:{key}"
         self.files = (Path(path),)
         if self.n == 0:
             raise ShapeError(f"Got no rows in {path}; expected some. Check the file.")
-        kind = schema.field(key).type
-        value = kind.value_type
-        if not (pa.types.is_floating(value) or pa.types.is_integer(value)):
+        kind, value = schema.field(key).type, schema.field(key).type.value_type
+        if not is_vectors(kind):
             raise DtypeError(f"Got lists of {value} in {self.path}; expected numbers. Convert the column.")
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
         plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
@@ -76,7 +76,8 @@ class TableSource(Source):
         elif self._id_column is not None and self._id_column not in plain:
             raise missing_key(self._id_column, path, plain, "id column")
         self.has_ids = self._ids is not None or self._id_column is not None
-        self.space = read_space((schema.metadata or {}).get(SPACE_KEY.encode()), path)
+        told = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
+        self.space = read_space(told, path)
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._all = Columns(schema, self._key, self._id_column)
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
@@ -185,11 +186,15 @@ class TableSink(Sink):
         schema, self._at, self._new_ids = output_schema(
             columns, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, name=self.column_out
         )
-        metadata = dict(schema.metadata or {})
-        metadata.pop(SPACE_KEY.encode(), None)  # it tells of the vectors that were read
-        if self.space != Space():
-            metadata[SPACE_KEY.encode()] = space_json(self.space).encode()
-        self._schema = schema.with_metadata(metadata or None)
+        told = {} if self.space == Space() else {_SPACE: space_json(self.space).encode()}
+        field = schema.field(self._at)
+        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
+        if columns and (self.column_out is not None or columns.other_vectors):
+            schema = schema.set(self._at, field.with_metadata({**own, **told} or None))
+        else:
+            rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
+            schema = schema.set(self._at, field.with_metadata(own or None)).with_metadata({**rest, **told} or None)
+        self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
         self._count = self._bytes = 0
         # Bound what waits in memory by bytes as well as by rows.

@@ -204,6 +204,9 @@ class FolderSink(Sink):
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
         self._kind = ParquetSink if tables else NpySink
         # A table of one file has its columns in every part.
+        # One description of the space tells of one column of vectors.
+        several = bool(self.columns) and (self.column_out is not None or any(c.other_vectors for c in self.columns))
+        self._part_space = self.space if several else Space()
         self._columns = self.columns if len(self.columns) == len(parts) else self.columns[:1] * len(parts)
         self._temporary = temporary
         self._part: Sink | None = None
@@ -230,7 +233,7 @@ class FolderSink(Sink):
             dim=self.dim,
             dtype=self.dtype,
             has_ids=self.has_ids,
-            space=Space(),
+            space=self._part_space,
             force=False,
             atomic=False,
             columns=self._columns[self._next : self._next + 1],
@@ -254,5 +257,5 @@ class FolderSink(Sink):
 
     def _finish(self) -> None:
         self._stack_parts.close()
-        if self.space != Space():
+        if self.space not in (Space(), self._part_space):
             (self._temporary / "space.json").write_text(space_json(self.space) + "\n", encoding="utf-8")

@@ -7,11 +7,12 @@ import json
 import re
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.stores._columns import (
     Columns,
@@ -33,6 +34,11 @@ class _TextSink(Sink):
 
     sidecar = True
     keeps_columns = True
+
+    def __enter__(self) -> Self:
+        if self.columns and self.column_out is not None:
+            self.space = Space()  # the description beside the file tells of one set of vectors, and there are two
+        return super().__enter__()
 
     def _plan(self) -> Columns | None:
         columns = common_columns(self.columns, self.path)
