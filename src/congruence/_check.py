@@ -182,13 +182,13 @@ def as_matrix(
     if A.ndim != 2:
         raise ShapeError(
             f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions). "
-            f"Reshape your data: do {name}.reshape(1, -1) for a single item."
+            f"Reshape your data: pass {name}.reshape(1, -1) for a single item."
         )
     n, d = A.shape
     if d == 0:
         raise ShapeError(
-            f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required.; "
-            "expected vectors with at least one dimension. Check the file or key."
+            f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required. "
+            "Expected vectors with at least one dimension. Check the file or key."
         )
     if n == 0:
         raise ShapeError(
@@ -253,7 +253,7 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
         )
 
 
-def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "apply the inverse") -> None:
+def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "Apply the inverse") -> None:
     """Refuse vectors whose width is not the one a fitted map expects.
 
     Parameters
@@ -274,7 +274,7 @@ def check_width(d: int, expected: int, owner: str, other: int | None = None, rem
     if d != expected:
         hint = "Use the model the map was fitted on"
         if other is not None and d == other:
-            hint = f"{remedy[:1].upper()}{remedy[1:]}: these look like vectors of the map's far side"
+            hint = f"{remedy}: these look like vectors of the map's far side"
         raise ShapeError(f"X has {d} features, but {owner} is expecting {expected} features as input. {hint}.")
 
 

@@ -167,7 +167,7 @@ BAD_FITS = {
     "option of another method": (["a.npz:v", "b.npz:v", "--alpha", "1"], "no such option"),
     "alpha": (["a.npz:v", "b.npz:v", "--method", "linear", "--alpha", "big"], "a number or cv"),
     "means": (["a.npz:v", "b.npz:v", "--modality", "image", "--means", "text"], "MODALITY=SOURCE"),
-    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "name it"),
+    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Name it"),
     "holdout": (["a.npz:v", "b.npz:v", "--holdout", "299"], "two left"),
     "exists": (["a.npz:v", "b.npz:v", "-o", "taken"], "--force"),
     "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "no folder"),
@@ -285,7 +285,7 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     assert wrong.code == 2
     assert "20 entries of --labels" in wrong.err
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
-    assert "fit with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
+    assert "Fit with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
     assert here("evaluate", "map").code == 2
 
 

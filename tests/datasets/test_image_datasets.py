@@ -232,7 +232,7 @@ def test_folders_of_classes(tmp_path):
 
 
 def test_folders_that_are_none(tmp_path):
-    with pytest.raises(FileError, match="check the path"):
+    with pytest.raises(FileError, match="Check the path"):
         open_dataset("folder", tmp_path / "nowhere", "all")
     with pytest.raises(FileError, match="'all'"):
         open_dataset("folder", tmp_path)
@@ -364,7 +364,7 @@ BAD = {
 def test_malformed_splits_are_refused(what, tmp_path):
     path = tmp_path / "split.json"
     path.write_bytes(BAD[what] if isinstance(BAD[what], bytes) else json.dumps(BAD[what]).encode())
-    with pytest.raises(CorruptFileError, match=r"split\.json.*download it again"):
+    with pytest.raises(CorruptFileError, match=r"split\.json.*Download it again"):
         read_coop(path)
 
 
@@ -384,7 +384,7 @@ def test_pictures_that_are_none_are_named(tmp_path):
         with pytest.raises(CorruptFileError, match=re.escape(str(path))):
             data.image(0)
     path.unlink()
-    with pytest.raises(FileError, match="put it back"):
+    with pytest.raises(FileError, match="Put it back"):
         data.image(0)
 
 

@@ -79,7 +79,7 @@ def test_a_map_fits_into_a_pipeline(name, problem):
 def test_clones_are_unfitted_and_equal(fitted):
     fresh = clone(fitted)
     assert fresh.get_params() == fitted.get_params()
-    with pytest.raises(CongruenceError, match=r"unfitted .* do call fit"):
+    with pytest.raises(CongruenceError, match=r"unfitted .* Call fit"):
         fresh.transform(np.ones((2, 6)))
 
 
@@ -205,7 +205,7 @@ def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
     path = fitted.save(tmp_path / "map") / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "format_version": 2}))
-    with pytest.raises(VersionError, match="do upgrade"):
+    with pytest.raises(VersionError, match="Upgrade"):
         congruence.load(path.parent)
     path.write_text(json.dumps({**config, "format": "other"}))
     with pytest.raises(CorruptFileError, match="not of a congruence map"):
@@ -244,7 +244,7 @@ BAD_PAIRS = {
 @pytest.mark.parametrize("case", BAD_PAIRS)
 def test_bad_pairs_are_refused(name, problem, case):
     spoil, error = BAD_PAIRS[case]
-    with pytest.raises(error, match="expected") as caught:
+    with pytest.raises(error, match="[Ee]xpected") as caught:
         make(name).fit(*spoil(problem.X, problem.Y))
     assert isinstance(caught.value, (CongruenceError, ValueError))
 

@@ -256,9 +256,9 @@ def test_both_sides_keep_their_precision_and_zero_rows(cls):
 def test_a_side_taken_for_the_other_is_named(cls):
     X, Y = paired(50, 9, 7)
     m = cls().fit(X, Y)
-    with pytest.raises(ShapeError, match="do use transform_target"):
+    with pytest.raises(ShapeError, match="Use transform_target"):
         m.transform(Y)
-    with pytest.raises(ShapeError, match="do use transform:"):
+    with pytest.raises(ShapeError, match="Use transform:"):
         m.transform_target(X)
     with pytest.raises(ShapeError, match="expecting 7"):
         m.transform_target(X[:, :5])

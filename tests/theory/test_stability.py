@@ -236,11 +236,11 @@ def test_what_is_refused():
         lambda: orthogonal_bound(F_target, F, Q.T, 2.0),
         lambda: polar_rotation(Q.T),
     ):
-        with pytest.raises(ParameterError, match="source of 6 and a target of 4 dimensions.*swap the models"):
+        with pytest.raises(ParameterError, match="source of 6 and a target of 4 dimensions.*Swap the models"):
             refused()
     with pytest.raises(InputError, match=r"‖QᵀQ − I‖ = 0.19; expected a rotation"):
         text_bound(F, G, F_target, G_target, 0.9 * Q)
-    with pytest.raises(ShapeError, match="do transpose it"):
+    with pytest.raises(ShapeError, match="Transpose it"):
         text_bound(F, G, F_target, G_target, Q.T)
     with pytest.raises(ShapeError, match="which models it belongs to"):
         orthogonal_bound(F, F_target, Q[:, :5], 2.0)

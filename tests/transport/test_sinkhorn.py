@@ -315,7 +315,7 @@ E3 = np.eye(3)
             ParameterError,
             "up to 100 in float32.*float64",
         ),
-        ({"affinity": E3, "epsilon": 1e-15}, ParameterError, "in float64.*scale the affinities down"),
+        ({"affinity": E3, "epsilon": 1e-15}, ParameterError, "in float64.*Scale the affinities down"),
         ({"affinity": E3, "n_iter": 0}, ParameterError, "Got n_iter=0"),
         ({"affinity": E3, "n_iter": 2.5}, ParameterError, "Got n_iter=2.5; expected an integer"),
         ({"affinity": E3, "tol": 0}, ParameterError, "Got tol=0"),

@@ -103,7 +103,7 @@ def test_what_cannot_be_fitted(models):
         fit(models, method="linear")
     with pytest.raises(ParameterError, match="modality of the anchors; expected another"):
         congruence.fit(image, models.target["image"], means={"image": (image, None)})
-    with pytest.raises(ParameterError, match="name it"):
+    with pytest.raises(ParameterError, match="Name it"):
         congruence.fit(
             Embeddings(image.vectors), Embeddings(models.target["image"].vectors), means={"text": (text, None)}
         )

@@ -92,13 +92,15 @@ def extract(
                     if total > max_bytes or count > max_files:
                         raise CorruptFileError(
                             f"Got more than {max_bytes} bytes or {max_files} members in {archive}; "
-                            "expected less of a data set. Not trust it."
+                            "expected less of a data set. Do not trust it."
                         )
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
                         continue
                     if place in taken:
-                        raise CorruptFileError(f"Got {name} twice in {archive}; expected each file once. Not trust it.")
+                        raise CorruptFileError(
+                            f"Got {name} twice in {archive}; expected each file once. Do not trust it."
+                        )
                     taken.add(place)
                     target = temporary / place
                     target.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +147,7 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
             if tarred.fileobj is not None:  # gzip's checksum lies behind what tar reads
                 while tarred.fileobj.read(2**20):
                     if tarred.fileobj.tell() > 2 * MAX_BYTES:
-                        raise CorruptFileError(f"Got no end of {archive}; expected one. Not trust it.")
+                        raise CorruptFileError(f"Got no end of {archive}; expected one. Do not trust it.")
 
 
 def _zip_members(zipped: zipfile.ZipFile, archive: Path) -> Iterator[_Member]:
@@ -173,7 +175,7 @@ def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def _special(name: str, archive: Path) -> CorruptFileError:
     return CorruptFileError(
-        f"Got the link or device {name!r} in {archive}; expected plain files and folders. Not trust it."
+        f"Got the link or device {name!r} in {archive}; expected plain files and folders. Do not trust it."
     )
 
 
@@ -182,7 +184,7 @@ def _place(name: str, archive: Path) -> str:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
         raise CorruptFileError(
-            f"Got the path {name!r} in {archive}; expected paths below the archive's folder. Not trust it."
+            f"Got the path {name!r} in {archive}; expected paths below the archive's folder. Do not trust it."
         )
     return "/".join(parts)
 

@@ -232,7 +232,7 @@ def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way. Not use it."
+            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way. Do not use it."
         )
 
 

@@ -44,7 +44,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
 
     kind: ClassVar[str]
     #: What to do with vectors of the far side's width, for messages.
-    wrong_side: ClassVar[str] = "apply the inverse"
+    wrong_side: ClassVar[str] = "Apply the inverse"
     n_features_in_: int
     source_space_: Space
     target_space_: Space

@@ -27,7 +27,7 @@ class TwoSidedMap(Map):
     A subclass implements ``_head``, ``_form``, ``layers``, ``d_target`` and what :class:`Map` asks for besides ``transform``.
     """
 
-    wrong_side: ClassVar[str] = "use transform_target"
+    wrong_side: ClassVar[str] = "Use transform_target"
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class TwoSidedMap(Map):
         self._check_fitted()
         B = as_matrix(Y, "Y", allow_zero_rows=True, numeric_objects=True)
         owner = f"{type(self).__name__}.transform_target"
-        check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "use transform")
+        check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
         return B
 
     @abstractmethod
