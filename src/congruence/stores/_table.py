@@ -18,6 +18,7 @@ from congruence.stores._base import (
     Source,
     missing_key,
     read_space,
+    reading,
     slice_ids,
     space_json,
     stored_dtype,
@@ -114,8 +115,9 @@ class TableSource(Source):
 
     def _block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
         """Return the ids and vectors of consecutive rows."""
-        ids = self._ids_of(piece, start) if self._id_column else slice_ids(self._ids, start, start + len(piece))
-        return ids, self._vectors(piece.column(self._key), start, ids)
+        with reading(self._file, pa.ArrowException):  # damage may show only when values are looked at
+            ids = self._ids_of(piece, start) if self._id_column else slice_ids(self._ids, start, start + len(piece))
+            return ids, self._vectors(piece.column(self._key), start, ids)
 
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)
@@ -217,7 +219,7 @@ class TableSink(Sink):
         batch = pa.record_batch(arrays, schema=self._schema)
         self._waiting.append(batch)
         self._count += len(batch)
-        self._bytes += batch.nbytes
+        self._bytes += 0 if rows is None else batch.nbytes  # other columns may be wide
         if self._count >= self._group or self._bytes >= _GROUP_BYTES:
             self._flush()
 
