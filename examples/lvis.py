@@ -17,7 +17,7 @@ from congruence.splits import Split
 TARGETS = {"EVA-02 CLIP B/16": "text_eva02_b16", "OpenAI CLIP ViT-B/16": "text_openai_vitb16"}
 
 
-def measure(data: str, key: str, holdout: int, seed: int) -> dict[str, float]:
+def measure(data: str, key: str, holdout: int, seed: int) -> dict[str, dict[str, float | None]]:
     def read(column: str, modality: str) -> Embeddings:
         return congruence.read_embeddings(f"{data}:{column}", ids="names", space=Space(modality=modality))
 
@@ -28,12 +28,21 @@ def measure(data: str, key: str, holdout: int, seed: int) -> dict[str, float]:
     scores = evaluate(mapping, {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)})
     images = scores.get("zero_shot_centred", "aligned image", "target text")
     texts = scores.get("cosine", "aligned text", "target text")
+    retrieval = scores.get("retrieval", "aligned text", "target text")
     return {
-        "images → its text, mapped": images.after,
-        "unmapped": images.before,
-        "source model itself": images.source,
-        "text–text cosine": texts.after,
-        "text → text at 1": scores.get("retrieval", "aligned text", "target text").after,
+        "images → its text, at 1": {
+            "mapped": images.after,
+            "unmapped": images.before,
+            "chance": images.chance,
+            "source model itself": images.source,
+        },
+        "text → text, at 1": {"mapped": retrieval.after, "unmapped": retrieval.before, "chance": retrieval.chance},
+        "text–text cosine": {
+            "mapped": texts.after,
+            "unmapped": texts.before,
+            "constant": texts.control_constant,
+            "random rotation": texts.control_random_rotation,
+        },
     }
 
 
@@ -46,9 +55,13 @@ def main() -> None:
     for name, key in TARGETS.items():
         rows = [measure(options.data, key, options.holdout, seed) for seed in range(options.splits)]
         print(f"OpenAI CLIP ViT-B/32 → {name}: {options.holdout} unseen classes, {options.splits} splits")
-        for what in rows[0]:
-            values = np.array([row[what] for row in rows])
-            print(f"  {what:28} {values.mean():.3f} ± {values.std(ddof=1) if len(rows) > 1 else float('nan'):.3f}")
+        for score, columns in rows[0].items():
+            print(f"  {score}")
+            for what in columns:
+                values = np.array([row[score][what] for row in rows], dtype=float)
+                print(
+                    f"    {what:20} {values.mean():.3f} ± {values.std(ddof=1) if len(rows) > 1 else float('nan'):.3f}"
+                )
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def test_the_readmes_commands_run_as_printed(lvis_path, shared, tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
-    assert "there and back" in run.stdout
+    assert "round trip" in run.stdout
+    assert "random rotation" in run.stdout
     assert (tmp_path / "emoji.html").exists()
     assert "zero_shot_centred" in run.stdout
     assert (tmp_path / "carried.parquet").exists()
@@ -64,6 +65,17 @@ def test_the_readmes_python_runs_as_printed(tmp_path, monkeypatch, capsys):
     exec(compile(code, "README.md", "exec"), names)
     assert float(capsys.readouterr().out) > 0.9
     np.testing.assert_allclose(names["mapping"].apply(names["old"]).vectors, names["carried"].vectors)
+
+
+def test_the_first_lines_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for code in blocks(ROOT / "docs/python.md", "python"):
+        exec(compile(code, "python.md", "exec"), names)
+    np.testing.assert_allclose(names["mapped"], names["by_label"].transform(names["A"]))
+    assert names["scores"].to_dict() == names["same"].to_dict()
+    assert names["queries"].grad.shape == (4, 16)
+    np.testing.assert_allclose(names["again"].rotation_, names["mapping"].rotation_)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence.errors import ParameterError, TooFewAnchorsError
-from congruence.splits import Split
+from congruence import Embeddings, Space
+from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.splits import Split, duplicate_groups, warn_duplicates
 
 IDS = np.array([f"item {k}" for k in range(500)])
 
@@ -36,3 +37,81 @@ def test_shares_are_rounded_and_order_does_not_matter():
 def test_impossible_holdouts(holdout, error):
     with pytest.raises(error):
         Split.choose(IDS, holdout)
+
+
+def naive_groups(*sides):
+    """Join rows until nothing changes."""
+    labels = np.arange(len(sides[0]))
+    while True:
+        before = labels.copy()
+        for side in sides:
+            for i, row in enumerate(side):
+                labels[i] = labels[(side == row).all(axis=1)].min()
+        if np.array_equal(before, labels):
+            return np.unique(labels, return_inverse=True)[1].reshape(-1)
+
+
+@given(st.integers(0, 500), st.integers(1, 3))
+def test_groups_are_connected_components_over_both_sides(seed, width):
+    rng = np.random.default_rng(seed)
+    X, Y = (rng.normal(size=(12, width)).astype(np.float32)[rng.integers(12, size=30)] for _ in range(2))
+    assert np.array_equal(duplicate_groups(X, Y), naive_groups(X, Y))
+    assert np.array_equal(duplicate_groups(X), naive_groups(X))
+
+
+def test_equal_numbers_are_equal_rows_whatever_their_bytes():
+    X = np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, np.nextafter(1, 2)]])
+    assert duplicate_groups(X).tolist() == [0, 0, 1, 2]
+    half = np.random.default_rng(0).normal(size=(40, 7)).astype(np.float16)[np.arange(60) % 40]
+    for kind in (np.float16, np.float32, np.float64):
+        for rows in (half.astype(kind), np.asfortranarray(half.astype(kind)), half.astype(kind)[:, ::-1]):
+            assert np.array_equal(duplicate_groups(rows), np.arange(60) % 40)
+    with pytest.raises(ShapeError):
+        duplicate_groups(X, X[:3])
+
+
+def test_one_text_for_a_class_does_not_join_its_images():
+    rng = np.random.default_rng(0)
+    images, prompts = rng.normal(size=(90, 4)), rng.normal(size=(9, 3))[np.arange(90) % 9]
+    assert len(np.unique(duplicate_groups(images, prompts))) == 90
+    images[50] = images[3]
+    sides = (Embeddings(images, space=Space(modality="image")), Embeddings(prompts, space=Space(modality="text")))
+    for order in (sides, sides[::-1]):
+        groups = duplicate_groups(*order)
+        assert len(np.unique(groups)) == 89
+        assert groups[50] == groups[3]
+
+
+@pytest.mark.parametrize("holdout", [1, 7, 40, 0.3])
+def test_a_group_is_held_out_whole_and_found_by_id_alone(holdout):
+    groups = np.random.default_rng(1).integers(150, size=500)
+    split = Split.choose(IDS, holdout, 3, groups)
+    held = split.held_out(IDS)
+    for label in np.unique(groups):
+        assert len(set(held[groups == label])) == 1
+    asked = holdout if holdout >= 1 else 150
+    smallest = np.bincount(groups)[np.unique(groups)].min()
+    assert held.sum() == asked or held.sum() == smallest > asked or asked - held.sum() < np.bincount(groups).max()
+    order = np.random.default_rng(0).permutation(500)
+    assert Split.choose(IDS[order], holdout, 3, groups[order]) == split
+    again = Split.from_dict(split.to_dict())
+    assert again == split
+    assert np.array_equal(again.held_out(IDS[order][:99]), held[order][:99])
+
+
+def test_without_repeats_groups_change_nothing():
+    assert Split.choose(IDS, 0.3, 7, np.arange(500)) == Split.choose(IDS, 0.3, 7)
+    assert "exceptions" not in Split.choose(IDS, 0.3, 7).to_dict()
+
+
+def test_groups_that_cannot_be_divided():
+    with pytest.raises(TooFewAnchorsError, match="groups"):
+        Split.choose(IDS, 0.3, 0, np.arange(500) % 2)
+    with pytest.raises(ShapeError):
+        Split.choose(IDS, 0.3, 0, np.arange(9))
+
+
+def test_identical_rows_are_told_of():
+    with pytest.warns(DuplicateWarning, match="4 of 5 rows .* 2 groups"):
+        assert warn_duplicates(np.array([0, 1, 0, 1, 2])) == {"rows": 4, "groups": 2}
+    assert warn_duplicates(np.arange(4)) is None

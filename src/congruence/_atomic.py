@@ -46,12 +46,14 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
     path = Path(path)
     if os.path.lexists(path) and not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {path}; expected a new one. Pass --force to replace it."
+            f"Got an output path that exists, {path}; expected a new one. Pass force=True to replace it."
         )
     if path.is_dir() and not directory:
-        raise OutputExistsError(f"Got a folder at {path}; expected a file path. Choose another name.")
+        raise OutputExistsError(f"Got a folder at {path}; expected the path of a file. Pass a path that is no folder.")
     if not path.parent.is_dir():
-        raise FileError(f"Got no folder {path.parent}; expected it to exist. Create it first.")
+        raise FileError(
+            f"Got no folder {path.parent}; expected it to exist. Create it, or pass a path in a folder that exists."
+        )
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
     try:
         if directory:
@@ -68,8 +70,8 @@ def atomic_path(path: str | Path, *, force: bool = False, directory: bool = Fals
         _remove(temporary)
         if isinstance(error, OSError) and not isinstance(error, CongruenceError) and error.errno in _REFUSED:
             raise StorageError(
-                f"Got a refusal from the disk while writing {path} ({error.strerror}); expected room and permission. "
-                "Free space or choose another place. Nothing was left behind."
+                f"Got a refusal from the disk while writing {path} ({error.strerror}); expected space and permission. "
+                "Free space, or write to another disk. Nothing was left behind."
             ) from error
         raise
     with suppress(OSError):  # the result is in its place; some file systems cannot sync a folder

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, is_tensor, namespace, to_numpy
+from congruence._arrays import blocks, is_tensor, namespace
+from congruence._columns import refuse_sparse, to_rows
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -107,8 +108,8 @@ def check_rows(X: np.ndarray, name: str, *, ids: Any = None, allow_zero_rows: bo
     if rows := np.concatenate([*zero, np.empty(0, int)]).astype(int).tolist():
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected encodings, and a zero row is what a failed encoding leaves. "
-            "Re-encode or drop these items, or allow zero rows explicitly."
+            "expected encodings, since a zero row is what a failed encoding leaves. "
+            "Re-encode or drop these items, or pass allow_zero_rows=True where the vectors are read."
         )
 
 
@@ -129,6 +130,7 @@ def as_matrix(
     Parameters
     ----------
     X : array_like, shape (n, d)
+        Also a column of vectors, a table of numbers or a list of tensors, as :func:`congruence._columns.to_rows` takes them.
     name : str
         What the caller calls the array, for messages.
     ids : sequence of str, optional
@@ -148,11 +150,7 @@ def as_matrix(
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
     """
-    if hasattr(X, "toarray") and hasattr(X, "nnz"):
-        raise DtypeError(
-            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are. Call {name}.toarray()."
-        )
-    A = to_numpy(X)
+    A = to_rows(X, name)
     if A.dtype == object:
         if not numeric_objects:
             raise DtypeError(
@@ -170,7 +168,7 @@ def as_matrix(
     if A.dtype.kind in "USV":
         raise DtypeError(
             f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64. "
-            "Pass the vectors, and the ids apart."
+            "Pass the numbers here, and the ids as ids=…."
         )
     if A.dtype.kind == "c":
         raise DtypeError(
@@ -178,7 +176,9 @@ def as_matrix(
             "Pass the real part or the modulus."
         )
     if A.dtype.kind not in "fiub":
-        raise DtypeError(f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64. Convert it.")
+        raise DtypeError(
+            f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64. Call {name}.astype(np.float32)."
+        )
     if A.ndim != 2:
         raise ShapeError(
             f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions). "
@@ -188,15 +188,15 @@ def as_matrix(
     if d == 0:
         raise ShapeError(
             f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required. "
-            "Expected vectors with at least one dimension. Check the file or key."
+            "Expected vectors with at least one dimension. Read another key or column."
         )
     if n == 0:
         raise ShapeError(
-            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}. Check the file or key."
+            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}. Pass more rows, or read another key or column."
         )
     if n < min_rows:
         raise TooFewAnchorsError(
-            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}. Provide more anchors."
+            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}. Pass more anchors."
         )
     if A.dtype.kind != "f":
         A = A.astype(np.float64)
@@ -227,6 +227,7 @@ def as_native(X: Any, name: str, *, min_rows: int = 1) -> Any:
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
+    refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
         xp, A = namespace(X), X.detach()
         if xp.isdtype(A.dtype, ("bool", "integral", "real floating")):
@@ -249,7 +250,7 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
     if n_source != n_target:
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
-            "paired by row. Pair them by id (congruence.Pairs.join)."
+            "paired by row. Pass ids=… for both sides (congruence.Embeddings) to pair rows by id."
         )
 
 
@@ -263,7 +264,7 @@ def check_width(d: int, expected: int, owner: str, other: int | None = None, rem
     owner : str
         Class name of the map.
     other : int, optional
-        Width on the map's far side; when ``d`` equals it the map is probably held the wrong way round.
+        Width on the map's far side; when ``d`` equals it the map is probably applied in the wrong direction.
     remedy : str
         What to do then.
 
@@ -304,5 +305,6 @@ def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool =
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
     if not good or value < 0 or (value == 0 and not zero):
         what = "an integer" if integer else "a number"
-        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Correct it.")
+        least = f"{name}={0 if zero else 1} or more" if zero or integer else f"a {name}=… above 0"
+        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Pass {least}.")
     return value

@@ -34,7 +34,7 @@ def require(module: str, *, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtraError(
-            f"Got no module {module!r}; expected it for this operation. Pip install 'congruence[{extra}]'."
+            f"Got no module {module!r}; expected it for this operation. Run pip install 'congruence[{extra}]'."
         ) from error
 
 

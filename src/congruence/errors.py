@@ -27,6 +27,8 @@
     ├── PairingWarning                     anchors, or some of them, do not look paired
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
+    ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
+    ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
     ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
     └── ColumnsWarning                     the output has no room for some of a table's columns
 
@@ -34,6 +36,35 @@ Every message follows "Got …; expected …. <Imperative that names the argumen
 """
 
 from __future__ import annotations
+
+__all__ = [
+    "ColumnsWarning",
+    "CongruenceError",
+    "CongruenceWarning",
+    "CorruptFileError",
+    "DegenerateWarning",
+    "DirectionError",
+    "DtypeError",
+    "FileError",
+    "IdError",
+    "InputError",
+    "MissingExtraError",
+    "ModalityError",
+    "NormWarning",
+    "NotFiniteError",
+    "OutputExistsError",
+    "PairingWarning",
+    "ParameterError",
+    "ProjectionWarning",
+    "ShapeError",
+    "SpaceMismatchError",
+    "StorageError",
+    "TooFewAnchorsError",
+    "TrainingError",
+    "UnpairedError",
+    "VersionError",
+    "ZeroRowError",
+]
 
 
 class CongruenceError(Exception):
@@ -133,6 +164,14 @@ class ProjectionWarning(CongruenceWarning):
 
 class DegenerateWarning(CongruenceWarning):
     """The anchors leave directions of the space unprobed or constant."""
+
+
+class DuplicateWarning(CongruenceWarning):
+    """Rows have identical vectors, and are kept in one part of a split."""
+
+
+class TeacherWarning(CongruenceWarning):
+    """Trained heads retrieve worse than the linear teacher they learned from."""
 
 
 class NormWarning(CongruenceWarning):

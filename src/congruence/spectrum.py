@@ -13,6 +13,7 @@ from congruence._arrays import blocks
 from congruence.errors import ParameterError
 from congruence.linalg import CrossSVD, cross_svd
 from congruence.moments import CrossMoments, pooled_cross, pooled_size
+from congruence.splits import duplicate_groups
 
 #: What :class:`~congruence.OrthogonalMap` accepts as ``spectrum``.
 SPECTRA = ("auto", "full", "probed", "wiener", "soft", "cv")
@@ -189,11 +190,14 @@ def cross_validate(
     n = sum(len(group.X) for group in groups)
     if n < _CV_FEWEST:
         raise ParameterError(
-            f'Got {n} pairs for spectrum="cv"; expected at least {_CV_FEWEST} to split into folds; '
-            'do leave spectrum="auto".'
+            f'Got {n} pairs for spectrum="cv"; expected at least {_CV_FEWEST} to split into folds. '
+            'Pass spectrum="auto".'
         )
     rng = np.random.default_rng(random_state)
-    labels = [rng.permutation(np.arange(len(group.X)) % folds) for group in groups]
+    # Identical pairs share a fold: a strength is not to be praised for pairs it was fitted on.
+    same = [duplicate_groups(group.X, group.Y) for group in groups]
+    same = [np.arange(len(label)) if label.max() + 1 < folds else label for label in same]
+    labels = [rng.permutation(np.arange(label.max() + 1) % folds)[label] for label in same]
     scores = np.zeros(len(CV_STRENGTHS))
     for k in range(folds):
         moments = []

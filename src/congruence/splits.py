@@ -1,15 +1,24 @@
-"""Held-out items chosen by their ids, so that any command can find them again."""
+"""Held-out items chosen by their ids, so that any command can find them again, and rows that must not be divided."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from congruence.errors import ParameterError, TooFewAnchorsError
+from congruence._arrays import blocks, to_numpy
+from congruence._check import check_same_rows
+from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
+
+#: A further side joins rows only if it has more than the first side's number of different vectors divided by this.
+CLASS_RATIO = 3
 
 
 @dataclass(frozen=True)
@@ -17,21 +26,24 @@ class Split:
     """A rule that says of every id, alone, whether it is held out.
 
     An id is held out when the 64-bit hash of the seed and the id lies below a threshold. The rule does not depend on
-    the order or the number of items, so a map can carry it in two numbers and ``evaluate`` finds the same
-    items in any file.
+    the order or the number of items, so a map can keep it in two numbers and ``evaluate`` finds the same
+    items in any file. Items of one group stand on one side together: those whose own hash says otherwise are exceptions.
 
     Attributes
     ----------
     seed : int
     threshold : int
         Hashes below it are held out.
+    exceptions : tuple of int
+        Hashes of ids for which the opposite holds, ascending.
     """
 
     seed: int
     threshold: int
+    exceptions: tuple[int, ...] = ()
 
     @classmethod
-    def choose(cls, ids: np.ndarray, holdout: float | int, seed: int = 0) -> Split:
+    def choose(cls, ids: np.ndarray, holdout: float | int, seed: int = 0, groups: Any = None) -> Split:
         """Choose the rule that holds out a share, or an exact number, of these ids.
 
         Parameters
@@ -40,6 +52,9 @@ class Split:
         holdout : float or int
             Below 1 a share; from 1 on a number of items.
         seed : int, default=0
+        groups : sequence, shape (n,), optional
+            Items with equal labels are held out together or not at all, as :func:`duplicate_groups` finds them. Groups are taken while
+            they fit into the number asked for; if none does, the smallest is taken.
 
         Returns
         -------
@@ -50,22 +65,62 @@ class Split:
         ParameterError
             Negative, or not a whole number from 1 on.
         TooFewAnchorsError
-            Fewer than two items would be left to fit on.
+            Fewer than two items, or groups, would be left to fit on.
+        ShapeError
+            Not one label an item.
         """
         n = len(ids)
         if n < 2:
-            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Provide more anchors.")
+            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
             raise ParameterError(
-                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Correct it."
+                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Pass holdout=0.2, for example."
             )
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
-            raise TooFewAnchorsError(f"Got {count} of {n} pairs to hold out; expected two left at least. Lower it.")
+            raise TooFewAnchorsError(
+                f"Got {count} of {n} pairs to hold out; expected at least two left. Pass a smaller holdout=…."
+            )
         if count == 0:
             return cls(seed, 0)
-        hashes = np.sort(_hashes(ids, seed))
-        return cls(seed, int(hashes[count]))
+        hashes = _hashes(ids, seed)
+        if groups is not None:
+            labels = np.asarray(groups)
+            if labels.shape != (n,):
+                raise ShapeError(
+                    f"Got groups of shape {labels.shape}; expected ({n},), a label an item. Pass one label an id."
+                )
+            codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
+            if codes.max() + 1 < n:
+                return cls._whole_groups(np.asarray(ids).astype(str), hashes, codes, count, seed)
+        return cls(seed, int(np.sort(hashes)[count]))
+
+    @classmethod
+    def _whole_groups(cls, ids: np.ndarray, hashes: np.ndarray, codes: np.ndarray, count: int, seed: int) -> Split:
+        """Hold out whole groups, in the order of the hash of the first id, as text, of each."""
+        sizes = np.bincount(codes)
+        by_id = np.argsort(ids, kind="stable")
+        keys = hashes[by_id[np.unique(codes[by_id], return_index=True)[1]]]
+        order = np.argsort(keys)
+        taken, room = np.zeros(len(sizes), bool), count
+        for group in order:
+            if sizes[group] <= room:
+                taken[group] = True
+                room -= sizes[group]
+                if not room:
+                    break
+        if not taken.any():
+            taken[order[np.argmin(sizes[order])]] = True
+        if np.count_nonzero(~taken) < 2:
+            raise TooFewAnchorsError(
+                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected two groups left at least. "
+                "Pass a smaller holdout, or groups=None (--groups none) to divide row by row."
+            )
+        held = taken[codes]
+        above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
+        threshold = int(above[0]) if len(above) else int(hashes.max()) + 1
+        odd = np.sort(hashes[held != (hashes < np.uint64(threshold))])
+        return cls(seed, threshold, tuple(odd.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:
         """Say which of these ids are held out.
@@ -78,19 +133,145 @@ class Split:
         -------
         ndarray of bool, shape (m,)
         """
-        return _hashes(ids, self.seed) < np.uint64(self.threshold)
+        hashes = _hashes(ids, self.seed)
+        below = hashes < np.uint64(self.threshold)
+        return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rule as plain data; the threshold as text, since JSON readers round large integers."""
-        return {**asdict(self), "threshold": str(self.threshold)}
+        """Return the rule as plain data.
+
+        The threshold is text, since JSON readers round large integers; exceptions, of which there may be thousands, are the base64 of
+        their little-endian 64-bit hashes.
+        """
+        plain: dict[str, Any] = {"seed": self.seed, "threshold": str(self.threshold)}
+        if self.exceptions:
+            plain["exceptions"] = base64.b64encode(np.array(self.exceptions, "<u8").tobytes()).decode("ascii")
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Split:
         """Read :meth:`to_dict`'s output."""
-        return cls(int(data["seed"]), int(data["threshold"]))
+        odd = np.frombuffer(base64.b64decode(data.get("exceptions", "")), "<u8")
+        return cls(int(data["seed"]), int(data["threshold"]), tuple(odd.tolist()))
 
 
 def _hashes(ids: np.ndarray, seed: int) -> np.ndarray:
     prefix = f"{seed}:".encode()
     digests = (hashlib.blake2b(prefix + str(i).encode(), digest_size=8).digest() for i in ids)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def duplicate_groups(*sides: Any) -> np.ndarray:
+    """Label the rows of which one must not be trained on and another measured on: those with identical vectors.
+
+    Parameters
+    ----------
+    *sides : Embeddings or array_like, each of shape (n, d)
+        One model's rows, or those of several, paired by position. Equal rows of the first side always form a group. Equal rows of a
+        further side do so too, except where that side describes classes rather than items: where the number of its different vectors is
+        at most a third of the first side's. Of embeddings with modalities, texts never count as the first side beside others.
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+        0, 1, … in the order of the rows; a label for each connected component, as of an image with two captions one of which is also that
+        of another image.
+
+    Raises
+    ------
+    ShapeError
+        Sides of different lengths.
+
+    Notes
+    -----
+    Rows are equal when all their numbers are; −0 equals 0, and float16 rows are compared as float32. Rows that
+    differ by rounding, as copies embedded in different batches may, are not found.
+
+    Grouping by a class description, such as one prompt for all photos of a class, would put each class on one side of the split whole,
+    and measure another thing: generalization to new classes. Grouping by an image never does.
+
+    Rows are hashed by a product with random odd integers modulo 2⁶⁴ and compared byte by byte only where hashes are equal: time and
+    memory are linear in n · d.
+
+    Examples
+    --------
+    >>> from congruence.splits import duplicate_groups
+    >>> images, texts = [[1, 0], [1, 0], [0, 1], [2, 2]], [[1], [2], [2], [3]]
+    >>> duplicate_groups(images, texts)
+    array([0, 0, 0, 1])
+    """
+    texts_last = sorted(sides, key=lambda side: getattr(getattr(side, "space", None), "modality", None) == "text")
+    arrays = [np.atleast_2d(to_numpy(getattr(side, "vectors", side))) for side in texts_last]
+    labels = [_equal_rows(array) for array in arrays]
+    n = len(arrays[0])
+    for array in arrays[1:]:
+        check_same_rows(n, len(array))
+    most = len(np.unique(labels[0]))
+    joining = [side for i, side in enumerate(labels) if not i or len(np.unique(side)) * CLASS_RATIO > most]
+    if len(joining) == 1:
+        codes = joining[0]
+    else:  # rows and the different vectors of each side are the nodes of a graph
+        rows = np.tile(np.arange(n), len(joining))
+        vectors = np.concatenate([side + (i + 1) * n for i, side in enumerate(joining)])
+        size = (len(joining) + 1) * n
+        graph = coo_array((np.ones(len(rows), np.int8), (rows, vectors)), shape=(size, size))
+        codes = connected_components(graph, directed=False)[1][:n]
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+
+
+def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
+    """Say how many rows are kept together because they are identical, and return the numbers; None where there are none.
+
+    Parameters
+    ----------
+    groups : ndarray of int, shape (n,)
+        From :func:`duplicate_groups`.
+    stacklevel : int, default=2
+
+    Returns
+    -------
+    dict or None
+        ``rows`` and ``groups``, those of more than one row only.
+
+    Warns
+    -----
+    DuplicateWarning
+    """
+    sizes = np.bincount(groups)
+    many = sizes[sizes > 1]
+    if not len(many):
+        return None
+    found = {"rows": int(many.sum()), "groups": len(many)}
+    warnings.warn(
+        f"{found['rows']:,} of {len(groups):,} rows have vectors identical to another row's, on either side. They form "
+        f"{found['groups']:,} group{'s' * (len(many) > 1)}, and each goes into one part of the split whole.",
+        DuplicateWarning,
+        stacklevel=stacklevel + 1,
+    )
+    return found
+
+
+def _equal_rows(array: np.ndarray) -> np.ndarray:
+    """Return a number below n for each row, the same for equal rows and only these."""
+    n, width = array.shape
+    kind = np.dtype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64)
+    words = width * kind.itemsize // 4
+    odd = np.random.default_rng(0).integers(0, 2**63, words, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    hashes = np.empty(n, np.uint64)
+    for part in blocks(n, 12 * words):
+        hashes[part] = _bytes(array[part], kind).view(np.uint32).astype(np.uint64) @ odd
+    _, first, codes, counts = np.unique(hashes, return_index=True, return_inverse=True, return_counts=True)
+    labels = first[codes.reshape(-1)]
+    again = np.flatnonzero(counts[codes.reshape(-1)] > 1)
+    again = again[labels[again] != again]  # what is compared with the first row of its hash
+    for part in blocks(len(again), 2 * words * 4):
+        rows = again[part]
+        same = (_bytes(array[rows], kind) == _bytes(array[labels[rows]], kind)).all(axis=1)
+        labels[rows[~same]] = rows[~same]  # unequal rows of one hash: not met in practice, and never one group
+    return labels
+
+
+def _bytes(rows: np.ndarray, kind: np.dtype[Any]) -> np.ndarray:
+    """Return rows of one kind of float in which equal numbers are equal bytes."""
+    return np.ascontiguousarray(rows.astype(kind, copy=False) + kind.type(0))  # −0 + 0 is 0

@@ -8,6 +8,18 @@ import numpy as np
 
 from congruence.errors import ParameterError
 
+__all__ = [
+    "DualProblem",
+    "RigidProblem",
+    "UnimodalProblem",
+    "UpgradeProblem",
+    "dual_problem",
+    "random_rotation",
+    "rigid_problem",
+    "unimodal_problem",
+    "upgrade_problem",
+]
+
 
 @dataclass(frozen=True)
 class RigidProblem:
@@ -408,7 +420,7 @@ def unimodal_problem(
     d_target = d_source if d_target is None else d_target
     if latent >= min(d_source, d_target):
         raise ParameterError(
-            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than either. Lower it."
+            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than either. Pass a smaller latent=…."
         )
     rng = np.random.default_rng(seed)
 

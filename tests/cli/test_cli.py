@@ -126,7 +126,7 @@ def test_pairs_are_joined_by_id(here, data):
 def test_shuffled_anchors_warn_and_strict_refuses(here, data):
     result = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "map")
     assert result.code == 0
-    assert "warning: The 300 anchors do not look paired" in result.err
+    assert "The 300 anchors do not look paired" in result.err
     assert "NO" in result.out
     strict = here("fit", "a.npz:v", "b.npz:shuffled", "-o", "strict", "--strict")
     assert strict.code == 2
@@ -149,7 +149,7 @@ BAD_FITS = {
     "missing file": (["none.npz:v", "b.npz:v"], "no file at none.npz"),
     "missing key": (["a.npz:z", "b.npz:v"], "'z'"),
     "unknown suffix": (["a.pkl", "b.npz:v"], "one of .npy"),
-    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows of source and 300 rows of target"),
+    "rows differ": (["a.npz:half", "b.npz:v"], "150 rows in a.npz:half and 300 in b.npz:v, and no ids on both sides"),
     "no common id": (["a.npz:v", "b.npz:v", "--ids", "names", "--target-ids", "strangers.txt"], "no id in common"),
     "lone ids": (["a.npz:v", "c.npz:v", "--ids", "names", "--missing", "error"], "only in the source"),
     "duplicate ids": (["a.npz:v", "b.npz:v", "--ids", "twice.txt"], "duplicate ids"),
@@ -167,7 +167,7 @@ BAD_FITS = {
     "option of another method": (["a.npz:v", "b.npz:v", "--alpha", "1"], "no such option"),
     "alpha": (["a.npz:v", "b.npz:v", "--method", "linear", "--alpha", "big"], "a number or cv"),
     "means": (["a.npz:v", "b.npz:v", "--modality", "image", "--means", "text"], "MODALITY=SOURCE"),
-    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Name it"),
+    "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Pass --modality"),
     "holdout": (["a.npz:v", "b.npz:v", "--holdout", "299"], "two left"),
     "exists": (["a.npz:v", "b.npz:v", "-o", "taken"], "--force"),
     "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "no folder"),
@@ -280,12 +280,18 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     assert held["rows"][0]["n"] == 60
     table = here(*common)
     assert "target alone" in table.out
+    lines = table.out.splitlines()
+    at = {word: next(k for k, line in enumerate(lines) if word in line) for word in ("chance", "retrieval", "constant")}
+    cosine = next(line.split() for line in lines if line.strip().startswith("cosine"))
+    assert at["chance"] < at["retrieval"] < at["constant"]
+    row = next(row for row in json.loads(here(*common, "--json").out)["rows"] if row["metric"] == "cosine")
+    assert cosine[-3:-1] == [f"{row[f'control_{name}']:.3f}" for name in ("constant", "random_rotation")]
     assert "energy lies in directions the anchors probed" in table.out
     wrong = here(*common, "--labels", "prompts.txt")
     assert wrong.code == 2
     assert "20 entries of --labels" in wrong.err
     here("fit", "a.npz:v", "b.npz:v", "-o", "all")
-    assert "Fit with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
+    assert "Fit the map with --holdout" in here("evaluate", "all", "--source-image", "a.npz:v", "--held-out").err
     assert here("evaluate", "map").code == 2
 
 
@@ -297,6 +303,25 @@ def test_inspect_tells_everything(here, fitted):
     text = here("inspect", "map").out
     for word in ("rank", "alignment", "anchors look paired", "quartiles"):
         assert word in text
+    scores = facts["scores"]
+    shown = [line for line in text.splitlines() if "held-out" in line]
+    assert "retrieval at 1" in shown[1]
+    assert "chance 0.017" in shown[1]
+    cosine = next(line for line in shown if "cosine" in line)
+    for name in ("constant", "random_rotation", "unmapped"):
+        assert f"{name.replace('_', ' ')} {scores[f'held_out_cosine_{name}']:.3f}" in cosine
+    assert text.count("cosine") == 1  # nowhere without them
+    card = (fitted / "README.md").read_text(encoding="utf-8")
+    assert card.index("held_out_retrieval_at_1") < card.index("| held_out_cosine |") < card.index("_random_rotation")
+    assert "random rotation about the right means" in card
+    old = load(fitted)
+    old.scores_ = {
+        k: v for k, v in scores.items() if k not in ("held_out_cosine_constant", "held_out_cosine_random_rotation")
+    }
+    old.save(fitted, force=True)
+    line = next(line for line in here("inspect", "map").out.splitlines() if "cosine" in line)
+    assert "run congruence evaluate" in line
+    assert f"{scores['held_out_cosine']:.3f}" not in line
 
 
 def test_export_gives_faiss_the_same_map(here, fitted, data):
@@ -324,8 +349,10 @@ def test_usage_errors_version_and_help(here):
 def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
     result = here("demo", "-o", tmp_path / "r.html", "--save-map", tmp_path / "map")
     assert result.code == 0, result.err
-    for words in ("unseen: before", "text–text cosine", "number of anchor images", "there and back", "emoji-a"):
+    for words in ("unseen: before", "text–text cosine", "number of anchor images", "round trip", "emoji-a"):
         assert words in result.out
+    titles = [result.out.index(words) for words in ("chance", "constant", "text–text cosine")]
+    assert titles[0] < titles[1] < titles[2]  # retrieval first, and no cosine above the names of its controls
     assert "<title>emoji-a → emoji-b" in (tmp_path / "r.html").read_text(encoding="utf-8")
     assert len(load(tmp_path / "map").scores_["holdout"]) == 2
 
@@ -341,8 +368,16 @@ def test_demo_claims(here, tmp_path):
     assert abs(text["unseen"]["before"]) < 0.1
     assert text["unseen"]["after"] > 0.5
     assert abs(text["seen"]["after"] - text["unseen"]["after"]) < 0.1  # the map was not fitted on any text
+    assert 0 < text["unseen"]["control_random_rotation"] < text["unseen"]["control_constant"] < 0.3
+    assert lines["text → its text, at 1"]["unseen"]["chance"] == pytest.approx(1 / 995)
+    subgroup = lines["image → another image of its subgroup, at 1"]["unseen"]
+    assert 0.01 < subgroup["chance"] < subgroup["before"] + 0.02 < subgroup["after"]
+    assert "cosine" in data["table"][-1]["measure"]
+    assert "cosine" not in data["table"][0]["measure"]
     ways = {line["path"]: line for line in data["there_and_back"]}
     assert ways["its inverse"]["image"] > ways["two maps that share no anchor"]["image"] > 0.6
+    assert 0.3 > ways["constant"]["image"] > ways["random rotation"]["image"] > 0
+    assert ways["its inverse"]["text_retrieval"] > 0.9
     means = data["few_anchors"]["curves"][0]["mean"]
     assert means[0] < means[-1]
 

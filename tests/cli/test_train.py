@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from congruence.splits import Split
+
 pytest.importorskip("torch", reason="training needs torch")
 
 QUICK = ["--set", "steps=20", "--set", "dim=8", "--set", "learning_rate=3e-3", "--set", "validate_every=10"]
@@ -27,36 +29,36 @@ def sotalign(files, *more):
     ]  # fmt: skip
 
 
-def test_train_inspect_and_use(cli, files):
-    done = cli(
+def test_train_inspect_and_use(here, files):
+    done = here(
         *sotalign(files, "--test", "0.2", "--validation", "0.2", "--grid", "alpha=1e-3,0.1", "--source-model", "vision")
     )
     assert done.code == 0, done.err
     assert "recall at 5" in done.out
     assert "80" not in done.err
-    assert done.err.count("mean recall at 1") == 2
+    assert done.err.count("alpha=") == 2
     assert not (files / "map.checkpoint").exists()
-    facts = json.loads(cli("inspect", str(files / "map"), "--json").out)
+    facts = json.loads(here("inspect", str(files / "map"), "--json").out)
     assert facts["source"]["model"] == "vision"
     assert facts["target"]["modality"] == "text"
     assert facts["training"]["learning_rate"] == 3e-3
     assert facts["scores"]["test_pairs"] == 12
-    shown = cli("inspect", str(files / "map")).out
+    shown = here("inspect", str(files / "map")).out
     assert "klot" in shown
     assert "best after" in shown
     assert "steps=20" in shown
-    done = cli(
+    done = here(
         "transform", str(files / "map"), str(files / "texts.npy"), "-o", str(files / "out.npy"), "--side", "target"
     )
     assert done.code == 0, done.err
     assert np.load(files / "out.npy").shape == (80, 8)
 
 
-def test_a_recipe_with_options_on_top(cli, files):
+def test_a_recipe_with_options_on_top(here, files):
     (files / "recipe.yaml").write_text(
         f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{steps: 5, dim: 8}}\n"
     )
-    done = cli("train", "--config", str(files / "recipe.yaml"), "--set", "dim=4", "-o", str(files / "m"), "--json")
+    done = here("train", "--config", str(files / "recipe.yaml"), "--set", "dim=4", "-o", str(files / "m"), "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)
     assert report["training"]["dim"] == 4
@@ -64,8 +66,8 @@ def test_a_recipe_with_options_on_top(cli, files):
     assert report["method"] == "sail"
 
 
-def test_a_checkpoint_that_was_named_stays(cli, files):
-    done = cli(*sotalign(files, "--checkpoint", str(files / "keep")))
+def test_a_checkpoint_that_was_named_stays(here, files):
+    done = here(*sotalign(files, "--checkpoint", str(files / "keep")))
     assert done.code == 0, done.err
     assert (files / "keep" / "000" / "checkpoint.json").is_file()
 
@@ -84,8 +86,8 @@ def test_a_checkpoint_that_was_named_stays(cli, files):
         (["--set", "device=cuda:9"], "device"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(cli, files, change, said):
-    done = cli(*sotalign(files, *change))
+def test_bad_input_is_one_sentence_and_exit_code_2(here, files, change, said):
+    done = here(*sotalign(files, *change))
     assert done.code == 2
     assert said in done.err
     assert "Traceback" not in done.err
@@ -93,9 +95,9 @@ def test_bad_input_is_one_sentence_and_exit_code_2(cli, files, change, said):
     assert not (files / "map.checkpoint").exists()
 
 
-def test_what_is_there_is_not_replaced_unasked(cli, files):
+def test_what_is_there_is_not_replaced_unasked(here, files):
     (files / "map").mkdir()
-    done = cli(*sotalign(files))
+    done = here(*sotalign(files))
     assert done.code == 2
     assert "--force" in done.err
 
@@ -122,30 +124,30 @@ def jam(captions, *more):
     ]  # fmt: skip
 
 
-def test_jam_from_files(cli, captions):
-    done = cli(*jam(captions, "--seed", "42", "--source-model", "vision"))
+def test_jam_from_files(here, captions):
+    done = here(*jam(captions, "--seed", "42", "--source-model", "vision"))
     assert done.code == 0, done.err
     assert "caption before its wrong ones" in done.out
-    report = json.loads(cli("inspect", str(captions / "map"), "--json").out)
+    report = json.loads(here("inspect", str(captions / "map"), "--json").out)
     assert report["split"] == {"train": 84, "validation": 18, "test": 18}
     assert report["scores"]["test_binary_recall"] > 0.6
     assert report["training"]["seed"] == 42
     assert report["source"]["model"] == "vision"
     assert not (captions / "map.checkpoint").exists()
-    plain = cli(*jam(captions, "--force", "--set", "loss=con", "--json"))
+    plain = here(*jam(captions, "--force", "--set", "loss=con", "--json"))
     assert plain.code == 0, plain.err
     assert json.loads(plain.out)["training"]["loss"] == "con"
 
 
-def test_jam_counts_an_image_of_two_captions_once(cli, captions):
+def test_jam_counts_an_image_of_two_captions_once(here, captions):
     rows = np.load(captions / "v.npy")
     np.save(captions / "v.npy", np.repeat(rows[::2], 2, axis=0))
-    done = cli(*jam(captions, "--report", str(captions / "page.html")))
+    done = here(*jam(captions, "--report", str(captions / "page.html")))
     assert done.code == 0, done.err
-    scores = json.loads(cli("inspect", str(captions / "map"), "--json").out)["scores"]
+    scores = json.loads(here("inspect", str(captions / "map"), "--json").out)["scores"]
     files = [f"{captions / 'v.npy'},{captions / 't.npy'}", "--groups", str(captions / "groups.txt")]
     page = json.loads(
-        cli("report", str(captions / "map"), "--pairs", *files, "-o", str(captions / "r.html"), "--json").out
+        here("report", str(captions / "map"), "--pairs", *files, "-o", str(captions / "r.html"), "--json").out
     )
     assert (page["between"]["source"], page["between"]["target"]) == (9, 18)
     for row in page["between"]["rows"]:
@@ -158,22 +160,99 @@ def test_jam_counts_an_image_of_two_captions_once(cli, captions):
     ("change", "said"),
     [
         (["--images", "x.npy"], "--images"),
-        (["--grid", "alpha=0,1"], "--grid"),
+        (["--keep-pairs", "9"], "--keep-pairs"),
+        (["--grid", "steps=1,3"], "steps"),
         (["--set", "steps=3"], "steps"),
-        (["--pairs", "one.npy"], "--pairs"),
+        (["--pairs", "one.npy"], "pairs"),
         (["--groups", "nowhere.txt"], "nowhere.txt"),
         (["--set", "alpha=2"], "alpha"),
     ],
 )
-def test_bad_input_for_jam(cli, captions, change, said):
-    done = cli(*jam(captions, *change))
+def test_bad_input_for_jam(here, captions, change, said):
+    done = here(*jam(captions, *change))
     assert done.code == 2
     assert said in done.err
     assert not (captions / "map").exists()
     assert not (captions / "map.checkpoint").exists()
 
 
-def test_wrong_captions_are_for_jam(cli, files):
-    done = cli(*sotalign(files, "--negatives", "n.npy"))
+def test_wrong_captions_are_for_jam(here, files):
+    done = here(*sotalign(files, "--negatives", "n.npy"))
     assert done.code == 2
     assert "jam" in done.err
+
+
+@pytest.fixture
+def repeated(captions):
+    """The same, with each image twice bit by bit, as 120 rows of 60 images."""
+    rows = np.load(captions / "v.npy")
+    np.save(captions / "v.npy", np.repeat(rows[::2], 2, axis=0))
+    (captions / "tasks.txt").write_text("\n".join(["swap", "add"] * 60))
+    return captions
+
+
+def test_jam_without_groups_keeps_an_image_in_one_part(here, repeated):
+    files = ["--pairs", f"{repeated / 'v.npy'},{repeated / 't.npy'}", "--negatives", str(repeated / "n.npy")]
+    quick = ["--set", "epochs=3", "--set", "hidden=[8]", "--set", "latent=4", "-o", str(repeated / "map")]
+    done = here("train", "jam", *files, *quick, "--tasks", str(repeated / "tasks.txt"), "--json")
+    assert done.code == 0, done.err
+    assert "120 of 120 rows have vectors identical" in done.err
+    report = json.loads(done.out)
+    scores = report["scores"]
+    assert report["split"] == {"train": 84, "validation": 18, "test": 18}
+    held = Split.from_dict(scores["holdout"]).held_out(np.arange(120).astype(str))
+    assert np.array_equal(held[::2], held[1::2])  # both captions of an image
+    assert (scores["identical_rows"], scores["identical_groups"]) == (120, 60)
+    # Five-way recall, and each task by itself.
+    assert scores["test_choice_options"] == 5
+    assert scores["test_choice_recall"] <= scores["test_binary_recall"]
+    assert {name: line["n"] for name, line in scores["test_tasks"].items()} == {"swap": 9, "add": 9, "all": 18}
+    alone = here("train", "jam", *files, *quick, "--groups", "none", "--force")
+    assert alone.code == 0, alone.err
+    assert "identical" not in alone.err
+    assert "caption first of 5" in alone.out
+
+
+def test_jam_takes_what_other_methods_take(here, captions):
+    (captions / "recipe.yaml").write_text(
+        f"method: jam\npairs: [{captions / 'v.npy'}, {captions / 't.npy'}]\nnegatives: {captions / 'n.npy'}\n"
+        f"groups: {captions / 'groups.txt'}\nparameters: {{epochs: 3, hidden: [8], latent: 4}}\n"
+    )
+    options = ["--validation", "20", "--test", "30", "--grid", "alpha=0.1,0.9", "-o", str(captions / "map"), "--json"]
+    done = here("train", "--config", str(captions / "recipe.yaml"), *options)
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["split"] == {"train": 70, "validation": 20, "test": 30}
+    trials = report["scores"]["trials"]
+    assert [trial["alpha"] for trial in trials] == [0.1, 0.9]
+    best = max(trials, key=lambda trial: trial["recall_at_1"])
+    assert report["training"]["alpha"] == best["alpha"]
+    assert report["scores"]["validation_source_to_target_recall_at_1"] == best["recall_at_1"]
+    assert report["training"]["seed"] == 5  # the paper's
+
+
+def test_sotalign_stands_beside_its_teacher(here, files):
+    done = here(*sotalign(files, "--test", "20", "--set", "steps=1"))
+    assert done.code == 0, done.err
+    assert "its teacher's recall at 1" in done.out
+    assert "worse than their linear teacher on the same 20 test pairs" in done.err
+    scores = json.loads(here("inspect", str(files / "map"), "--json").out)["scores"]
+    assert scores["test_mean@1"] < scores["teacher_test_mean@1"]
+    assert f"{scores['teacher_test_mean@1']:.3f}" in scores["notes"][0]
+    assert "teacher_test_mean@1" in (files / "map" / "README.md").read_text()
+    # The teacher's numbers are those of the teacher alone on the same rows.
+    alone = [
+        "train",
+        "cca",
+        *sotalign(files)[2:8],
+        "-o",
+        str(files / "cca"),
+        "--test",
+        "20",
+        "--set",
+        "regularization=0.1",
+    ]
+    assert here(*alone).code == 0
+    other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]
+    assert scores["teacher_test_mean@1"] == other["test_mean@1"]
+    assert scores["teacher_validation_mean_recall_at_1"] == other["validation_mean_recall_at_1"]

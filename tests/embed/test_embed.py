@@ -268,7 +268,7 @@ def test_failures_of_an_interrupted_run_are_remembered(pictures, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         embed(Colours(stop_after=8), open_items(pictures), out, batch_size=1, on_error="skip", shard_size=3)
-    with pytest.raises(CorruptFileError, match="--on-error skip"):  # but whoever wants to fail, fails
+    with pytest.raises(CorruptFileError, match="on_error='skip'"):  # but whoever wants to fail, fails
         embed(Colours(), open_items(pictures), out, batch_size=1, shard_size=3)
     report = embed(Colours(), open_items(pictures), out, batch_size=1, on_error="skip", shard_size=3)
     assert [failure["id"] for failure in report.failures] == [bad]
@@ -278,7 +278,7 @@ def test_failures_of_an_interrupted_run_are_remembered(pictures, tmp_path):
 
 def test_a_corrupt_image_stops_a_run_that_should_fail(pictures, tmp_path):
     bad = break_one(pictures)
-    with pytest.raises(CorruptFileError, match=f"{bad}.*--on-error skip"):
+    with pytest.raises(CorruptFileError, match=f"{bad}.*on_error='skip'"):
         embed(Colours(), open_items(pictures), tmp_path / "out", shard_size=2)
     assert not (tmp_path / "out").exists()
     Image.new("RGB", (4, 5), (5, 5, 5)).save(pictures / bad)
@@ -366,9 +366,9 @@ def test_tables_of_texts_and_of_paths(pictures, tmp_path, kind):
     assert other.fetch(2) == "k2"
     with pytest.raises(ParameterError, match="2 of which may be meant"):
         open_items(path)
-    with pytest.raises(ParameterError, match="'text' is not there|column 'text'.*key, image, caption"):
+    with pytest.raises(ParameterError, match="'text' is not there|column='text'.*key, image, caption"):
         open_items(path, column="text")
-    with pytest.raises(ParameterError, match="'key'.*--modality"):
+    with pytest.raises(ParameterError, match="'key'.*modality="):
         open_items(path, column="key")
 
 
@@ -442,7 +442,7 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
     prompts = open_items("pets", root=tmp_path, modality="text")
     assert prompts.ids.tolist() == ["0:0", "0:1", "1:0", "1:1"]
     assert prompts.fetch(3) == "a dog"
-    with pytest.raises(ParameterError, match="--root"):
+    with pytest.raises(ParameterError, match="Pass root="):
         open_items("pets")
     with pytest.raises(FileError, match=r"no data set either \(.*cifar100"):
         open_items("dogs", root=tmp_path)

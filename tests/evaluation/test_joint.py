@@ -303,7 +303,7 @@ def test_sides_of_one_width_have_to_be_named(data, tmp_path):
     out = open_source(tmp_path / "out.npz").read().vectors
     np.testing.assert_allclose(out, m.transform_target(data.texts.vectors), atol=1e-9)
     one_sided = congruence.LinearMap().fit(data.texts.vectors, data.images.vectors)
-    with pytest.raises(ParameterError, match="the only side it carries"):
+    with pytest.raises(ParameterError, match="the only side it maps"):
         transform_file(one_sided, source, tmp_path / "no.npz", side="target")
 
 
@@ -433,7 +433,7 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--dim", "19"), "expected at most 18"),
         (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--dim", "3"), "no such option"),
-        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), 'side="source"'),
+        (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),
         (("export", "map", "-o", "x.vt"), "affine"),

@@ -232,7 +232,7 @@ def test_collections_refuse_what_does_not_fit():
     [
         ({"models": "lvis"}, ParameterError, "Got no file for lvis.*lvis1203_clip.npz"),
         ({"models": "lvis", "file": "/nowhere"}, FileError, "Got no file at /nowhere"),
-        ({"models": "openai-b32"}, ParameterError, "Got models 'openai-b32'"),
+        ({"models": "openai-b32"}, ParameterError, "Got models='openai-b32'"),
         ({"models": "openai-b32/nonsense", "root": "."}, ParameterError, "expected sample, lvis, .*openai-b32"),
         ({"models": "paper"}, ParameterError, "Got no folder of data sets for pets"),
         ({"models": "sample", "data": ["pets"]}, ParameterError, "brings its own"),

@@ -197,7 +197,7 @@ def test_unrelated_means_are_left_out():
 
 def test_the_full_spectrum_fills_in_and_says_so():
     p = rigid_problem(10, 30, seed=7)
-    with pytest.warns(DegenerateWarning, match="probe 9 of 30"):
+    with pytest.warns(DegenerateWarning, match="cover 9 of 30"):
         m = OrthogonalMap(spectrum="full").fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_ @ m.rotation_.T, np.eye(30), atol=1e-12)
     probed = OrthogonalMap(spectrum="probed").fit(p.X, p.Y)
@@ -340,7 +340,7 @@ def test_merging_unlike_maps_is_refused():
     with pytest.raises(ParameterError, match="composed"):
         m.then(m).partial_fit(p.X, p.Y)
     chosen = OrthogonalMap(spectrum="cv").fit(p.X, p.Y)
-    with pytest.raises(ParameterError, match="second look"):
+    with pytest.raises(ParameterError, match="second pass"):
         chosen.merge(chosen)
     from congruence import LinearMap
 

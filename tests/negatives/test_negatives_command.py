@@ -69,10 +69,10 @@ def test_lines_of_text(here, tmp_path):
     ("arguments", "message"),
     [
         (["in.csv", "-o", "out.csv", "--kinds", "replace_verb"], "expected one of 'replace_obj'"),
-        (["in.csv", "-o", "out.csv", "--column", "nothing"], "column 'nothing'"),
+        (["in.csv", "-o", "out.csv", "--column", "nothing"], "--column nothing"),
         (["in.csv", "-o", "out.csv", "--group-column", "nothing"], "nothing"),
         (["in.csv", "-o", "out.xml"], "suffix"),
-        (["in.csv", "-o", "out.csv", "--per-caption", "0"], "per_caption"),
+        (["in.csv", "-o", "out.csv", "--per-caption", "0"], "--per-caption 0"),
         (["empty.csv", "-o", "out.csv"], "empty.csv"),
         (["header.csv", "-o", "out.csv"], "no rows"),
         (["blank.txt", "-o", "out.csv"], "blank caption at row 1"),

@@ -99,8 +99,11 @@ def test_nothing_sticks_out_and_words_are_large_enough(page, tmp_path, width):
       const clipped = [...document.querySelectorAll('svg')].filter(s => [...s.querySelectorAll('text')].some(t => {
         const a = t.getBoundingClientRect(), b = s.getBoundingClientRect();
         return a.left < b.left - 1 || a.right > b.right + 1 || a.bottom > b.bottom + 1; }));
+      const shown = [...document.querySelectorAll('.stack td')].filter(c => c.getClientRects().length);
+      const hidden = shown.filter(c => { const b = c.getBoundingClientRect();
+        return b.width < 1 || b.left < 0 || b.right > innerWidth + 1 || c.scrollWidth > c.clientWidth + 1; });
       parent.document.title = ['w', innerWidth, document.documentElement.scrollWidth, wide.length,
-        clipped.length, Math.min(...small).toFixed(1), 'w'].join(' ');
+        clipped.length, Math.min(...small).toFixed(1), shown.length, hidden.length, 'w'].join(' ');
     </script></body>"""
     text = re.sub("<meta http-equiv[^>]*>", "", page.read_text(encoding="utf-8")).replace("</body>", script)
     frame = tmp_path / "frame.html"
@@ -109,14 +112,17 @@ def test_nothing_sticks_out_and_words_are_large_enough(page, tmp_path, width):
         encoding="utf-8",
     )
     run = browse(frame, tmp_path, "--window-size=1400,900", "--dump-dom", "--virtual-time-budget=3000")
-    found = re.search(r"<title>w (\d+) (\d+) (\d+) (\d+) ([\d.]+) w</title>", run.stdout)
+    found = re.search(r"<title>w (\d+) (\d+) (\d+) (\d+) ([\d.]+) (\d+) (\d+) w</title>", run.stdout)
     assert found, run.stderr[-2000:]
-    inner, scroll, wide, clipped, smallest = map(float, found.groups())
+    inner, scroll, wide, clipped, smallest, cells, hidden = map(float, found.groups())
     assert inner == width
     assert scroll <= width
     assert wide == 0
     assert clipped == 0
     assert smallest >= 11
+    # Every number of a table that becomes cards is inside the window without scrolling.
+    assert (cells > 20) == ('class="stack"' in text)
+    assert hidden == 0
 
 
 def test_this_browser_does_report_errors(tmp_path):

@@ -86,7 +86,12 @@ def test_the_verdict_follows_the_numbers(bundle, summary):
     row = next(r for r in summary["scores"] if r["metric"] == "zero_shot" and r["query"] == "aligned image")
     assert summary["verdict"]["reached"] == pytest.approx(row["after"] / row["target"])
     assert summary["verdict"]["level"] == "carries"
-    assert f"{row['after']:.1%}" in summary["verdict"]["sentence"]
+    sentence = summary["verdict"]["sentence"]
+    assert f"{row['after']:.1%}" in sentence
+    assert f"{row['chance']:.1%} by chance" in sentence
+    assert row["chance"] == 1 / 20
+    assert "cosine" not in sentence  # a headline has no room for controls
+    assert "can stand in" in summary["verdict"]["action"]
     rng = np.random.default_rng(0)
     noise = {
         m: Embeddings(rng.standard_normal((60, 8)), ids=rows.ids, space=rows.space) for m, rows in bundle.target.items()
@@ -101,7 +106,11 @@ def test_histograms_and_kernel_against_numpy(bundle, summary):
     image = everything["histograms"][0]
     assert image["mean_before"] == pytest.approx(before.mean(), abs=1e-6)
     np.testing.assert_allclose(np.array(image["before"]) * 60, np.histogram(before, image["edges"])[0], atol=1e-9)
-    assert sum(image["after"]) == pytest.approx(1)
+    for kind in ("after", "constant", "random_rotation"):
+        assert sum(image[kind]) == pytest.approx(1)
+    score = next(r for r in everything["scores"] if r["metric"] == "cosine" and "image" in r["query"])
+    assert image["mean_constant"] == pytest.approx(score["control_constant"], abs=1e-6)
+    assert image["mean_random_rotation"] == pytest.approx(score["control_random_rotation"], abs=1e-6)
     ours = bundle.source["image"].vectors @ bundle.source["text"].vectors.T
     theirs = bundle.target["image"].vectors @ bundle.target["text"].vectors.T
     assert everything["kernel"]["correlation"] == pytest.approx(
@@ -149,15 +158,34 @@ def test_the_commuting_diagram_by_hand(bundle):
     assert data["overlap"] == pytest.approx(np.mean(shares))
     assert data["chance"] == pytest.approx(5 / 60)
     assert len(data["examples"]) == 60
+    found = []
+    for e in data["examples"]:
+        for path, at in e["own_at"].items():
+            ranks = [r for r, item in enumerate(e[path], 1) if item["id"] == e["query"]["id"]]
+            assert at == (ranks[0] if ranks else None)
+            assert [r for r, item in enumerate(e[path], 1) if item["own"]] == ranks
+        both = {item["id"] for item in e["direct"]} & {item["id"] for item in e["mediated"]}
+        assert {item["id"] for item in e["direct"] if item["shared"]} == both
+        found.append(e["own_at"]["direct"] is not None)
+    assert data["found"] == pytest.approx(np.mean(found))
 
 
 def test_few_anchors_rise_and_end_at_the_full_fit(bundle, summary):
     curve = summary["few_anchors"]
     assert curve["n"] == [5, 10, 20, 40]
-    image = next(c for c in curve["curves"] if c["name"].startswith("image"))
-    assert image["mean"][0] < image["mean"][-1]
-    row = next(r for r in summary["scores"] if r["metric"] == "cosine" and "image" in r["query"])
-    assert image["mean"][-1] == pytest.approx(row["after"], abs=1e-6)
+    curves = {(c["measure"], c["items"], c["kind"]): c["mean"] for c in curve["curves"]}
+    for measure, kind, name in (
+        ("retrieval", "mapped", "after"),
+        ("cosine", "mapped", "after"),
+        ("cosine", "constant", "control_constant"),
+        ("cosine", "random rotation", "control_random_rotation"),
+    ):
+        row = next(r for r in summary["scores"] if r["metric"] == measure and "image" in r["query"])
+        assert curves[measure, "image", kind][-1] == pytest.approx(row[name], abs=1e-5), (measure, kind)
+    assert curves["cosine", "image", "mapped"][0] < curves["cosine", "image", "mapped"][-1]
+    measures = [c["measure"] for c in curve["curves"]]
+    assert measures.index("cosine") > max(k for k, m in enumerate(measures) if m != "cosine")
+    assert curve["chance"] == 1 / 20
 
 
 def test_what_is_missing_is_left_out(bundle):
@@ -214,6 +242,12 @@ def test_edits_by_hand(bundle):
     assert (data["n"], data["gallery"], data["oracle_top5"]) == (2, 60, None)
     hits = [any(item["wanted"] for item in row["found"]) for row in data["rows"]]
     assert data["top5"] == np.mean(hits)
+    assert data["chance"] == pytest.approx(5 / 60)
+    for row in data["rows"]:
+        ranks = [r for r, item in enumerate(row["found"], 1) if item["wanted"]]
+        assert row["found_at"] == (ranks[0] if ranks else None)
+    page = render(summarize(fit(full), full))
+    assert page.count("✓ hit") + page.count("✗ miss") == 2 + 2 * 6  # captions, and both paths of the examples
     assert any(hits)
 
 
@@ -267,6 +301,40 @@ def test_the_page_is_sane_for_keyboards_and_screen_readers(summary):
     assert len([a for a in page.attributes if a[:2] == ("svg", "aria-label")]) == page.tags.count("svg")
     assert "prefers-color-scheme: dark" in text
     assert "@media print" in text
+
+
+def test_numbers_have_names_where_tables_become_cards(summary):
+    """Below 40 rem the head of a table is hidden: every cell must say itself what it holds, in the words of the head."""
+    text = render(summary)
+    tables = re.findall(r'<table class="stack">(.*?)</table>', text, flags=re.S)
+    assert len(tables) == text.count("<table") == 2
+    for table in tables:
+        columns = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table)[1:]
+        rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", table)
+        assert rows
+        for row in rows:
+            assert re.findall(r'<td [^>]*data-label="([^"]*)"', row) == columns
+            assert row.count("<td") == len(columns)
+    assert "chance" in tables[0]
+    assert "cosine" not in tables[0]
+    assert "constant" in tables[1]
+    assert "random rotation" in tables[1]
+
+
+def test_one_color_has_one_meaning(summary):
+    """What is on the page in one color means one thing: the source as it is, what was mapped, or the target."""
+    css = render(summary).split("<style>")[1].split("</style>")[0]
+    same = {
+        "source": {"source", "before"},
+        "target": {"target", "oracle"},
+        "after": {"after"},
+        "good": {"good"},
+        "bad": {"bad"},
+    }
+    for theme in re.findall(r":root \{([^}]*)\}", css):
+        colors = dict(re.findall(r"--([a-z]+):(#[0-9a-f]+)", theme))
+        for name, group in same.items():
+            assert {other for other, color in colors.items() if color == colors[name]} == group
 
 
 def test_a_file_that_is_no_picture_is_not_shown(bundle):

@@ -314,7 +314,8 @@ def test_pairs_held_out_by_fit_are_found_again(data):
         Embeddings(rows, ids=[f"i{k}" for k in range(40)], space=Space(name, modality=kind))
         for rows, name, kind in ((data.X, "a", "image"), (data.Y, "b", "text"))
     )
-    mapping = congruence.fit(X, Y, method="cca", dim=4, regularization=1.0, holdout=11, check=False)
+    options = {"dim": 4, "regularization": 1.0, "holdout": 11, "check": False, "groups": None}
+    mapping = congruence.fit(X, Y, method="cca", **options)
     got = summarize_training(mapping, X, Y)
     assert got["held_out"]
     assert got["between"]["source"] == 11
@@ -387,6 +388,50 @@ def test_terms_of_other_methods_are_drawn_by_their_names(data):
     assert "Validation score" not in page
     assert "Worked examples" not in page
     assert "finds its own text first of 40" in got["verdict"]["sentence"]
+
+
+def test_a_page_cites_its_method_and_shows_its_teacher(data):
+    mapping = heads(
+        history={"losses": {}, "validation": [[0, 0.1], [10, 0.3]], "best_step": 10, "steps": 10},
+        n_unpaired_source=7,
+    )
+    mapping.facts_["method"] = "sotalign"
+    ids = np.arange(40).astype(str)
+    rule = congruence.splits.Split.choose(ids, 12, 0, congruence.splits.duplicate_groups(data.X, data.Y))
+    mapping.scores_ |= {
+        "holdout": rule.to_dict(),
+        "teacher_validation_mean_recall_at_1": 0.4375,
+        "notes": [f"Below {NASTY}."],
+    }
+    mapping.scores_ |= {f"teacher_test_{way}@1": 0.625 for way in ("source_to_target", "target_to_source")}
+    got = summarize_training(mapping, data.X, data.Y)
+    page = render_training(got)
+    assert "Roschmann" in page
+    assert "Yoon" not in page
+    assert "their linear teacher, 0.438" in page
+    assert got["teacher"] == {1: {"source_to_target": 0.625, "target_to_source": 0.625}}
+    assert page.count(">0.625<") == 2
+    assert NASTY not in page
+    assert "Below &lt;script" in page
+    everything = summarize_training(mapping, data.X, data.Y, held_out=False)
+    assert everything["teacher"] == {}  # its rows are others than those shown
+    jam = render_training(summarize_training(heads(), data.X, data.Y))
+    assert "Yoon" in jam
+    assert "Roschmann" not in jam
+
+
+def test_tables_become_cards_on_a_phone(summary):
+    """Each number has its column's name beside it, and nothing is as wide as its words: no table scrolls sideways."""
+    page = render_training(summary)
+    tables = re.findall(r"<table.*?</table>", page, re.S)
+    assert len(tables) == 2
+    for table in tables:
+        assert table.startswith('<table class="stack">')
+        body = table.split("<tbody>")[1]
+        cells = re.findall(r"<td([^>]*)>(.*?)</td>", body, re.S)
+        assert cells
+        assert all("data-name=" in given and inner.startswith("<span>") for given, inner in cells if inner)
+    assert re.search(r"@media \(max-width: 34rem\)[^\n]*\.stack td::before \{ content:attr\(data-name\)", page)
 
 
 def test_worked_examples_are_the_widest_narrowest_and_worst(data):
@@ -734,7 +779,7 @@ def test_report_with_sugarcrepes_files(here, files, data):
         ([*REPORT[:6], "--pictures", "."], "--pictures without --groups"),
         ([*REPORT[:4], "--tasks", "pairs.csv:task"], "--tasks without --negatives"),
         ([*REPORT[:4], "--sugarcrepe", "s"], "--sugarcrepe without --negatives"),
-        (REPORT[:6], "divide otherwise"),
+        (REPORT[:6], "divided differently"),
         ([*REPORT[:2], "--pairs", "d.npz:v,d.npz:t", "--negatives", "nowhere.npy"], "nowhere.npy"),
     ],
 )

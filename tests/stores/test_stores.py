@@ -103,7 +103,7 @@ def test_an_output_is_whole_or_absent(suffix, tmp_path):
         sink.write(None, X[:5])
     assert list(tmp_path.iterdir()) == []
     write(path, X)
-    with pytest.raises(OutputExistsError, match="--force"), open_sink(path, n=10, dim=3):
+    with pytest.raises(OutputExistsError, match="force=True"), open_sink(path, n=10, dim=3):
         pytest.fail("an existing output must be refused before anything is written")
     with pytest.raises(KeyboardInterrupt), open_sink(path, n=10, dim=3, force=True) as sink:
         sink.write(None, X[:5] * 0)

@@ -192,7 +192,7 @@ def test_what_is_refused():
     A = anchor_map(p.G, p.G_target).matrix
     with pytest.raises(ShapeError, match=r"shape \(6, 4\); expected \(4, 6\), acting on rows. Transpose"):
         linear_text_error(p.G, p.G_target, A.T)
-    with pytest.raises(ParameterError, match="Swap the models"):
+    with pytest.raises(ParameterError, match="Exchange source and target"):
         linear_text_error(p.G_target, p.G, A.T)
     with pytest.raises(InputError, match="A of rank 3"):
         linear_text_error(p.G, p.G_target, np.diag([1.0, 1, 1, 0]) @ A)

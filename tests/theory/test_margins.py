@@ -224,7 +224,7 @@ def test_bad_input_is_refused():
         with pytest.raises(NotFiniteError):
             class_margins(*bad)
     turned = rotation(3, 3, np.random.default_rng(0))
-    with pytest.raises(ParameterError, match="Raise rho"):
+    with pytest.raises(ParameterError, match="Pass rho="):
         class_margins(G, G, turned, G).certified_within(0.001)
 
 

@@ -134,7 +134,7 @@ def test_what_is_refused(latent):
         NNCLR(**QUICK).fit(latent.X, latent.Y, None, latent.V)
     with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, latent.U)
-    with pytest.raises(ParameterError, match="k=5 neighbours among 4 unpaired rows"):
+    with pytest.raises(ParameterError, match="k=5 neighbors among 4 unpaired rows"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V[:4])
     with pytest.raises(InputError, match="type Drawn.*scan and take"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, latent.U, Drawn())

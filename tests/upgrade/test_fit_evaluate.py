@@ -103,7 +103,7 @@ def test_what_cannot_be_fitted(models):
         fit(models, method="linear")
     with pytest.raises(ParameterError, match="modality of the anchors; expected another"):
         congruence.fit(image, models.target["image"], means={"image": (image, None)})
-    with pytest.raises(ParameterError, match="Name it"):
+    with pytest.raises(ParameterError, match="Pass modality="):
         congruence.fit(
             Embeddings(image.vectors), Embeddings(models.target["image"].vectors), means={"text": (text, None)}
         )
@@ -142,7 +142,9 @@ def test_every_score_is_its_metric(models):
         assert centred.after > 0.9
     assert scores.get("zero_shot", "aligned image", "target text").before < 0.3
     assert scores.probed_energy == {"image": pytest.approx(1), "text": pytest.approx(1)}
-    assert scores.to_dict()["rows"][0]["metric"] == "cosine"
+    metrics = [row["metric"] for row in scores.to_dict()["rows"]]
+    assert metrics[0] == "retrieval"
+    assert set(metrics[-4:]) == {"cosine", "distance"}  # of both modalities, after everything that ranks
     with pytest.raises(KeyError):
         scores.get("cosine", "nothing", "at all")
 

@@ -248,7 +248,7 @@ def test_a_map_that_does_not_know_leaves_rows_raw_and_says_so(tmp_path):
     m = OrthogonalMap().fit(P.X[:200], unit(P.Y[:200]))
     m.target_space_ = replace(m.target_space_, normalized=None)  # as maps of earlier versions, fitted on plain arrays
     old = load(m.save(tmp_path / "map"))
-    with pytest.warns(NormWarning, match="does not say .*--normalize yes or no"):
+    with pytest.warns(NormWarning, match="does not say .* Pass normalize=True"):
         out = old.apply(Embeddings(P.X))
     np.testing.assert_allclose(out.vectors, m.transform(P.X), atol=1e-12)
     with pytest.warns(NormWarning):
@@ -262,3 +262,18 @@ def test_zero_rows_stay_zero(tmp_path):
     X[4] = 0
     transform_file(m, store(tmp_path / "in.npy", X), tmp_path / "out.npy", allow_zero_rows=True)
     np.testing.assert_allclose(norms(np.load(tmp_path / "out.npy")), [1] * 4 + [0] + [1] * 4, atol=1e-12)
+
+
+def test_tensors_too_leave_as_unit_rows():
+    torch = pytest.importorskip("torch")
+    X = torch.tensor(P.X[:9], requires_grad=True)
+    for m, side in ((OrthogonalMap(), {}), (CCAMap(dim=5), {"side": "source"})):
+        m.fit(P.X[:200], unit(P.Y[:200]))
+        out = m.apply(X, **side)
+        np.testing.assert_allclose(norms(out.detach().numpy()), 1, atol=1e-12)
+        out[:, 0].sum().backward()  # through the norm as well
+        np.testing.assert_allclose(
+            m.apply(X, normalize=False, **side).detach().numpy(), m.transform(P.X[:9]), atol=1e-12
+        )
+        raw = CCAMap(dim=5).fit(P.X[:200], P.Y[:200]) if side else OrthogonalMap().fit(P.X[:200], P.Y[:200])
+        np.testing.assert_allclose(raw.apply(X, **side).detach().numpy(), raw.transform(P.X[:9]), atol=1e-12)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from congruence.embeddings import Embeddings, Space
@@ -75,11 +76,18 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
         yield lambda rows: bar.advance(task, rows)
 
 
-def read(spec: str, ids: str | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
+def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
     """Read embeddings named on the command line."""
     from congruence.stores import read_embeddings
 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
+
+
+def read_groups(spec: str | None) -> Any:
+    """Read what ``--groups`` names: labels from a file, None for ``none``, and identical rows when it is left out."""
+    from congruence.stores import read_column
+
+    return "identical" if spec is None else None if spec == "none" else read_column(spec)
 
 
 @contextmanager
@@ -105,3 +113,52 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
         raise
     if named is None:
         shutil.rmtree(place)
+
+
+#: ``name=value`` in a message of the library. A quote, slash, point or # before it belongs to a value or to a path.
+_NAMED = re.compile(
+    r"""(?<![\w'"/:#?&.=,<-])(?<!--set\ )(?<!--grid\ )
+    (?P<name>[a-z][a-z_]*)=
+    (?P<value>'[^']*' | "[^"]*" | \[[^\]]*\] | \([^)]*\) | … | [^\s;,…]*[^\s;,….:)])?""",
+    re.VERBOSE,
+)
+
+#: Arguments of the library whose option has another name.
+_OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
+
+
+def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = frozenset()) -> str:
+    """Rewrite the arguments that a message of the library names as the flags of the command that was run.
+
+    Parameters
+    ----------
+    message : str
+        ``Got holdout=2.5; …. Pass force=True to replace it.`` The library names its arguments so.
+    options : iterable of click.Parameter
+        Of the command; names that it has no option for stay as they are.
+    settable : set of str
+        Names that the command takes as ``--set NAME=VALUE``.
+
+    Returns
+    -------
+    str
+        ``Got --holdout 2.5; …. Pass --force to replace it.``
+    """
+    known = {option.name: option for option in options}
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"] or ""
+        bare = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
+        option = known.get(_OPTION_NAMES.get(name, name))
+        if option is None:
+            return f"--set {name}={bare}" if name in settable and bare not in ("", "…") else found[0]
+        if option.param_type_name == "argument":
+            return f"{option.name.upper()} {bare}".rstrip(" …")
+        on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))
+        if bare == "None" or (bare == "False" and not off):
+            return f"no {on[0]}"
+        if bare in ("True", "False"):
+            return on[0] if bare == "True" else off[0]
+        return f"{on[0]} {bare}".rstrip(" …")
+
+    return _NAMED.sub(flag, message)

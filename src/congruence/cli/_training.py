@@ -24,15 +24,23 @@ def summarize_files(
     if not (X.has_ids and Y.has_ids):  # then position says what belongs together
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
     if given["sugarcrepe"] is None and given["categories"] is not None:
-        raise ParameterError("Got --categories without --sugarcrepe; expected both. Name SugarCrepe's folder.")
+        raise ParameterError(
+            "Got --categories without --sugarcrepe; expected both. Pass --sugarcrepe FOLDER, or leave out --categories."
+        )
     for name in ("groups", "tasks", "texts"):
         if given["sugarcrepe"] is not None and given[name] is not None:
-            raise ParameterError(f"Got --{name} beside --sugarcrepe, which has its own; expected one of both. Drop it.")
+            raise ParameterError(
+                f"Got --{name} beside --sugarcrepe, which has its own; expected one of the two. Leave out --{name}."
+            )
     for name in ("tasks", "texts", "sugarcrepe", "pictures"):
         if given["negatives"] is None and given[name] is not None:
-            raise ParameterError(f"Got --{name} without --negatives; expected both. Name the wrong captions.")
+            raise ParameterError(
+                f"Got --{name} without --negatives; expected both. Pass --negatives FILE:KEY, the wrong captions."
+            )
     if given["pictures"] is not None and given["groups"] is None and given["sugarcrepe"] is None:
-        raise ParameterError("Got --pictures without --groups or --sugarcrepe; expected names of images. Pass one.")
+        raise ParameterError(
+            "Got --pictures without --groups or --sugarcrepe; expected the images' names. Pass --groups FILE:KEY or --sugarcrepe FOLDER."
+        )
     groups, tasks = (None if given[name] is None else read_column(str(given[name])) for name in ("groups", "tasks"))
     texts = None
     if given["texts"] is not None:
@@ -59,7 +67,9 @@ def _two(spec: str | None, option: str) -> list[str]:
 
     parts = (spec or "").split(",")
     if len(parts) != 2 or not all(parts):
-        raise ParameterError(f"Got {option} {spec!r}; expected two, with a comma between them. Name both.")
+        raise ParameterError(
+            f"Got {option} {spec!r}; expected two files, with a comma between them. Pass {option} FIRST,SECOND."
+        )
     return parts
 
 

@@ -138,8 +138,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     stored = sides[0].get("image") or sides[0].get("text")
     if stored is None or len(stored) != len(column):
         raise InputError(
-            f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if "
-            f"there are no images). Check {spec}."
+            f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
         )
     return dict(zip(stored.ids.tolist(), map(str, column.tolist()), strict=True))
 
@@ -152,12 +151,14 @@ def _split(
     from congruence.splits import Split
 
     if queries is not None:
-        raise ParameterError("Got --anchors and held-out queries; expected one of them. Leave one out.")
+        raise ParameterError(
+            "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
+        )
     stored = "image" if "image" in sides[0] else next(iter(sides[0]), "image")
     n = len(sides[0].get(stored, ()))
     if not 0 < anchors < n:
         raise ParameterError(
-            f"Got --anchors {anchors} of {n} items; expected fewer, so that some are left to score. Lower it."
+            f"Got --anchors {anchors} of {n} items; expected fewer, so that some are left to score. Pass --anchors {n // 2}, for example."
         )
     rule = Split.choose(sides[0][stored].ids, n - anchors, seed)
 

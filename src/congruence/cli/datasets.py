@@ -25,7 +25,9 @@ def command(
 
     if name is None:
         if download:
-            raise ParameterError("Got --download without a data set; expected one. Write congruence datasets NAME.")
+            raise ParameterError(
+                "Got --download without a data set; expected one. Write congruence datasets NAME --download."
+            )
         facts = [_facts(entry, root) for entry in DATASETS.values()]
         if as_json:
             print_json({"root": root, "datasets": facts})

@@ -20,8 +20,9 @@ def command(
     report: Annotated[bool, typer.Option(help="Write the report.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Fit on images of some classes, carry texts, and measure on classes the map has never seen."""
+    """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen."""
     from congruence.cli._base import number, print_json, print_table, progress
+    from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample
     from congruence.report import summarize, write_report
     from congruence.splits import Split
@@ -32,7 +33,7 @@ def command(
         table = seen_and_unseen(sample, mapping)
         if advance:
             advance(1)
-        closing = there_and_back(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
+        closing = round_trip(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
         if advance:
             advance(1)
         summary = summarize(mapping, sample, seed=seed)
@@ -62,18 +63,33 @@ def command(
             + ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
         )
     print(f"Pictures: {sample.info['images_of']}.\n")
-    rows = [
-        [
-            line["measure"],
-            *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after", "oracle")),
-        ]
-        for line in table
-    ]
     print_table(
-        f"fitted on the images of {mapping.scores_['n_pairs']} classes; texts carried by the same map",
-        ["", "seen: before", "after", "oracle", "unseen: before", "after", "oracle"],
-        rows,
+        f"fitted on the images of {mapping.scores_['n_pairs']} classes; texts mapped by the same rotation",
+        ["", "seen: before", "after", "oracle", "unseen: before", "after", "oracle", "chance"],
+        [
+            [
+                line["measure"],
+                *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after", "oracle")),
+                number(line["unseen"]["chance"]),
+            ]
+            for line in table
+            if "cosine" not in line["measure"]
+        ],
     )
+    print_table(
+        "mapped vectors and the target's own",
+        ["", "seen: before", "after", "unseen: before", "after", "constant", "random rotation"],
+        [
+            [
+                line["measure"],
+                *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after")),
+                *(number(line["unseen"][k]) for k in ("control_constant", "control_random_rotation")),
+            ]
+            for line in table
+            if "cosine" in line["measure"]
+        ],
+    )
+    print(f"{CONTROLS}\n")
     curve = summary["few_anchors"]
     print_table(
         "unseen classes by number of anchor images",
@@ -81,11 +97,14 @@ def command(
         [[line["name"], *map(number, line["mean"])] for line in curve["curves"]],
     )
     print_table(
-        "there and back on unseen classes: cosine with the start",
-        ["", "images", "texts"],
-        [[line["path"], number(line["image"]), number(line["text"])] for line in closing],
+        "round trip on unseen classes: does a vector find itself, and its cosine with the start",
+        ["", "images, at 1", "cosine", "texts, at 1", "cosine"],
+        [
+            [line["path"], *(number(line[k]) for k in ("image_retrieval", "image", "text_retrieval", "text"))]
+            for line in closing
+        ],
     )
-    print(summary["verdict"]["sentence"])
+    print(summary["verdict"]["sentence"], summary["verdict"]["action"])
     if report:
         print(f"Report: {out}")
 
@@ -98,7 +117,9 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
     source, target = sample.source, sample.target
     n = len(source["image"])
     if not 2 <= classes < n:
-        raise ParameterError(f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Choose fewer.")
+        raise ParameterError(
+            f"Got {classes} classes; expected 2 to {n - 1} of the sample's {n}. Pass --classes with such a number."
+        )
     mapping: OrthogonalMap = congruence.fit(
         source["image"],
         target["image"],
@@ -117,11 +138,14 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
 
     split = Split.from_dict(mapping.scores_["holdout"])
     measures = {
+        "image → its image, at 1": ("retrieval", "aligned image", "target image"),
+        "text → its text, at 1": ("retrieval", "aligned text", "target text"),
+        "mapped image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
+        "target's image → mapped text, at 1": ("zero_shot", "target image", "aligned text"),
+    }
+    cosines = {
         "image–image cosine": ("cosine", "aligned image", "target image"),
         "text–text cosine": ("cosine", "aligned text", "target text"),
-        "text → its text, at 1": ("retrieval", "aligned text", "target text"),
-        "carried image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
-        "target's image → carried text, at 1": ("zero_shot", "target image", "aligned text"),
     }
     parts, groups = {}, {}
     for name in ("seen", "unseen"):
@@ -134,15 +158,25 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
         groups[name] = {modality: _own_group(sample, mapping, modality, *sides) for modality in ("image", "text")}
     table = []
     for measure, key in measures.items():
-        line: dict[str, Any] = {"measure": measure}
-        for name, scores in parts.items():
-            row = scores.get(*key)
-            line[name] = {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
-        table.append(line)
+        rows = {name: scores.get(*key) for name, scores in parts.items()}
+        table.append(
+            {"measure": measure, **{name: {**_columns(row), "chance": row.chance} for name, row in rows.items()}}
+        )
     for modality in ("image", "text"):
         measure = f"{modality} → another {modality} of its subgroup, at 1"
         table.append({"measure": measure, **{name: found[modality] for name, found in groups.items()}})
+    for measure, key in cosines.items():
+        line: dict[str, Any] = {"measure": measure}
+        for name, scores in parts.items():
+            row = scores.get(*key)
+            controls = {k: getattr(row, k) for k in ("control_constant", "control_random_rotation")}
+            line[name] = {**_columns(row), **controls}
+        table.append(line)
     return table
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
 
 
 def _own_group(
@@ -155,6 +189,7 @@ def _own_group(
     """Share of items whose nearest other item in the target model belongs to their subgroup."""
     import numpy as np
 
+    from congruence.evaluation.controls import chance_at_k
     from congruence.metrics import class_retrieval
 
     X, Y = source[modality].vectors, target[modality].vectors
@@ -164,18 +199,22 @@ def _own_group(
         return class_retrieval(queries, Y, labels, exclude_self=True)
 
     moved = mapping.for_modality(modality).transform(X)
-    return {"before": found(X), "after": found(moved), "oracle": found(Y), "classes": len(X)}
+    _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    chance = chance_at_k((sizes - 1)[group], len(X) - 1)
+    return {"before": found(X), "after": found(moved), "oracle": found(Y), "classes": len(X), "chance": chance}
 
 
-def there_and_back(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[dict[str, Any]]:
+def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[dict[str, Any]]:
     """Compare ways back: the inverse, a map fitted the other way, and one fitted on other anchors.
 
-    The last is composition: two maps that share no anchor, one after the other, should be the identity.
+    The third is composition: two maps that share no anchor, one after the other, should be the identity. The last two lines are the
+    controls: every vector at the mean it started from, and a random rotation about that mean.
     """
     import numpy as np
 
+    from congruence.evaluation.controls import ControlRows
     from congruence.maps import OrthogonalMap
-    from congruence.metrics import paired_cosine
+    from congruence.metrics import class_retrieval, paired_cosine
 
     source, target = sample.source, sample.target
     seen = ~split.held_out(source["image"].ids)
@@ -199,6 +238,16 @@ def there_and_back(sample: Bundle, mapping: OrthogonalMap, split: Any) -> list[d
         for modality in ("image", "text"):
             X = source[modality].vectors[~seen]
             moved = back.for_modality(modality).transform(there.for_modality(modality).transform(X))
+            line[f"{modality}_retrieval"] = class_retrieval(moved, X, np.arange(len(X)))
             line[modality] = paired_cosine(X, moved)
         lines.append(line)
-    return lines
+    constant: dict[str, Any] = {"path": "constant"}
+    rotation: dict[str, Any] = {"path": "random rotation"}
+    for modality in ("image", "text"):
+        X = source[modality].vectors[~seen]
+        mean = mapping.modality_means_[modality][0]
+        rows = ControlRows(mean, np.linalg.norm(X - mean, axis=1), X.shape[1], in_sample=False)
+        controls = rows.score(lambda moved, X=X: paired_cosine(X, moved))  # type: ignore[misc]
+        constant[modality], rotation[modality] = controls.constant, controls.random_rotation
+        constant[f"{modality}_retrieval"] = rotation[f"{modality}_retrieval"] = 1 / len(X)  # chance
+    return [*lines, constant, rotation]

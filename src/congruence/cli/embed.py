@@ -51,7 +51,9 @@ def command(
         try:
             chosen = int(layer)
         except ValueError:
-            raise ParameterError(f"Got --layer {layer}; expected a whole number or all. Correct it.") from None
+            raise ParameterError(
+                f"Got --layer {layer}; expected a whole number or all. Pass --layer -1 for the last layer, or --layer all."
+            ) from None
     items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)
     model = load_encoder(
         encoder,

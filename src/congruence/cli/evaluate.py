@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,13 +28,14 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Measure a map with the paper's metrics, beside what each model reaches by itself."""
+    """Measure a map with the paper's metrics, beside chance, controls, and what each model reaches by itself."""
     from pathlib import Path
 
     import numpy as np
 
     import congruence
     from congruence.cli._base import print_json, read
+    from congruence.cli._scores import print_scores
     from congruence.embeddings import Space
     from congruence.errors import InputError, OutputExistsError, ParameterError
     from congruence.evaluation import evaluate
@@ -46,7 +47,7 @@ def command(
     mapping = congruence.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Use congruence report --pairs."
+            f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
         )
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -63,7 +64,7 @@ def command(
         rule = mapping.scores_.get("holdout")
         if rule is None:
             raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit with --holdout."
+                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit the map with --holdout, or leave out --held-out."
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
@@ -103,21 +104,5 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
         if rows is not None and len(rows) == len(column):
             return dict(zip(rows.ids.tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Check {spec}."
+        f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Pass as {option} a file with as many entries as there are rows, not {spec}."
     )
-
-
-def print_scores(scores: Any, title: str) -> None:
-    """Print an evaluation as a table."""
-    from congruence.cli._base import number, print_table
-
-    rows = [
-        [row.metric, row.query, row.against, *map(number, (row.before, row.after, row.source, row.target)), str(row.n)]
-        for row in scores.rows
-    ]
-    columns = ["metric", "query", "against", "unmapped", "mapped", "source alone", "target alone", "items"]
-    print_table(title, columns, rows)
-    for modality, share in scores.probed_energy.items():
-        print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
-    for note in scores.notes:
-        print(note)

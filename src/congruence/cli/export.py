@@ -39,7 +39,9 @@ def command(
     mapping = congruence.load(map_path)
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
-            raise ParameterError(f"Got --inverse for a {mapping.kind} map; expected an orthogonal one. Drop it.")
+            raise ParameterError(
+                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one. Leave out --inverse."
+            )
         mapping = mapping.inverse()
     export_faiss(mapping.for_modality(modality), out, normalize=NORMALIZE[normalize], force=force)
     if as_json:

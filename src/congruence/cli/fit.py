@@ -31,13 +31,25 @@ def command(
         list[str] | None,
         typer.Option(
             help="MODALITY=SOURCE[,TARGET]: rows of another modality, for its means only. Without a target the "
-            "gap between the modalities is carried over. May be repeated."
+            "gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, on both sides.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            help="Key, column or file of ids, on both sides. By default id, ids or names, if both sides have one; "
+            "none pairs rows by position."
+        ),
+    ] = None,
     target_ids: Annotated[str | None, typer.Option(help="The same for the target, if it differs.")] = None,
     holdout: Annotated[float, typer.Option(help="Pairs to keep out of the fit: a share, or a number from 1 on.")] = 0,
     seed: Annotated[int, typer.Option(help="Chooses the held-out pairs.")] = 0,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="What is held out together: file:key with a label a source row, or none. By default rows with identical vectors."
+        ),
+    ] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     source_revision: Annotated[str | None, typer.Option(help="Revision of the source model.")] = None,
@@ -53,7 +65,8 @@ def command(
     from pathlib import Path
 
     import congruence
-    from congruence.cli._base import print_json, read
+    from congruence.cli._anchors import find_ids, read_anchors
+    from congruence.cli._base import print_json, read, read_groups
     from congruence.embeddings import Space
     from congruence.errors import OutputExistsError
 
@@ -65,14 +78,16 @@ def command(
         Space(source_model, source_revision, modality),
         Space(target_model, target_revision, target_modality or modality),
     )
-    anchors = (
-        read(source, ids, spaces[0], allow_zero_rows),
-        read(target, target_ids or ids, spaces[1], allow_zero_rows),
-    )
+    anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)
     others = {}
     for entry in means or []:
         name, sides = _parse_means(entry)
-        rows = [read(spec, ids, Space(modality=name), allow_zero_rows) for spec in sides]
+        # Held-out items are left out of the means too, so their rows must go by the ids that the anchors go by.
+        found = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
+        rows = [
+            read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
+            for spec, column in zip(sides, found, strict=True)
+        ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
         *anchors,
@@ -81,6 +96,7 @@ def command(
         means=others or None,
         holdout=holdout,
         seed=seed,
+        groups=read_groups(groups),
         check=check,
         strict=strict,
         missing=missing,
@@ -97,9 +113,9 @@ def command(
     )
     mapping.save(out, force=force)
     if as_json:
-        print_json({"output": out, **mapping.describe()})
+        print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
     else:
-        _print(mapping, out)
+        _print(mapping, out, paired_by)
 
 
 def _parameters(method: str, center: bool, alpha: str | None, **options: Any) -> dict[str, Any]:
@@ -116,7 +132,9 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
         try:
             given["alpha"] = alpha if alpha == "cv" else float(alpha)
         except ValueError:
-            raise ParameterError(f"Got --alpha {alpha!r}; expected a number or cv. Correct it.") from None
+            raise ParameterError(
+                f"Got --alpha {alpha!r}; expected a number or cv. Pass --alpha 1.0, for example, or --alpha cv."
+            ) from None
     if method == "mlp":
         given["verbose"] = True
     known = METHODS[method]().get_params()
@@ -124,7 +142,7 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
     if foreign:
         raise ParameterError(
             f"Got --{foreign[0].replace('_', '-')} for method {method!r}, which has no such option; "
-            "expected options of that method. Drop it or change the method."
+            "expected options of that method. Leave it out, or pass another --method."
         )
     return given
 
@@ -135,12 +153,15 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     name, equals, rest = entry.partition("=")
     sides = rest.split(",")
     if not equals or not all(sides) or len(sides) > 2:
-        raise ParameterError(f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Correct it.")
+        raise ParameterError(
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means text=texts.npz:key, for example."
+        )
     return name, sides
 
 
-def _print(mapping: Any, out: str) -> None:
+def _print(mapping: Any, out: str, paired_by: str) -> None:
     from congruence.cli._base import number, print_table
+    from congruence.cli._scores import held_out_rows
     from congruence.maps import TwoSidedMap
 
     facts, scores = mapping.facts_, mapping.scores_
@@ -148,6 +169,7 @@ def _print(mapping: Any, out: str) -> None:
         ["source", str(mapping.source_space_)],
         ["target", str(mapping.target_space_)],
         ["pairs", str(facts["n_pairs"])],
+        ["paired by", paired_by],
     ]
     if isinstance(mapping, TwoSidedMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
@@ -158,14 +180,7 @@ def _print(mapping: Any, out: str) -> None:
         rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
     if "alignment" in facts:
         rows.append(["alignment of the anchors", number(facts["alignment"])])
-    if "held_out_pairs" in scores:
-        rows.append(["held-out pairs", str(scores["held_out_pairs"])])
-        if "held_out_cosine_unmapped" in scores:
-            rows.append(["held-out cosine, unmapped", number(scores["held_out_cosine_unmapped"])])
-        rows.append(["held-out cosine", number(scores["held_out_cosine"])])
-        rows.append(["held-out retrieval at 1", number(scores["held_out_retrieval_at_1"])])
-        if "held_out_retrieval_back_at_1" in scores:
-            rows.append(["held-out retrieval at 1, back", number(scores["held_out_retrieval_back_at_1"])])
+    rows += held_out_rows(scores)
     if "pairing" in scores:
         report = scores["pairing"]
         looks = "not enough pairs to tell" if not report["decided"] else "yes" if report["looks_paired"] else "NO"

@@ -14,6 +14,7 @@ def command(
     """Show what a map joins, how it was fitted, and how far it can be trusted."""
     import congruence
     from congruence.cli._base import print_json, print_table
+    from congruence.cli._scores import held_out_rows
 
     mapping = congruence.load(map_path)
     facts = mapping.describe()
@@ -25,6 +26,7 @@ def command(
         return
     rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
     rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
+    rows += held_out_rows(facts["scores"])
     if singular is not None:
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
         rows.append(["singular values", "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"])
@@ -37,7 +39,13 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
         if key in ("source", "target"):
             continue
         if key in ("parameters", "scores"):
-            rows += [(f"{key[:-1]}: {name}", inner) for name, inner in value.items() if not isinstance(inner, dict)]
+            # Held-out scores have lines of their own, each beside what it is to be read against.
+            told = {n for n in value if n.startswith("held_out_")} if "held_out_pairs" in value else set()
+            rows += [
+                (f"{key[:-1]}: {name}", inner)
+                for name, inner in value.items()
+                if name not in told and not isinstance(inner, dict)
+            ]
         elif key == "history":
             rows += _history(value)
         elif key == "training":

@@ -33,7 +33,9 @@ def command(
     chosen = KINDS if kinds == "all" else tuple(kind.strip() for kind in kinds.split(","))
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):
-        raise ParameterError(f"Got --group-column for {captions}; expected a table. Leave it out, or make one.")
+        raise ParameterError(
+            f"Got --group-column for {captions}; expected a table. Leave out --group-column, or pass a .csv, .jsonl or .parquet."
+        )
     groups = None if group_column is None else read_column(f"{captions}:{group_column}").tolist()
     texts = [items.fetch(row) for row in range(len(items))]
     made = generate(texts, chosen, per_caption, seed, groups=groups)

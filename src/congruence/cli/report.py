@@ -45,7 +45,7 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
 ) -> None:
-    """Measure a map on both models' embeddings and draw what a person would want to see."""
+    """Measure a map on both models' embeddings and draw scores, plots and examples."""
     from pathlib import Path
 
     import congruence
@@ -75,8 +75,7 @@ def command(
 
         if data is not None or pairs is None:
             raise ParameterError(
-                f"Got {'a bundle' if data else 'no --pairs'} for a two-sided map ({mapping.kind}); expected --pairs SOURCE,TARGET. Name "
-                "both files."
+                f"Got {'a bundle' if data else 'no --pairs'} for a two-sided map ({mapping.kind}); expected --pairs SOURCE,TARGET. Pass the same two files as in the training."
             )
         options = {name.removeprefix("--"): value for name, value in for_pairs.items()}
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
@@ -88,15 +87,15 @@ def command(
         for name, value in for_pairs.items():
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or sample. Name it instead."
+                    f"Got {name} for a map into the target's space ({mapping.kind}); expected a bundle, or sample. Leave it out, and pass DATA after the map."
                 )
         if data is None:
-            raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample. Name one.")
+            raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample. Pass DATA after the map.")
         bundle = load_sample() if data == "sample" else read_bundle(data)
         summary = summarize(mapping, bundle, held_out=held_out, seed=seed)
         write_report(out, summary, force=force)
     if as_json:
         print_json(summary)
     else:
-        print(summary["verdict"]["sentence"])
+        print(summary["verdict"]["sentence"], *filter(None, [summary["verdict"].get("action")]))
         print(f"Report: {out}")

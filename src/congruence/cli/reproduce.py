@@ -52,8 +52,7 @@ def command(
         return
     if name is None or out is None:
         raise ParameterError(
-            "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5). Name them, or "
-            "pass --list."
+            "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5). Pass NAME and --out FOLDER, or --list for all names."
         )
     from congruence._atomic import atomic_path
     from congruence._extras import require

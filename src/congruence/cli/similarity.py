@@ -105,7 +105,7 @@ def _layers(
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it. Choose one."
+            f"Got {' and '.join(metric)} with --layers; expected one metric, since all layers are searched with it. Pass --metric once."
         )
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown one is said before the work, not after it

@@ -26,11 +26,12 @@ def command(
     validation: Annotated[
         str | None,
         typer.Option(
-            help="Pairs to choose by: a share or number to hold out of --pairs, or SOURCE,TARGET. Default 0.1; 0 for none."
+            help="Pairs to choose by: a share or number to hold out of --pairs, or SOURCE,TARGET. Default 0.1, jam 0.15; 0 for none."
         ),
     ] = None,
     test: Annotated[
-        str | None, typer.Option(help="Pairs to measure on in the end, given like --validation. None by default.")
+        str | None,
+        typer.Option(help="Pairs to measure on in the end, given like --validation. None by default, jam 0.15."),
     ] = None,
     keep_pairs: Annotated[
         int | None,
@@ -40,14 +41,18 @@ def command(
         str | None,
         typer.Option(help="jam: a wrong caption for each pair, paired as --pairs are. May be left out for loss=con."),
     ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="jam: the kind of each wrong caption (file:key), to measure each by itself.")
+    ] = None,
     groups: Annotated[
         str | None,
         typer.Option(
-            help="jam: the image of each pair (file:key), so that all its captions go into one part of the split."
+            help="The image of each pair (file:key): all its captions go into one part of the split. By default rows with identical vectors "
+            "are one image; none for each row by itself."
         ),
     ] = None,
     report: Annotated[
-        str | None, typer.Option(help="jam: HTML file for a report, measured on the images left to test on.")
+        str | None, typer.Option(help="HTML file for a report, measured on the test pairs if there are some.")
     ] = None,
     config: Annotated[str | None, typer.Option(help="Recipe in YAML; options given here come first.")] = None,
     parameters: Annotated[
@@ -81,40 +86,14 @@ def command(
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
     if method and method_too and method != method_too:
-        raise ParameterError(f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Drop one.")
+        raise ParameterError(
+            f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Leave out --method."
+        )
     for path in (out, report):
         if path is not None and Path(path).exists() and not force:
             raise OutputExistsError(
                 f"Got an output path that exists, {path}; expected a new one. Pass --force to replace it."
             )
-    if (method or method_too) == "jam":
-        foreign = {
-            "--images": images,
-            "--texts": texts,
-            "--validation": validation,
-            "--test": test,
-            "--keep-pairs": keep_pairs,
-        }
-        foreign |= {"--config": config, "--grid": grid}
-        for option, value in foreign.items():
-            if value:
-                raise ParameterError(
-                    f"Got {option} with jam; expected --pairs, --negatives, --groups and --set: it divides the images itself. Drop it."
-                )
-        from congruence.cli._jam import train_jam
-
-        chosen = dict(_assigned(entry, "--set") for entry in parameters or [])
-        if seed is not None:
-            chosen["seed"] = seed
-        models = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
-        train_jam(
-            pairs, negatives, groups, models, chosen, out, checkpoint, report, force=force, quiet=quiet, as_json=as_json
-        )
-        return
-    if negatives or groups or report:
-        raise ParameterError(
-            "Got --negatives, --groups or --report without jam; expected them for jam only. Drop them, and use congruence report."
-        )
     changes: dict[str, Any] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),
@@ -126,6 +105,9 @@ def command(
         "parameters": dict(_assigned(entry, "--set") for entry in parameters or []) or None,
         "grid": {name: _values(text) for name, text in (_split(entry, "--grid") for entry in grid or [])} or None,
         "seed": seed,
+        "groups": groups,
+        "negatives": negatives,
+        "tasks": tasks,
     }
     recipe = make_recipe({}, **changes) if config is None else read_recipe(config, **changes)
     spaces = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
@@ -134,6 +116,13 @@ def command(
             recipe, spaces=spaces, checkpoint=place, progress=not quiet, report=None if quiet else _say(recipe.grid)
         )
         done.map.save(out, force=force)
+    if report is not None:
+        from congruence.report import summarize_training, write_training
+
+        items = done.items
+        left, right = items.sides()
+        page = summarize_training(done.map, left, right, items.negatives, groups=items.groups, tasks=items.tasks)
+        write_training(report, page, force=force)
     if as_json:
         print_json({"output": out, **done.map.describe()})
     else:
@@ -145,7 +134,7 @@ def _split(entry: str, option: str) -> tuple[str, str]:
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Correct it.")
+        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} epochs=20, for example.")
     return name.replace("-", "_"), text
 
 
@@ -179,7 +168,7 @@ def _held_out(text: str, option: str) -> Any:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Correct it."
+            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Pass {option} 0.1, for example."
         ) from None
 
 
@@ -200,7 +189,7 @@ def _say(grid: Any) -> Any:
 def _print(done: Any, recipe: Any, out: str) -> None:
     from congruence.cli._base import number, print_table
 
-    facts, mapping = done.map.facts_, done.map
+    facts, mapping, scores = done.map.facts_, done.map, done.map.scores_
     rows = [
         ["source", f"{mapping.source_space_}"],
         ["target", f"{mapping.target_space_}"],
@@ -210,19 +199,62 @@ def _print(done: Any, recipe: Any, out: str) -> None:
         rows.append(
             ["unpaired", f"{facts['n_unpaired_source']} of the source, {facts['n_unpaired_target']} of the target"]
         )
+    if facts.get("negatives_each"):
+        rows.append(["wrong captions a pair", str(facts["negatives_each"])])
+    if "identical_rows" in scores:
+        rows.append(
+            ["pairs identical to another", f"{scores['identical_rows']} (groups: {scores['identical_groups']})"]
+        )
     if "steps" in facts:
         best = "" if facts.get("best_step") is None else f", best after {facts['best_step']}"
         rows.append(["steps", f"{facts['steps']}{best}"])
+    for side, error in facts.get("reconstruction_error", {}).items():
+        if side != "rows":
+            rows.append([f"{side} variance not reconstructed", number(error)])
     if done.parameters:
         rows.append(["chosen", ", ".join(f"{name}={value}" for name, value in done.parameters.items())])
     if done.score == done.score:
-        rows.append(["validation pairs", str(mapping.scores_["validation_pairs"])])
-        rows.append(["validation: mean recall at 1", number(done.score)])
-    if "test_pairs" in mapping.scores_:
-        rows.append(["test pairs", str(mapping.scores_["test_pairs"])])
-        for k in (1, 5, 10):
-            if f"test_mean@{k}" in mapping.scores_:
-                forth, back = (mapping.scores_[f"test_{way}@{k}"] for way in ("source_to_target", "target_to_source"))
-                rows.append([f"recall at {k}, source → target, and back", f"{number(forth)}, {number(back)}"])
+        rows.append(["validation pairs", str(scores["validation_pairs"])])
+        what = "recall at 1, source → target" if recipe.method == "jam" else "mean recall at 1"
+        rows.append([f"validation: {what}", number(done.score)])
+        if "teacher_validation_mean_recall_at_1" in scores:
+            rows.append(["validation: its teacher's", number(scores["teacher_validation_mean_recall_at_1"])])
+    if "test_pairs" in scores:
+        rows += _test_rows(scores)
     rows.append(["written to", out])
     print_table(recipe.method, ["", ""], rows)
+    if scores.get("test_tasks", {}).keys() - {"all"}:
+        _print_tasks(scores)
+
+
+def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
+    """Return the lines of a table that say what was measured on the test pairs."""
+    from congruence.cli._base import number
+
+    rows = [["test pairs", str(scores["test_pairs"])]]
+    for k in (1, 5, 10):
+        for who, name in (
+            ("", f"recall at {k}, source → target, and back"),
+            ("teacher_", f"its teacher's recall at {k}"),
+        ):
+            ways = [scores.get(f"{who}test_{way}@{k}") for way in ("source_to_target", "target_to_source")]
+            if None not in ways:
+                rows.append([name, ", ".join(map(number, ways))])
+    if "test_binary_recall" in scores:
+        rows.append(["caption before its wrong ones", number(scores["test_binary_recall"])])
+    if "test_choice_recall" in scores:
+        rows.append([f"caption first of {scores['test_choice_options']}", number(scores["test_choice_recall"])])
+    if "test_choice_note" in scores:
+        rows.append(["caption first of 5", f"not measured: {scores['test_choice_note']}"])
+    return rows
+
+
+def _print_tasks(scores: dict[str, Any]) -> None:
+    from congruence.cli._base import number, print_table
+
+    lines = [
+        [task, str(line["n"]), number(line["binary"]), number(line["choice"]), str(line["ties"])]
+        for task, line in scores["test_tasks"].items()
+    ]
+    first = f"first of {scores.get('test_choice_options', 5)}"
+    print_table("recall by task, test pairs", ["task", "captions", "before its wrong ones", first, "ties"], lines)

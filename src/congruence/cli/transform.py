@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
-
-
-class Command(TyperCommand):
-    """Lets ``--normalize`` alone mean ``--normalize yes``, as it did before it took a value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the value where there is none."""
-        given = []
-        for arg, following in zip(args, [*args[1:], ""], strict=True):
-            given += [arg, "yes"] if arg == "--normalize" and following not in NORMALIZE else [arg]
-        return super().parse_args(ctx, given)
 
 
 def command(
@@ -76,7 +64,7 @@ def command(
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(
                 f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse. "
-                "Fit a map the other way round."
+                "Fit a map from the target to the source instead, and leave out --inverse."
             )
         mapping = mapping.inverse()
     source = open_source(vectors, ids=ids, space=Space(model, revision))

@@ -13,6 +13,8 @@ from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry
 
+__all__ = ["LayerComparison", "compare_layers"]
+
 
 @dataclass(frozen=True, eq=False)
 class LayerComparison:
@@ -200,14 +202,18 @@ def _layers(layers: Mapping[str, Any] | Sequence[Any], side: str) -> dict[str, n
     """Return validated layers by the names messages call them."""
     names = _names(layers)
     if not names:
-        raise ParameterError(f"Got no layers of {side}; expected at least one. Pass a mapping or a sequence of them.")
+        raise ParameterError(
+            f"Got no layers of {side}; expected at least one. Pass a mapping of names to arrays, or a list of arrays."
+        )
     if len(set(names)) < len(names):
-        raise ParameterError(f"Got layers of {side} that share a name; expected names that differ. Rename them.")
+        raise ParameterError(
+            f"Got layers of {side} that share a name; expected names that differ. Give each layer its own name."
+        )
     arrays = layers.values() if isinstance(layers, Mapping) else layers
     out = {}
     for name, array in zip(names, arrays, strict=True):
         called = f"layer {name!r} of {side}"
         A = out[called] = as_matrix(array, called, min_rows=8, allow_zero_rows=True)
         if not np.ptp(A, axis=0).any():
-            raise InputError(f"Got {len(A)} equal rows in {called}; expected rows that differ. Leave it out.")
+            raise InputError(f"Got {len(A)} equal rows in {called}; expected rows that differ. Leave this layer out.")
     return out

@@ -15,6 +15,8 @@ from congruence.metrics._base import check_same_width, unit
 from congruence.metrics.dissimilarity import MOST_ROWS
 from congruence.metrics.null import REPAIRED, entry
 
+__all__ = ["DEFAULT", "Separation", "match_test"]
+
 #: The paper's four.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
 
@@ -152,7 +154,9 @@ def match_test(
     """
     names = list(dict.fromkeys(metrics))
     if not names:
-        raise ParameterError(f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Choose.")
+        raise ParameterError(
+            f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metrics=…."
+        )
     for name in names:
         entry(name)
     check_positive(draws, "draws", integer=True)
@@ -164,7 +168,7 @@ def match_test(
     check_same_rows(n, len(T), "images", "texts")
     rows = max(n // 2, 8) if rows is None else check_positive(rows, "rows", integer=True)
     if not 8 <= rows <= n:
-        raise ParameterError(f"Got rows={rows} for {n} pairs; expected 8 to {n}. Correct it.")
+        raise ParameterError(f"Got rows={rows} for {n} pairs; expected 8 to {n}. Pass rows={n} to use all pairs.")
     H = None if hard is None else _hard(hard, T)
     U = None if unrelated is None else _unrelated(unrelated, T)
     conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]
@@ -241,7 +245,9 @@ def _hard(hard: Any, T: np.ndarray) -> np.ndarray:
     """Return hard non-matches, given or made."""
     if isinstance(hard, str):
         if hard != "nearest":
-            raise ParameterError(f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass one of these.")
+            raise ParameterError(
+                f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass hard='nearest' to take each text's nearest neighbor."
+            )
         return T[_nearest_places(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
     check_same_rows(len(T), len(H), "texts", "hard")
@@ -256,7 +262,7 @@ def _nearest_places(T: np.ndarray) -> np.ndarray:
     if len(T) > MOST_ROWS:
         raise ShapeError(
             f"Got {len(T)} rows for hard='nearest'; expected {MOST_ROWS} at most, since it compares all texts with all. "
-            "Draw a sample of the rows."
+            f"Pass rows={MOST_ROWS} to draw a sample."
         )
     rows = unit(T.astype(np.float64), "texts")
     likeness = rows @ rows.T
@@ -269,7 +275,7 @@ def _unrelated(unrelated: Any, T: np.ndarray) -> np.ndarray:
     check_same_width(T, U)
     if len(U) < len(T):
         raise ShapeError(
-            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more, or draw fewer pairs."
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more texts, or pass a smaller rows=…."
         )
     return U
 

@@ -16,9 +16,12 @@ import numpy as np
 
 from congruence._arrays import blocks
 from congruence._check import as_matrix, check_positive, check_same_rows, name_rows
+from congruence._inputs import check_order
 from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg import cross_svd, rotation_from_svd
 from congruence.moments import CrossMoments
+
+__all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
 
 #: Fewest pairs on which the question can be answered.
 FEWEST = 20
@@ -129,6 +132,7 @@ def check_pairing(
     """
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
+    check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
@@ -183,14 +187,18 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
         return
     if not report.decided and not strict:
         return
-    advice = "Check that both files list the same items in the same order, or pair them by id"
+    advice = "Check that both sides list the same items in the same order, or pass ids=… to pair them by id"
     if report.looks_paired and report.suspects:
-        advice = "Look at these items and drop the wrong ones"
+        advice = "Look at these items, and drop those that are wrong"
     if strict:
         raise UnpairedError(
-            f"Got anchors that fail the pairing check: {report.sentence} Expected true pairs. {advice}."
+            f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
         )
-    warnings.warn(f"{report.sentence} {advice}.", PairingWarning, stacklevel=3)
+    warnings.warn(
+        f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}.",
+        PairingWarning,
+        stacklevel=3,
+    )
 
 
 def _fold_evidence(

@@ -133,7 +133,9 @@ def download_dataset(name: str, root: str | Path, advance: Callable[[int], objec
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
-        raise ParameterError(f"Got nothing to download for {name}; expected a data set with a source. Name the folder.")
+        raise ParameterError(
+            f"Got nothing to download for {name}; expected a data set with a download. Put the files in a folder, and pass it as root=…."
+        )
     root = Path(root).expanduser()
     found = entry.locate(root)
     made = []

@@ -58,22 +58,24 @@ class ImageDataset(ABC):
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
             raise InputError(
-                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label an image. Check the list."
+                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label an image. Pass as many labels as ids."
             )
         odd = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if odd.size:
             raise InputError(
                 f"Got label {self.labels[odd[0]]} in {name} (ids {name_rows(odd, self.ids)}); expected 0 to "
-                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes. Correct the list."
+                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes. Correct this label, or add its class."
             )
         if len(np.unique(self.ids)) < n:
             values, counts = np.unique(self.ids, return_counts=True)
             raise IdError(
-                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once. Drop one."
+                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once. Remove one of the two rows."
             )
         for template in self.templates:
             if template.count("{}") != 1:
-                raise InputError(f"Got the template {template!r}; expected one {{}} for the class name. Correct it.")
+                raise InputError(
+                    f"Got the template {template!r}; expected one {{}} for the class name. Write 'a photo of a {{}}.', for example."
+                )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -104,7 +106,7 @@ class ImageDataset(ABC):
             Pillow is not installed (extra ``images``).
         """
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
-            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}. Count from 0.")
+            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}. Pass a number in this range.")
         return self._image(int(i))
 
     @abstractmethod
@@ -183,13 +185,15 @@ class ImageFiles(ImageDataset):
         pillow = require("PIL.Image", extra="images")
         path = self.path(i)
         if not path.is_file():
-            raise FileError(f"Got no image at {path}; expected it since the data set was opened. Put it back.")
+            raise FileError(
+                f"Got no image at {path}; expected it, as when the data set was opened. Put it back, or open the data set again."
+            )
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")
         except (*_NO_IMAGE, pillow.DecompressionBombError) as error:
             raise CorruptFileError(
-                f"Got no readable image in {path} ({error}); expected a whole one. Extract or copy it again."
+                f"Got no readable image in {path} ({error}); expected a complete one. Extract or copy it again."
             ) from error
 
 
@@ -283,7 +287,7 @@ def read_lines(path: Path, what: str) -> list[str]:
     FileError, CorruptFileError
     """
     if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {what}. Extract the archive there.")
+        raise FileError(f"Got no file at {path}; expected {what}. Extract the archive there, so that this file exists.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:

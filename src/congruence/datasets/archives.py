@@ -80,7 +80,7 @@ def extract(
     check_positive(max_files, "max_files", integer=True)
     for path, what in ((archive, archive.is_file()), (into, into.is_dir())):
         if not what:
-            raise FileError(f"Got nothing at {path}; expected an archive and a folder to unpack it in. Check the path.")
+            raise FileError(f"Got nothing at {path}; expected an archive. Check the path.")
     written = total = 0
     taken: set[str] = set()
     try:
@@ -92,14 +92,14 @@ def extract(
                     if total > max_bytes or count > max_files:
                         raise CorruptFileError(
                             f"Got more than {max_bytes} bytes or {max_files} members in {archive}; "
-                            "expected less of a data set. Do not trust it."
+                            "expected less in a data set. Do not use this archive: download it from its official source."
                         )
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
                         continue
                     if place in taken:
                         raise CorruptFileError(
-                            f"Got {name} twice in {archive}; expected each file once. Do not trust it."
+                            f"Got {name} twice in {archive}; expected each file once. Do not use this archive: download it from its official source."
                         )
                     taken.add(place)
                     target = temporary / place
@@ -117,16 +117,16 @@ def extract(
         raise
     except _DAMAGE as error:
         raise CorruptFileError(
-            f"Got a damaged archive, {archive} ({error}); expected a whole one. Download it again."
+            f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
         ) from error
     except OSError as error:
         if error.errno is None:  # gzip and bz2 say so of bytes that are not theirs
             raise CorruptFileError(
-                f"Got a damaged archive, {archive} ({error}); expected a whole one. Download it again."
+                f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
             ) from error
         raise StorageError(
-            f"Got a refusal from the disk while unpacking {archive} ({error.strerror}); expected room and permission. "
-            "Free space or choose another place. Nothing was left behind."
+            f"Got a refusal from the disk while unpacking {archive} ({error.strerror}); expected space and permission. "
+            "Free space, or pass another folder. Nothing was left behind."
         ) from error
     return written
 
@@ -147,7 +147,9 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
             if tarred.fileobj is not None:  # gzip's checksum lies behind what tar reads
                 while tarred.fileobj.read(2**20):
                     if tarred.fileobj.tell() > 2 * MAX_BYTES:
-                        raise CorruptFileError(f"Got no end of {archive}; expected one. Do not trust it.")
+                        raise CorruptFileError(
+                            f"Got no end of {archive}; expected one. Do not use this archive: download it from its official source."
+                        )
 
 
 def _zip_members(zipped: zipfile.ZipFile, archive: Path) -> Iterator[_Member]:
@@ -175,7 +177,7 @@ def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def _special(name: str, archive: Path) -> CorruptFileError:
     return CorruptFileError(
-        f"Got the link or device {name!r} in {archive}; expected plain files and folders. Do not trust it."
+        f"Got the link or device {name!r} in {archive}; expected plain files and folders. Do not use this archive: download it from its official source."
     )
 
 
@@ -184,7 +186,7 @@ def _place(name: str, archive: Path) -> str:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
         raise CorruptFileError(
-            f"Got the path {name!r} in {archive}; expected paths below the archive's folder. Do not trust it."
+            f"Got the path {name!r} in {archive}; expected paths below the archive's folder. Do not use this archive: download it from its official source."
         )
     return "/".join(parts)
 

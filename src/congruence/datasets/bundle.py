@@ -139,10 +139,12 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: Any = np.float16, f
     OutputExistsError, StorageError
     """
     if Path(path).suffix.lower() != ".parquet":
-        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet. Rename it.")
+        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet. Pass {path}.parquet.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
     if unknown:
-        raise InputError(f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}. Rename it.")
+        raise InputError(
+            f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}. Use one of these as the kind."
+        )
     columns: dict[str, list[Any]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
     vectors: dict[str, list[Any]] = {"source": [], "target": []}
     for kind in KINDS:
@@ -209,7 +211,7 @@ def read_bundle(path: str | Path) -> Bundle:
         if missing:
             raise InputError(
                 f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target. "
-                "Write it with write_bundle."
+                "Write the file with congruence.datasets.write_bundle."
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
@@ -217,13 +219,15 @@ def read_bundle(path: str | Path) -> Bundle:
         kinds = np.array(plain["kind"], dtype=object)
         strange = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if strange:
-            raise InputError(f"Got rows of kind {strange[0]!r} in {path}; expected {', '.join(KINDS)}. Rename them.")
+            raise InputError(
+                f"Got rows of kind {strange[0]!r} in {path}; expected {', '.join(KINDS)}. Correct the column kind."
+            )
         sides = {side: _side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target")}
     except CongruenceError:
         raise
     except _DAMAGE as error:
         raise CorruptFileError(
-            f"Got a damaged bundle, {path} ({error}); expected an intact file. Copy or write it again."
+            f"Got a damaged bundle, {path} ({error}); expected an intact one. Copy or write it again."
         ) from error
     classes: dict[str, dict[str, str]] = {}
     texts: dict[str, dict[str, str]] = {}

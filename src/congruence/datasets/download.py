@@ -103,7 +103,7 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got no folder {target.parent} ({error.strerror}); expected to make it. Choose another."
+            f"Got no folder {target.parent} ({error.strerror}); expected to create it. Pass another root=…."
         ) from error
     if resource.inner is None or not (root / resource.inner.path).exists():
         fetch(resource, target, advance)
@@ -142,7 +142,9 @@ def fetch(resource: Resource, target: str | Path, advance: Callable[[int], objec
     target = Path(target)
     if not target.exists():
         if resource.url is None:
-            raise FileError(f"Got no file at {target}; expected it in the archive before. Unpack that again.")
+            raise FileError(
+                f"Got no file at {target}; expected it in the archive that comes before it. Delete what was unpacked, and download again."
+            )
         part = target.with_name(target.name + ".part")
         resumed = part.exists() and part.stat().st_size > 0
         # What lay there may be the beginning of another file: then once more from the start, and no further.
@@ -232,7 +234,7 @@ def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way. Do not use it."
+            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which cannot be altered on the way. Use an https address."
         )
 
 
@@ -274,12 +276,12 @@ def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[in
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise FileError(
             f"Got no answer from {url} ({reason}); expected a connection. "
-            f"Run this again (it goes on where it stopped), or {by_hand(resource, target)}."
+            f"Run this again (it resumes where it stopped), or {by_hand(resource, target)}."
         ) from error
     expected = resource.size if total is None else total
     if expected is not None and done < expected:
         raise FileError(
-            f"Got {done} of {expected} bytes from {url}; expected them all. Run this again: it goes on where it stopped."
+            f"Got {done} of {expected} bytes from {url}; expected them all. Run this again: it resumes where it stopped."
         )
 
 
@@ -309,7 +311,9 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: C
         while block := answer.read(_BLOCK):
             done += len(block)
             if done > limit:
-                raise CorruptFileError(f"Got more than {limit} bytes from {url}; expected no more. Check the address.")
+                raise CorruptFileError(
+                    f"Got more than {limit} bytes from {url}; expected no more. Check the address, and do not use the file."
+                )
             try:
                 file.write(block)
                 file.flush()  # or a full disk would speak up later, from where it looks like the network
@@ -322,6 +326,6 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: C
 
 def _refused(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"Got a refusal from the disk while writing {path} ({error.strerror}); expected room and permission. "
-        "Free space or choose another place, and run this again: it goes on where it stopped."
+        f"Got a refusal from the disk while writing {path} ({error.strerror}); expected space and permission. "
+        "Free space, or pass another root=…, and run this again: it resumes where it stopped."
     )

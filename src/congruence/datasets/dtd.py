@@ -38,7 +38,7 @@ def open_dtd(folder: Path, split: str) -> ImageFiles:
     ids = read_lines(path, "a list of images of dtd-r1.0.1.tar.gz")
     for line in ids:  # banded/banded_0002.jpg
         if len(PurePosixPath(line).parts) != 2 or line.startswith((".", "/")) or "\\" in line:
-            raise CorruptFileError(f"Got the line {line!r} in {path}; expected class/image. Extract it again.")
+            raise CorruptFileError(f"Got the line {line!r} in {path}; expected class/image. Extract the archive again.")
     folders = [line.split("/")[0] for line in ids]
     classes = sorted(set(folders))
     labels = [classes.index(name) for name in folders]

@@ -44,7 +44,9 @@ def list_classes(
         p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name not in leave_out
     )
     if not names:
-        raise FileError(f"Got no folders in {folder}; expected one for each class. Sort the images into folders.")
+        raise FileError(
+            f"Got no folders in {folder}; expected one for each class. Sort the images into one folder for each class."
+        )
     ids: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
@@ -55,7 +57,9 @@ def list_classes(
                 if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
                     ids.append((Path(where) / file).relative_to(root).as_posix())
         if len(ids) == before:
-            raise FileError(f"Got no image in {folder / name}; expected some in each class folder. Remove the folder.")
+            raise FileError(
+                f"Got no image in {folder / name}; expected some in each class folder. Remove this folder, or add images."
+            )
         labels += [label] * (len(ids) - before)
     return names, ids, labels
 
@@ -80,12 +84,14 @@ def open_folder(folder: Path, split: str) -> ImageFiles:
     FileError
     """
     if not split or split in (".", "..") or "/" in split or "\\" in split:
-        raise ParameterError(f"Got split={split!r}; expected the name of a folder, or 'all'. Choose one.")
+        raise ParameterError(
+            f"Got split={split!r}; expected the name of a folder, or 'all'. Pass split='all' for all images."
+        )
     home = folder if split == "all" else folder / split
     if not home.is_dir():
         raise FileError(
             f"Got no folder {home}; expected the split {split!r} with a folder for each class. "
-            "Make it, or ask for the split 'all' if the class folders lie in the root itself."
+            "Create it, or pass split='all' if the class folders lie in the root itself."
         )
     names, ids, labels = list_classes(home, folder)
     return ImageFiles("folder", split, [n.replace("_", " ") for n in names], TEMPLATES["folder"], ids, labels, folder)

@@ -47,18 +47,18 @@ def open_pets(folder: Path, split: str) -> ImageFiles:
         breed, _, number = fields[0].rpartition("_")
         if len(fields) != 4 or not breed or not number.isdigit() or not all(f.isdigit() for f in fields[1:]):
             raise CorruptFileError(
-                f"Got the line {line!r} in {path}; expected image, class, species and breed. Extract it again."
+                f"Got the line {line!r} in {path}; expected image, class, species and breed. Extract annotations.tar.gz again."
             )
         label, name = int(fields[1]) - 1, breed.lower().replace("_", " ")
         if names.setdefault(label, name) != name:
             raise CorruptFileError(
-                f"Got two breeds of class {label + 1} in {path}, {names[label]} and {name}; expected one. Extract it again."
+                f"Got two breeds of class {label + 1} in {path}, {names[label]} and {name}; expected one. Extract annotations.tar.gz again."
             )
         ids.append(f"{fields[0]}.jpg")
         labels.append(label)
     if sorted(names) != list(range(len(names))):
         raise CorruptFileError(
-            f"Got classes in {path} that do not run from 1 to {len(names)}; expected no gap. Extract it again."
+            f"Got classes in {path} that do not run from 1 to {len(names)}; expected no gap. Extract annotations.tar.gz again."
         )
     classes = [names[label] for label in range(len(names))]
     return ImageFiles("pets", split, classes, TEMPLATES["pets"], ids, labels, folder / "images")

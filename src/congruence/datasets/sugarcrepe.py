@@ -96,12 +96,12 @@ class SugarCrepe:
         Yoon, Yue and Kim (2025), section 5 and appendix, for the shares.
         """
         if not isinstance(train, (int, float)) or not 0 < train < 1:
-            raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Correct it.")
+            raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Pass train=0.8, for example.")
         images = self.images
         rest = len(images) - round(train * len(images))
         if not 0 < rest < len(images):
             raise ParameterError(
-                f"Got train={train!r} of {len(images)} images; expected some on both sides. Choose another share."
+                f"Got train={train!r} of {len(images)} images; expected some on both sides. Pass a train= nearer to 0.5."
             )
         rule = Split.choose(images, rest, seed)
         away = np.isin(self.filenames, images[rule.held_out(images)])
@@ -136,7 +136,9 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:
-        raise ParameterError(f"Got categories={categories!r}; expected a list of some. Write ['swap_att'].")
+        raise ParameterError(
+            f"Got categories={categories!r}; expected a list of their names. Pass categories=['swap_att'], for example."
+        )
     rows: list[tuple[str, ...]] = []
     for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
         path = folder / f"{category}.json"

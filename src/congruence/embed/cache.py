@@ -42,7 +42,7 @@ class VectorCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(
-                f"Got no cache folder at {folder} ({error}); expected one. Choose another place."
+                f"Got no cache folder at {folder} ({error}); expected one that can be written. Pass another cache=…."
             ) from error
         with self._open() as base:
             base.execute(
@@ -57,11 +57,11 @@ class VectorCache:
         except sqlite3.OperationalError as error:
             raise StorageError(
                 f"Got a refusal from the cache {self.path} ({error}); expected a file that can be read and written. "
-                "Free space or choose another place."
+                "Free space, or pass another cache=…."
             ) from error
         except sqlite3.DatabaseError as error:
             raise CorruptFileError(
-                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote. Delete it."
+                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote. Delete this file; it is filled again."
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:

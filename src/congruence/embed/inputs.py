@@ -121,8 +121,7 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
     """Return one of the two captions of every item, under the item's id."""
     if modality == "image" or column:
         raise ParameterError(
-            f"Got images, or columns, of {path}, which holds SugarCrepe's captions; expected texts. Leave them out, and embed COCO's "
-            "val2017 for the images."
+            f"Got images, or columns, of {path}, which holds SugarCrepe's captions; expected texts. Leave out modality=… and the columns, and embed COCO's val2017 for the images."
         )
     check_choice(split, ("captions", "negatives"), "split")
     found = datasets.load_sugarcrepe(path)
@@ -134,7 +133,7 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     if modality == "text" or column:
         raise ParameterError(
             f"Got a folder, {path}, for texts; expected a table or a .txt. Write the texts into one, or leave out "
-            "--modality and the columns."
+            "modality=… and the columns."
         )
     found = []
     for place, folders, files in os.walk(path):
@@ -142,7 +141,7 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
         found += [Path(place, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES]
     if not found:
         raise FileError(
-            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Check the folder."
+            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Pass a folder that holds such files."
         )
     ids = sorted(file.relative_to(path).as_posix() for file in found)
     return _files(str(path), ids, path, ids)
@@ -163,13 +162,12 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".jsonl", ".parquet", ".txt"):
         raise ParameterError(
-            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or the name of a "
-            "data set. Convert it."
+            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or the name of a data set. Convert the file to one of these."
         )
     if suffix == ".txt":
         if modality == "image" or column or id_column:
             raise ParameterError(
-                f"Got columns, or images, for {path}; expected one text a line. Leave them out, or make a table."
+                f"Got columns, or images, for {path}; expected one text a line. Leave out the columns and modality='image', or write a table (.csv, .jsonl or .parquet)."
             )
         values, modality = read_column(path), "text"
     else:
@@ -178,7 +176,7 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
         values = read_column(f"{path}:{column}")
         id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
     if not len(values):
-        raise ShapeError(f"Got no rows in {path}; expected some. Check the file.")
+        raise ShapeError(f"Got no rows in {path}; expected at least one. Pass a file with rows.")
     texts = values.tolist()
     if id_column:
         ids = read_column(f"{path}:{id_column}")
@@ -201,28 +199,32 @@ def _columns(path: Path) -> list[str]:
             record = json.loads(next((line for line in stream if line.strip()), "{}"))
             return list(record) if isinstance(record, dict) else []
     except OSError as error:
-        raise FileError(f"Got a refusal while reading {path} ({error}); expected a table. Check it.") from error
+        raise FileError(
+            f"Got a refusal while reading {path} ({error}); expected a readable table. Check the permissions of the file."
+        ) from error
     except (ValueError, csv.Error, pa.ArrowInvalid) as error:
-        raise CorruptFileError(f"Got {path}, which cannot be read ({error}); expected a table. Correct it.") from error
+        raise CorruptFileError(
+            f"Got {path}, which cannot be read ({error}); expected a table. Write the file again."
+        ) from error
 
 
 def _which(path: Path, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
     """Decide which column to embed, and as what."""
     listed = ", ".join(names) or "none"
     if column is not None and column not in names:
-        raise ParameterError(f"Got column {column!r}; expected one of those in {path}: {listed}. Choose one.")
+        raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")
     kinds = (modality,) if modality else ("text", "image")
     known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
     if column is None:
         if len(known) != 1:
             raise ParameterError(
                 f"Got {path} with columns {listed}, {len(known) or 'none'} of which may be meant; expected to know which. "
-                "Name one with --column, and --modality."
+                "Pass column=…, and modality=…."
             )
         column = next(iter(known))
     if modality is None and column not in known:
         raise ParameterError(
-            f"Got column {column!r} of {path}, of texts or of paths of images; expected to know which. Pass --modality."
+            f"Got column={column!r} of {path}, of texts or of paths of images; expected to be told which. Pass modality='image' or modality='text'."
         )
     return column, modality or known[column]
 
@@ -235,7 +237,7 @@ def _dataset(name: str, modality: str | None, split: str, root: str | Path | Non
         )
     if root is None:
         raise ParameterError(
-            f"Got the data set {name!r} without its place; expected the folder it lies in. Pass --root."
+            f"Got the data set {name!r} without its place; expected the folder it lies in. Pass root=…."
         )
     data = datasets.open_dataset(name, root=Path(root).expanduser(), split=split)
     label = f"{name}:{split}"

@@ -168,7 +168,7 @@ def embed(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got a refusal from the disk for {work} ({error.strerror}); expected room and permission. Choose another place."
+            f"Got a refusal from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
     counts = []
@@ -179,7 +179,7 @@ def embed(
     if not sum(counts):
         raise CorruptFileError(
             f"Got {len(items)} items of {items.name}, none of which can be encoded (the first: {run.failures[0]['error']}); "
-            "expected some. Check them."
+            "expected some that can. Look at the first error, and pass other items or another encoder."
         )
     ids_file = write_ids(work, counts, output)
     failures_file = write_failures(run.failures, output)
@@ -213,27 +213,30 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         )
     if suffix not in FORMATS:
         known = ", ".join(name or "a folder of parts" for name in FORMATS)
-        raise ParameterError(f"Got {str(output)!r} for output; expected one of {known}. Choose another suffix.")
+        raise ParameterError(
+            f"Got {str(output)!r} for output; expected one of {known}. Pass an output with such a suffix."
+        )
     if suffix and (encoder.n_layers or shard_size):
         what = "every layer" if encoder.n_layers else "a shard size"
-        raise ParameterError(f"Got {what} for the file {output}; expected a folder. Choose a name without a suffix.")
+        raise ParameterError(f"Got {what} for the file {output}; expected a folder. Pass an output without a suffix.")
     if not output.parent.is_dir():
-        raise FileError(f"Got no folder {output.parent}; expected it to exist. Create it first.")
+        raise FileError(
+            f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
+        )
     if os.path.lexists(output) and not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {output}; expected a new one. Pass --force to replace it."
+            f"Got an output path that exists, {output}; expected a new one. Pass force=True to replace it."
         )
     kept = (".parquet", ".npy")
     if is_folder(output) and (
         odd := [p.name for p in output.iterdir() if p.suffix not in kept and p.name != "space.json"]
     ):
         raise OutputExistsError(
-            f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder "
-            "of parts. Choose another name."
+            f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder of parts alone. Pass another output."
         )
     if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
         raise IdError(
-            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Choose another format."
+            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Pass an output in a format that holds ids, .parquet for example."
         )
 
 
@@ -370,7 +373,7 @@ def _fail(run: _Run, row: int, error: Exception) -> None:
     if run.on_error == "fail":
         kind = type(error) if isinstance(error, CongruenceError) else FileError
         raise kind(
-            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Correct it and run "
-            "again, or pass --on-error skip."
+            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Repair this item and run "
+            "again, or pass on_error='skip'."
         ) from error
     run.failures.append({"id": name, "error": str(error)})

@@ -62,8 +62,7 @@ class Options:
         for name in names:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter has no choice of {name}. "
-                    "Leave it out."
+                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter has no choice of {name}. Leave out {name}=…."
                 )
 
     @property
@@ -124,7 +123,7 @@ class Encoder(ABC):
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):
             raise ParameterError(
-                f"Got a single {type(items).__name__} for items; expected a list of them. Put it in brackets."
+                f"Got a single {type(items).__name__} for items; expected a list of them. Pass [item] for a single one."
             )
         return self._batches(iter(items), batch_size, advance)
 
@@ -171,7 +170,7 @@ class Encoder(ABC):
         layers = self.n_layers
         if layers is None:
             raise ParameterError(
-                f"Got an encoder of one layer, {self.space.model!r}; expected every layer. Load it with layer='all'."
+                f"Got an encoder of one layer, {self.space.model!r}; expected every layer. Pass layer='all' when loading it."
             )
         blocks = self.encode(items, batch_size, advance)
         return (block.reshape(len(block), layers, -1) for block in blocks)
@@ -187,8 +186,7 @@ class Encoder(ABC):
             return open_image(item)
         if not isinstance(item, str):
             raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str. Convert it, or load the "
-                "encoder with modality='image'."
+                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str. Convert it to str, or pass modality='image' to load the encoder of images."
             )
         return item
 
@@ -226,8 +224,7 @@ def open_image(item: Any) -> Any:
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
         raise DtypeError(
-            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image. Convert it, or load the "
-            "encoder with modality='text'."
+            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image. Convert it to one of these, or pass modality='text' to load the encoder of texts."
         )
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
@@ -237,11 +234,11 @@ def open_image(item: Any) -> Any:
         image = image.convert("RGBA") if image.mode == "P" else image
         return image.convert("RGB")
     except FileNotFoundError:
-        raise FileError(f"Got no image at {name}; expected one. Check the path.") from None
+        raise FileError(f"Got no image at {name}; expected an image file. Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError) as error:
         raise CorruptFileError(
-            f"Got {name}, which cannot be decoded ({error}); expected a whole image ({', '.join(IMAGE_FORMATS)}). "
-            "Replace or leave it out."
+            f"Got {name}, which cannot be decoded ({error}); expected a complete image ({', '.join(IMAGE_FORMATS)}). "
+            "Replace this file, or leave it out."
         ) from error
 
 
@@ -284,7 +281,7 @@ def check_pooling(options: Options) -> None:
         check_choice(options.pooling, POOLINGS, "pooling")
     if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
         raise ParameterError(
-            f"Got layer={options.layer!r}; expected a whole number or 'all'. Count from 0, the embeddings, or back from -1."
+            f"Got layer={options.layer!r}; expected a whole number or 'all'. Pass layer=0 for the embeddings, or layer=-1 for the last."
         )
 
 

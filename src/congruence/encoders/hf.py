@@ -154,7 +154,7 @@ class HfEncoder(TensorEncoder):
             token = "[CLS] token" if self._pooling != "last" else "last token that means the whole"
             raise ParameterError(
                 f"Got pooling={self._pooling!r} for the {modality}s of {options.name!r}, which have no {token}; "
-                f"expected {allowed}. Choose it."
+                f"expected {allowed}. Pass such a pooling=…."
             )
 
     def _count_layers(self) -> None:
@@ -171,8 +171,7 @@ class HfEncoder(TensorEncoder):
             return
         if not -count <= layer < count:
             raise ParameterError(
-                f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last. Choose "
-                "one of these."
+                f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last. Pass a layer in this range."
             )
         self._layer = layer % count
 
@@ -231,7 +230,7 @@ class _Dinov3Processor:
         if odd or facts.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
                 f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={facts.get('do_center_crop')} and "
-                f"{odd or 'nothing'} switched off; expected resizing, rescaling and standardising alone. Use another adapter."
+                f"{odd or 'nothing'} switched off; expected resizing, rescaling and standardizing alone. Load the model through another adapter, timm: for example."
             )
         self.facts["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
@@ -277,7 +276,6 @@ def _tower(model: Any, modality: str) -> Any:
     found = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if found is None:
         raise ParameterError(
-            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name; expected a dual "
-            "encoder like CLIP. Leave both out."
+            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name; expected a dual encoder like CLIP. Leave out layer=… and pooling=…."
         )
     return found

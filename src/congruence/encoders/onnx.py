@@ -62,8 +62,7 @@ class OnnxEncoder(Encoder):
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto', since a graph has its own precision. "
-                "Convert the graph."
+                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto', since a graph has its own precision. Leave out dtype=…, or convert the graph."
             )
         graph = Path(options.path).expanduser()
         if not graph.is_file():
@@ -94,7 +93,9 @@ class OnnxEncoder(Encoder):
         library = require("tokenizers", extra="onnx")
         place = graph.parent / self._facts["tokenizer"]
         if not place.is_file():
-            raise FileError(f"Got no tokenizer at {place}; expected one. Name it in the description of {graph}.")
+            raise FileError(
+                f"Got no tokenizer at {place}; expected a tokenizer.json. Write its path as the entry tokenizer into the description of {graph}."
+            )
         text = place.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
         length = int(self._facts["max_length"])
@@ -152,7 +153,7 @@ class OnnxEncoder(Encoder):
         if out.ndim != 3 or pooling is None:
             raise ShapeError(
                 f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, dimensions), "
-                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}. Correct the description."
+                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}. Write another output or pooling into the description."
             )
         weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
         if pooling == "cls":
@@ -196,17 +197,17 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
                 raise FileError(f"Got no description at {place} ({error}); expected JSON. Check the path.") from error
             except ValueError as error:
                 raise CorruptFileError(
-                    f"Got {place}, which is no JSON ({error}); expected an object. Correct it."
+                    f"Got {place}, which is no JSON ({error}); expected one JSON object. Write the description again."
                 ) from error
     if not isinstance(given, Mapping) or given.get("modality") not in DEFAULTS:
         raise ParameterError(
             f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
-            f"{graph.with_suffix('.json').name} beside the graph. Write it."
+            f"{graph.with_suffix('.json').name} beside the graph. Write the entry modality into it."
         )
     known = {"modality": None, **_COMMON, **DEFAULTS[given["modality"]]}
     if odd := sorted(set(given) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}. Correct it."
+            f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}. Remove the others."
         )
     facts = {**known, **given}
     if options.pooling is not None:

@@ -40,8 +40,7 @@ class OpenClipEncoder(TensorEncoder):
             arch, tag = f"local-dir:{folder}", ""
         elif not slash or not tag:
             raise ParameterError(
-                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example. Choose one "
-                "of open_clip.list_pretrained()."
+                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example. Take a pair that open_clip.list_pretrained() lists."
             )
         quick = bool(tag) and bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
         with loading(options):

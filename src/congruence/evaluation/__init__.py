@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from congruence._inputs import by_modality
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
-from congruence.evaluation._base import Score, Scores, labels_of
+from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first
+from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
 from congruence.evaluation.joint import evaluate_joint
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.metrics import class_retrieval, ensemble_prompts, paired_cosine, paired_distance, zero_shot_accuracy
@@ -19,9 +21,10 @@ __all__ = ["Score", "Scores", "evaluate"]
 
 def evaluate(
     mapping: Map,
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
+    source: Any,
+    target: Any,
     *,
+    modality: str | None = None,
     labels: Mapping[str, str] | None = None,
     prompt_labels: Mapping[str, str] | None = None,
 ) -> Scores:
@@ -31,8 +34,12 @@ def evaluate(
     ----------
     mapping : Map
         Fitted.
-    source, target : mapping of str to Embeddings
-        Embeddings by modality (``"image"``, ``"text"``). Any may be missing; what can be measured is.
+    source, target : Embeddings or array_like, or mapping of str to those
+        Rows of one modality in both models, or by modality (``"image"``, ``"text"``), of which any may be missing; what can be measured
+        is. Rows of both sides pair as in :func:`congruence.fit`: by id, or by position where they have none.
+    modality : str, optional
+        Of rows that are not in a mapping; by default what embeddings say, or else the modality the map was fitted on, or else
+        ``"other"``.
     labels : mapping of str to str, optional
         Class of each image by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
@@ -46,8 +53,8 @@ def evaluate(
     Raises
     ------
     InputError
-        Nothing can be measured.
-    SpaceMismatchError, DirectionError, IdError, ShapeError
+        Nothing can be measured, or a mapping on one side only.
+    SpaceMismatchError, DirectionError, ModalityError, IdError, ShapeError, DtypeError, NotFiniteError
 
     Notes
     -----
@@ -60,16 +67,23 @@ def evaluate(
     with a match among their k nearest, ``mean_recall_at_1`` the mean of both directions, and ``zero_shot``, with ``labels``, the accuracy
     of classifying images by prompts that are ensembled after they are carried.
 
+    A cosine stands beside two controls on the same rows: every mapped row at the target's mean, and a random rotation about the
+    right means; retrieval and classification stand beside chance (:mod:`congruence.evaluation.controls`).
+
     References
     ----------
     Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
+    mapping._check_fitted()
+    source, target = by_modality(source, target, modality, spaces=(mapping.source_space_, mapping.target_space_))
     if not source:
-        raise InputError("Got no source embeddings; expected those of one modality at least. Pass some.")
+        raise InputError(
+            "Got no source embeddings; expected those of at least one modality. Pass source=… as a dict of embeddings by modality."
+        )
     for modality, items in (*source.items(), *target.items()):
         if items.space.modality not in (None, modality):
             raise InputError(
-                f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Check."
+                f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Pass them under the key {items.space.modality!r}."
             )
     if isinstance(mapping, TwoSidedMap):
         return evaluate_joint(mapping, source, target, labels=labels, prompt_labels=prompt_labels)
@@ -86,18 +100,17 @@ def evaluate(
     rows: list[Score] = []
     for modality in sides["source"]:
         if modality in sides["target"]:
-            rows += _within(modality, sides, aligned, labels if modality == "image" else None)
+            rows += _within(mapping, modality, sides, aligned, labels if modality == "image" else None)
     rows += _across(mapping, sides, aligned, labels, notes)
     if not rows:
         raise InputError(
-            "Got embeddings between which nothing can be measured; expected the same items in both models, or images of "
-            "one and texts of the other. Pass more."
+            "Got embeddings between which nothing can be measured; expected the same items in both models, or images of one and texts of the other. Pass the same items, with the same ids, for both."
         )
     energy = {}
     if isinstance(mapping, OrthogonalMap):
         for m, items in sides["source"].items():
             energy[m] = float(mapping.for_modality(_known(mapping, m)).probed_energy(items.vectors).mean())
-    return Scores(rows, energy, notes)
+    return Scores(retrieval_first(rows), energy, notes)
 
 
 def _known(mapping: Map, modality: str) -> str | None:
@@ -109,25 +122,28 @@ def _known(mapping: Map, modality: str) -> str | None:
 
 def _carry(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
     vectors = mapping.for_modality(_known(mapping, modality)).transform(items.vectors)
-    return Embeddings(vectors, ids=items.ids, allow_zero_rows=True)
+    return Embeddings(vectors, ids=items.ids if items.has_ids else None, allow_zero_rows=True)
 
 
 def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
     kept = np.array([i in labels for i in prompts.ids.tolist()])
     if not kept.any():
-        raise InputError("Got prompts none of which has a class; expected prompt labels by id. Check the ids.")
+        raise InputError(
+            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+        )
     prompts = prompts.take(kept)
     vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[i] for i in prompts.ids.tolist()]))
     return Embeddings(vectors, ids=classes, space=prompts.space)
 
 
 def _within(
+    mapping: Map,
     modality: str,
     sides: Mapping[str, Mapping[str, Embeddings]],
     aligned: Mapping[str, Embeddings],
     labels: Mapping[str, str] | None,
 ) -> list[Score]:
-    """Compare the same items in both models: cosine, distance and class retrieval."""
+    """Compare the same items in both models: class retrieval, cosine and distance."""
     raw = Pairs.join(sides["source"][modality], sides["target"][modality])
     moved = Pairs.join(aligned[modality], sides["target"][modality])
     same_width = raw.source.dim == raw.target.dim
@@ -138,12 +154,20 @@ def _within(
     def both(fn: Any) -> dict[str, Any]:
         return {"after": fn(*moved), "before": fn(*raw) if same_width else None, "n": n}
 
+    controls = control_rows(mapping.for_modality(_known(mapping, modality)), raw.source.vectors, raw.target.vectors)
+    _, group, sizes = np.unique(classes, return_inverse=True, return_counts=True)
     rows = [
-        Score("cosine", *what, **both(paired_cosine), target=1.0),
-        Score("distance", *what, **both(paired_distance), target=0.0),
-        Score("retrieval", *what, **both(lambda x, y: class_retrieval(x, y, classes)), target=1.0),
+        Score(
+            "retrieval",
+            *what,
+            **both(lambda x, y: class_retrieval(x, y, classes)),
+            target=1.0,
+            chance=chance_at_k(sizes[group], n),
+        ),
+        Score("cosine", *what, **both(paired_cosine) | _controlled(controls, paired_cosine, moved), target=1.0),
+        Score("distance", *what, **both(paired_distance) | _controlled(controls, paired_distance, moved), target=0.0),
     ]
-    if len(np.unique(classes)) < n:
+    if len(sizes) < n:
         # With several items a class the query's own counterpart makes the task easy; leave it out as well.
         own = Score(
             "retrieval_other",
@@ -151,9 +175,16 @@ def _within(
             **both(lambda x, y: class_retrieval(x, y, classes, exclude_self=True)),
             source=class_retrieval(raw.source.vectors, raw.source.vectors, classes, exclude_self=True),
             target=class_retrieval(raw.target.vectors, raw.target.vectors, classes, exclude_self=True),
+            chance=chance_at_k((sizes - 1)[group], n - 1),
         )
-        rows.append(own)
+        rows.insert(1, own)
     return rows
+
+
+def _controlled(controls: ControlRows, fn: Any, moved: Pairs) -> dict[str, Any]:
+    """Return the columns of a line that hold its controls."""
+    found = controls.score(lambda rows: fn(rows, moved.target.vectors))
+    return {"control_constant": found.constant, "control_random_rotation": found.random_rotation}
 
 
 def _across(
@@ -181,7 +212,7 @@ def _across(
         if not known.any():
             raise InputError(
                 f"Got no image whose class is among the texts (image classes {wanted[0]!r}, …; texts {b.ids[0]!r}, …); "
-                "expected common names. Pass labels, or ids that agree."
+                "expected common names. Pass labels=… that name classes as the texts' ids do."
             )
         centre = (centres[image, "image"][0], centres[text, "text"][0]) if centred else None
         value = zero_shot_accuracy(a.vectors[known], b.vectors, wanted[known], b.ids, center=centre)
@@ -207,6 +238,7 @@ def _across(
                     source=accuracy("source", "source", centred)[0],
                     target=accuracy("target", "target", centred)[0],
                     n=n,
+                    chance=1 / len(spaces[text, "text"]),
                 )
             )
     return rows

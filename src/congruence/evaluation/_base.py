@@ -19,8 +19,8 @@ class Score:
     Attributes
     ----------
     metric : str
-        ``"cosine"``, ``"distance"``, ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centred"``; of two-sided
-        maps ``"cosine"``, ``"recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"mean_recall_at_1"``, ``"zero_shot"``.
+        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centred"``, ``"cosine"``, ``"distance"``; of two-sided
+        maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``.
     query, against : str
         What is compared with what, for example ``"aligned image"`` with ``"target text"``; for two-sided maps ``"aligned source image"``
         with ``"aligned target text"``.
@@ -32,6 +32,11 @@ class Score:
         What the source model and the target model reach by themselves; the target is the oracle.
     n : int
         Items (of a two-sided map: pairs, or queries) it was measured on.
+    chance : float or None
+        What neighbours drawn at random reach, for retrieval and classification.
+    control_constant, control_random_rotation : float or None
+        For cosine and distance: the same with every mapped row at the target's mean, and with a random rotation about the right
+        means (:mod:`congruence.evaluation.controls`).
     """
 
     metric: str
@@ -42,6 +47,9 @@ class Score:
     source: float | None = None
     target: float | None = None
     n: int = 0
+    chance: float | None = None
+    control_constant: float | None = None
+    control_random_rotation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,7 @@ class Scores:
     Attributes
     ----------
     rows : list of Score
+        Retrieval and classification first; cosines and distances, beside their controls, after them.
     probed_energy : dict of str to float
         For each modality the mean share of the source vectors' energy in directions the anchors probed.
     notes : list of str
@@ -78,6 +87,15 @@ class Scores:
         raise KeyError((metric, query, against))
 
 
+#: Metrics that mean little without the controls: how far two vectors are apart, not which is nearest.
+DISTANCES = ("cosine", "distance")
+
+
+def retrieval_first(rows: list[Score]) -> list[Score]:
+    """Return the lines with cosines and distances last, otherwise in their order."""
+    return sorted(rows, key=lambda row: row.metric in DISTANCES)
+
+
 def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray:
     """Return the class of each image, its id where no labels are given, and refuse images without one."""
     if labels is None:
@@ -85,6 +103,6 @@ def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray
     missing = [i for i in items.ids.tolist() if i not in labels]
     if missing:
         raise InputError(
-            f"Got {len(missing)} images without a label ({missing[0]!r}, …); expected all. Complete the labels."
+            f"Got {len(missing)} images without a label ({missing[0]!r}, …); expected one for each. Add their ids to labels=…."
         )
     return np.array([labels[i] for i in items.ids.tolist()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from congruence._check import check_same_rows
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
-from congruence.evaluation._base import Score, Scores, labels_of
+from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first
+from congruence.evaluation.controls import chance_at_k, control_rows_of
 from congruence.maps import TwoSidedMap
 from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
 
@@ -105,9 +107,9 @@ def evaluate_joint(
     if not scores:
         raise InputError(
             "Got embeddings between which nothing can be measured; expected rows of the source and of the target that have an id "
-            "or a class in common. Check the ids, or pass labels (of images) and prompt_labels (of texts)."
+            "or a class in common. Pass the same ids on both sides, or labels=… of the images and prompt_labels=… of the texts."
         )
-    return Scores(scores, {}, notes)
+    return Scores(retrieval_first(scores), {}, notes)
 
 
 def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
@@ -122,7 +124,9 @@ def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embed
 def _labelled(texts: Embeddings, prompt_labels: Mapping[str, str], notes: list[str]) -> Embeddings:
     kept = np.array([i in prompt_labels for i in texts.ids.tolist()])
     if not kept.any():
-        raise InputError("Got prompts none of which has a class; expected prompt labels by id. Check the ids.")
+        raise InputError(
+            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+        )
     if not kept.all():
         notes.append(f"{np.count_nonzero(~kept)} texts without a class were left out.")
     return texts.take(kept)
@@ -157,29 +161,43 @@ def _turned(cases: _Cases) -> _Cases:
 
 
 def _score(
-    metric: str, names: tuple[str, str], cases: _Cases, fn: Callable[[_Rows, _Rows], float], n: int, k: int = 1
+    metric: str,
+    names: tuple[str, str],
+    cases: _Cases,
+    fn: Callable[[_Rows, _Rows], float],
+    n: int,
+    k: int = 1,
+    **beside: float | None,
 ) -> Score:
-    """Fill a line: every case whose gallery has the k rows that are looked at."""
+    """Fill a line: every case whose gallery has the k rows that are looked at, and what stands beside them."""
     values: dict[str, Any] = {name: fn(*both) for name, both in cases.items() if len(both[1].keys) >= k}
-    return Score(metric, names[0], names[1], n=n, **values)
+    return Score(metric, names[0], names[1], n=n, **values, **beside)  # type: ignore[arg-type]
 
 
 def _matched(names: tuple[str, str], cases: _Cases) -> list[Score]:
-    """Compare rows that belong together: cosine, and retrieval both ways."""
+    """Compare rows that belong together: retrieval both ways, and cosine."""
     a, b = cases["after"]
     _, ours, theirs = _counts(a.keys, b.keys)
-    scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs))]
+    controls = control_rows_of(a.vectors, b.vectors).score(lambda rows: _mean_cosine(_Rows(rows, a.keys), b))
+    columns: dict[str, Any] = {
+        "control_constant": controls.constant,
+        "control_random_rotation": controls.random_rotation,
+    }
+    scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs), **columns)]
     for k in RECALLS:
         ways = []
         for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
             queries, gallery = both["after"]
             if len(gallery.keys) >= k:
-                n = int(np.isin(queries.keys, gallery.keys).sum())
-                ways.append(_score(f"recall_at_{k}", way, both, lambda q, g, k=k: _recall(q, g, k), n, k))  # type: ignore[misc]
+                asked, found = np.unique(gallery.keys, return_counts=True)
+                known = queries.keys[np.isin(queries.keys, asked)]
+                chance = chance_at_k(found[np.searchsorted(asked, known)], len(gallery.keys), k)
+                recall = partial(_recall, k=k)
+                ways.append(_score(f"recall_at_{k}", way, both, recall, len(known), k, chance=chance))
         scores += ways
         if k == 1:
-            columns: dict[str, Any] = {}
-            for name in ("after", "before", "source", "target"):
+            columns = {}
+            for name in ("after", "before", "source", "target", "chance"):
                 values = [getattr(score, name) for score in ways]
                 columns[name] = None if None in values else float(np.mean(values))
             scores.append(Score("mean_recall_at_1", *names, n=sum(score.n for score in ways), **columns))
@@ -230,4 +248,5 @@ def _zero_shot(names: tuple[str, str], cases: _Cases) -> Score:
         return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes)
 
     images, texts = cases["after"]
-    return _score("zero_shot", names, cases, accuracy, int(np.isin(images.keys, texts.keys).sum()))
+    n, chance = int(np.isin(images.keys, texts.keys).sum()), 1 / len(np.unique(texts.keys))
+    return _score("zero_shot", names, cases, accuracy, n, chance=chance)

@@ -125,16 +125,18 @@ class UnimodalData:
                 object.__setattr__(self, f"{what}_source", np.zeros(len(labels), int))
             source = getattr(self, f"{what}_source")
             if len(source) != len(labels):
-                raise ShapeError(f"Got {len(source)} sources of {len(labels)} {what}s; expected as many. Correct it.")
+                raise ShapeError(
+                    f"Got {len(source)} sources of {len(labels)} {what}s; expected one source each. Pass as many sources as {what}s."
+                )
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {what} from none of the {len(self.sources)} sources; expected numbers from 0. Name all sources."
+                    f"Got a {what} from none of the {len(self.sources)} sources; expected numbers from 0 to {len(self.sources) - 1}. Add the missing names to sources=…."
                 )
             for encoder, array in rows.items():
                 as_matrix(array, f"{what}s of {encoder}")
                 if len(array) != len(labels):
                     raise ShapeError(
-                        f"Got {len(array)} {what}s of {encoder}; expected {len(labels)}. Embed all of them."
+                        f"Got {len(array)} {what}s of {encoder}; expected {len(labels)}. Embed all {what}s with this encoder."
                     )
 
     @property
@@ -208,7 +210,7 @@ class UnimodalData:
         if len(held) < test + validation or len(pool) < pairs:
             raise ParameterError(
                 f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected {len(pool)} pairs at most "
-                f"beside the {min(len(held), test + validation)} held out. Ask for fewer."
+                f"beside the {min(len(held), test + validation)} held out. Pass fewer pairs=…."
             )
         a, b = pool[:pairs], partner[:pairs]
         rest = []
@@ -342,5 +344,5 @@ def check_sources(data: UnimodalData, names: Sequence[str]) -> None:
     """
     if len(data.sources) < 2:
         raise InputError(
-            f"Got {data.name} of one source for {', '.join(names)}; expected two at least. Choose other data."
+            f"Got {data.name} of one source for {', '.join(names)}; expected at least two. Pass data of two sources or more."
         )

@@ -185,19 +185,25 @@ def parse_config(text: str, name: str) -> Config:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise CorruptFileError(f"Got {name}.yaml that is not YAML ({error}); expected key: value. Mend it.") from error
+        raise CorruptFileError(
+            f"Got {name}.yaml that is not YAML ({error}); expected key: value lines. Correct the line that the parser names."
+        ) from error
     if not isinstance(data, dict):
-        raise CorruptFileError(f"Got {name}.yaml without keys; expected key: value lines. Mend it.")
+        raise CorruptFileError(
+            f"Got {name}.yaml without keys; expected key: value lines. Write at least the name and the kind."
+        )
     known = Config.__dataclass_fields__
     where = f"{name}.yaml"
     _keys(where, data, known)
     missing = [key for key in ("name", "title", "section", "kind", "paper") if key not in data]
     if missing:
-        raise ParameterError(f"Got {where} without {', '.join(missing)}; expected all of them. Add them.")
+        raise ParameterError(f"Got {where} without {', '.join(missing)}; expected all of them. Add these keys.")
     for key in ("name", "title", "section", "kind"):
         _typed(where, key, data[key], str)
     if data["name"] != name:
-        raise ParameterError(f"Got name {data['name']!r} in {where}; expected {name!r}. Make them agree.")
+        raise ParameterError(
+            f"Got name {data['name']!r} in {where}; expected {name!r}, as the file is called. Rename the file or change the key name."
+        )
     _chosen(where, "kind", [data["kind"]], PARAMETERS)
     for key in ("models", "data", "stand_ins", "metrics"):
         _typed(where, key, data.get(key, []), list)
@@ -209,7 +215,7 @@ def parse_config(text: str, name: str) -> Config:
     _typed(where, "variant", data.get("variant") or "", str)
     _typed(where, "seeds", data.get("seeds", 3), int)
     if data.get("seeds", 3) < 1:
-        raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected 1 at least. Raise it.")
+        raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Write a larger number.")
     _typed(where, "paper", data["paper"], dict)
     _keys(f"paper of {where}", data["paper"], ("claim", "numbers"))
     parameters = data.get("parameters") or {}
@@ -227,7 +233,9 @@ def _parameters(where: str, kind: str, given: Mapping[str, Any]) -> dict[str, An
             _chosen(where, key, value if isinstance(value, list) else [value], choices)
         elif key == "alpha":
             if len(value) != 2 or not all(type(end) in (int, float) and 0 <= end <= 1 for end in value):
-                raise ParameterError(f"Got alpha {value} in {where}; expected two numbers from 0 to 1. Correct it.")
+                raise ParameterError(
+                    f"Got alpha {value} in {where}; expected two numbers from 0 to 1. Write alpha: [0.5, 0.5], for example."
+                )
         elif key == "baselines":
             for name in value:
                 _typed(where, key, name, str)
@@ -235,16 +243,18 @@ def _parameters(where: str, kind: str, given: Mapping[str, Any]) -> dict[str, An
             for n in value:
                 _typed(where, key, n, int)
                 if n < 2:
-                    raise ParameterError(f"Got {n} in {key} in {where}; expected 2 at least. Raise it.")
+                    raise ParameterError(f"Got {n} in {key} in {where}; expected at least 2. Write a larger number.")
         elif key == "classes":
             for n in value:
                 _typed(where, key, n, int)
                 if n < 2:
-                    raise ParameterError(f"Got {n} classes in {where}; expected 2 at least. Raise it.")
+                    raise ParameterError(f"Got {n} classes in {where}; expected at least 2. Write a larger number.")
         elif key == "share" and not 0 < value <= 1:
-            raise ParameterError(f"Got share {value} in {where}; expected a share above 0 and up to 1. Correct it.")
+            raise ParameterError(
+                f"Got share {value} in {where}; expected a share above 0 and up to 1. Write 0.5, for example."
+            )
         elif type(value) is int and value < 1:
-            raise ParameterError(f"Got {key} {value} in {where}; expected 1 at least. Raise it.")
+            raise ParameterError(f"Got {key} {value} in {where}; expected at least 1. Write a larger number.")
     return {**defaults, **given}
 
 
@@ -252,7 +262,7 @@ def _keys(where: str, data: Mapping[str, Any], known: Any) -> None:
     strange = [str(key) for key in data if key not in known]
     if strange:
         raise ParameterError(
-            f"Got {strange[0]!r} in {where}; expected one of {', '.join(known) or 'none'}. Correct the key."
+            f"Got {strange[0]!r} in {where}; expected one of {', '.join(known) or 'none'}. Rename or remove this key."
         )
 
 
@@ -268,14 +278,14 @@ def _typed(where: str, key: str, value: Any, kind: type) -> None:
             list: "a list",
             dict: "a mapping",
         }
-        raise ParameterError(f"Got {key}: {value!r} in {where}; expected {names[kind]}. Correct it.")
+        raise ParameterError(f"Got {key}: {value!r} in {where}; expected {names[kind]}. Write such a value.")
 
 
 def _chosen(where: str, key: str, values: Any, choices: Any) -> None:
     for value in values:
         if value not in choices:
             raise ParameterError(
-                f"Got {key} {value!r} in {where}; expected one of {', '.join(map(str, choices))}. Correct it."
+                f"Got {key} {value!r} in {where}; expected one of {', '.join(map(str, choices))}. Write one of these."
             )
 
 
@@ -332,7 +342,9 @@ def load_config(name: str) -> Config:
     elif name in config_names():
         path = CONFIGS / f"{name}.yaml"
     else:
-        raise ParameterError(f"Got {name!r}; expected one of {', '.join(config_names())}. Choose one.")
+        raise ParameterError(
+            f"Got {name!r}; expected one of {', '.join(config_names())}. Pass one of these, or the path of a .yaml."
+        )
     try:
         return parse_config(path.read_text(encoding="utf-8"), path.stem)
     except UnicodeDecodeError as error:

@@ -103,16 +103,17 @@ class Collection:
         if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
             raise ShapeError(
                 f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} prompts and "
-                f"{len(self.prompt_templates)} templates; expected one each. Correct it."
+                f"{len(self.prompt_templates)} templates; expected one each. Pass a label and a mark for each id, and a template for each prompt."
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
-                raise InputError(f"Got {what} of classes outside 0 to {k - 1}; expected known ones. Check labels.")
+                raise InputError(
+                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}. Pass the place of each class in classes=…."
+                )
         bare = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(bare):
             raise InputError(
-                f"Got no prompt for {len(bare)} classes ({self.classes[bare[0]]!r}, …); expected one at least for "
-                "each. Add them or drop the classes."
+                f"Got no prompt for {len(bare)} classes ({self.classes[bare[0]]!r}, …); expected at least one for each. Add prompts, or drop these classes."
             )
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
@@ -120,7 +121,7 @@ class Collection:
                     as_matrix(rows, f"{what} of {model.name}")
                     if len(rows) != count:
                         raise ShapeError(
-                            f"Got {len(rows)} {what} of {model.name}; expected {count}. Embed all of them."
+                            f"Got {len(rows)} {what} of {model.name}; expected {count}. Embed all of them with this model."
                         )
 
     @cached_property
@@ -197,7 +198,7 @@ class Collection:
         """
         if self.domain is None:
             raise InputError(
-                f"Got {self.name} alone for a transfer between data sets; expected two data sets. Name another."
+                f"Got {self.name} alone for a transfer between data sets; expected two data sets. Pass data=… with another one."
             )
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second

@@ -70,8 +70,8 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
         found = [(name, MODELS[name]) for name in names if name in MODELS]
     if len(found) < 2 or len(found) != len(names):
         raise ParameterError(
-            f"Got models {spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
-            "or full encoder names joined by commas. Choose."
+            f"Got models={spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
+            "or full encoder names joined by commas. Pass models=… in one of these forms."
         )
     return found
 
@@ -196,7 +196,9 @@ def embed_rows(
 
 def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -> Iterator[np.ndarray]:
     if not len(items):
-        raise InputError("Got a part of the data set without items; expected some. Check the data set.")
+        raise InputError(
+            "Got a part of the data set without items; expected at least one. Extract the data set again, or pass another split."
+        )
     for start in range(0, len(items), SHARD):
         count = min(SHARD, len(items) - start)
         path = folder / f"{start:08d}.npy"
@@ -205,7 +207,9 @@ def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -
                 [np.asarray(b) for b in encoder.encode(items[start : start + count], batch_size=batch_size)]
             )
             if len(rows) != count:
-                raise ShapeError(f"Got {len(rows)} vectors for {count} items; expected one each. Check the encoder.")
+                raise ShapeError(
+                    f"Got {len(rows)} vectors for {count} items; expected one each. Make the encoder return a row for each item."
+                )
             with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
                 np.save(file, rows.astype(np.float32))
         try:
@@ -240,7 +244,6 @@ def _needed(module: str, name: str) -> Callable[..., Any]:
     found = getattr(_optional(module), name, None)
     if found is None:
         raise MissingExtraError(
-            f"Got no {module}.{name}; expected it, to run on the paper's models. Install the extras of the encoders, "
-            "or run on sample, lvis or caltech101."
+            f"Got no {module}.{name}; expected it, to run on the paper's models. Run pip install 'congruence[hf,open-clip]', or pass models='sample'."
         )
     return found

@@ -129,19 +129,20 @@ class JointData:
             for encoder, known in zip(pair, (self.images, self.captions), strict=True):
                 check_choice(encoder, known, "encoder")
         if not self.encoders and not self.dual:
-            raise InputError("Got no encoders; expected one of images and one of texts at least. Embed the items.")
+            raise InputError(
+                "Got no encoders; expected at least one of images and one of texts. Pass the embeddings of both."
+            )
         if {name: set(layers) for name, layers in self.captions.items()} != {
             name: set(layers) for name, layers in self.negatives.items()
         }:
             raise InputError(
-                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected the same. Embed both."
+                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected the same ones. Embed both with the same encoders and layers."
             )
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted. "
-                        "Name them so."
+                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted. Name the layers so."
                     )
                 for layer, array in layers.items():
                     _rows(array, rows, f"{layer} layer of {encoder}")
@@ -152,7 +153,9 @@ class JointData:
             check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
             as_matrix(array, f"unrelated rows of {encoder}")
         if self.labels is not None and len(self.labels) != n:
-            raise ShapeError(f"Got {len(self.labels)} labels of {n} items; expected as many. Correct it.")
+            raise ShapeError(
+                f"Got {len(self.labels)} labels of {n} items; expected one each. Pass a label for each item."
+            )
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -252,7 +255,7 @@ class JointData:
 def _rows(array: Any, rows: int, name: str) -> None:
     as_matrix(array, name)
     if len(array) != rows:
-        raise ShapeError(f"Got {len(array)} rows of {name}; expected {rows}. Embed all of them.")
+        raise ShapeError(f"Got {len(array)} rows of {name}; expected {rows}. Embed all {rows} with this encoder.")
 
 
 def fit_joint(method: str, parts: JointParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:

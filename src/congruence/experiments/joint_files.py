@@ -59,15 +59,17 @@ def open_features(
     """
     if file is None or root is None:
         raise ParameterError(
-            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both. Pass --file FEATURES and "
-            "--root SUGARCREPE (or --models synthetic)."
+            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both. Pass file=… and "
+            "root=…, the two folders (or models='synthetic')."
         )
     folder, items = Path(file).expanduser(), load_sugarcrepe(root)
     pairs = []
     for spec in models:
         parts = spec.split("/")
         if len(parts) != 2 or not all(parts):
-            raise ParameterError(f"Got {spec!r}; expected an image and a text encoder joined by /. Correct it.")
+            raise ParameterError(
+                f"Got {spec!r}; expected an image and a text encoder joined by /. Pass models='dinov2/minilm', for example."
+            )
         pairs.append((parts[0], parts[1]))
     several = variant == "layers"
     images = {name: _layers(folder, name, "images", items, several) for name in dict.fromkeys(i for i, _ in pairs)}
@@ -115,14 +117,14 @@ def _read(place: Path, *wanted: str) -> dict[str, Embeddings]:
     if not layers:
         if set(wanted) != {"late"}:
             raise ParameterError(
-                f"Got one layer at {place}; expected a folder of all, since early, mid and late are compared. Embed with --layer all."
+                f"Got one layer at {place}; expected a folder of all, since early, mid and late are compared. Run congruence embed with --layer all."
             )
         return {"late": read_embeddings(place)}
     number = layer_numbers(len(layers) - 1)
     missing = [f"layer_{number[depth]}" for depth in wanted if f"layer_{number[depth]}" not in layers]
     if missing:
         raise FileError(
-            f"Got {len(layers)} layers at {place} without {', '.join(missing)}; expected layer_0 to layer_{len(layers) - 1}. Embed again."
+            f"Got {len(layers)} layers at {place} without {', '.join(missing)}; expected layer_0 to layer_{len(layers) - 1}. Run congruence embed --layer all again."
         )
     return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in wanted}
 
@@ -132,8 +134,8 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
     place = _found(folder / name, kind)
     if place is None:
         raise FileError(
-            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}. Embed them (congruence embed … --layer all -o "
-            f"{folder / name / kind})."
+            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}. Run congruence embed … --layer all -o "
+            f"{folder / name / kind}."
         )
     wanted = items.images if kind == "images" else items.ids
     out = {}

@@ -248,7 +248,7 @@ def measure(carry: Callable[[str, np.ndarray], np.ndarray], view: View, metrics:
     if not known:
         raise InputError(
             f"Got embeddings on which none of {', '.join(metrics)} can be measured; expected images or texts of both "
-            "models. Choose other data."
+            "models. Pass a collection that has these."
         )
     return known
 

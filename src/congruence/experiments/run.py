@@ -144,7 +144,7 @@ def run(
         else _open(config, models, data, file=file, root=root, cache=cache, log=log, **encoder_options)
     )
     if not opened:
-        raise InputError("Got no data; expected one collection at least. Name models and data.")
+        raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")
     seen = paper_seeds(draws) if config.family == "joint" else list(range(draws))
     job = Job(config, [], seen, quick, advance=advance)
     _hand_over(job, opened)
@@ -185,17 +185,16 @@ def _open(
     if config.family == "alignment" and models not in stand_ins:
         raise ParameterError(
             f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins)}: the paper's encoders and collections are not fetched "
-            "from here. Embed them and pass UnimodalData as collections."
+            "from here. Embed them yourself, and pass collections=[UnimodalData(…)]."
         )
     if models in stand_ins:
         if data:
             raise ParameterError(
-                f"Got data {', '.join(data)} for {models}, which brings its own; expected none. Leave it out."
+                f"Got data {', '.join(data)} for {models}, which brings its own; expected none. Leave out data=…."
             )
         if models not in config.stand_ins:
             raise ParameterError(
-                f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins) or 'none'}, or the paper's "
-                "models. Choose another."
+                f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins) or 'none'}, or the paper's models. Pass one of these as models=…."
             )
         if config.family == "joint":
             return [open_joint(models, file, config.variant, cache=cache, log=options.get("log"))]
@@ -208,10 +207,12 @@ def _open(
         return [open_features(named, file, root, config.variant, baselines=baselines, device=device)]
     sets = list(data or config.data)
     if not named or not sets:
-        raise ParameterError(f"Got {config.name} without models or data of its own; expected both. Name them.")
+        raise ParameterError(
+            f"Got {config.name} without models or data of its own; expected both. Pass models=… and data=…."
+        )
     if root is None:
         raise ParameterError(
-            f"Got no folder of data sets for {', '.join(sets)}; expected one. Pass --root (or --models sample)."
+            f"Got no folder of data sets for {', '.join(sets)}; expected one. Pass root=… (or models='sample')."
         )
     place = Path(root).expanduser() / "embeddings" if cache is None else cache
     return [open_models(spec, name, root=root, cache=place, **options) for spec in named for name in sets]
@@ -227,7 +228,7 @@ def _hand_over(job: Job, opened: Sequence[Any]) -> None:
     wanted, mine = by_family[job.config.family]
     if not all(isinstance(data, wanted) for data in opened):
         raise InputError(
-            f"Got data of other encoders than {job.config.name} is about; expected {wanted.__name__}. Pass these only."
+            f"Got data of other encoders than {job.config.name} is about; expected {wanted.__name__}. Pass collections=… of this type."
         )
     mine.extend(opened)
 

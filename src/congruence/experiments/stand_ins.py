@@ -61,13 +61,13 @@ def open_stand_in(name: str, file: str | Path | None = None, variant: str | None
         if isinstance(error, (InputError, ParameterError)):
             raise
         raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Check the file."
+            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Pass file=… with the path of that."
         ) from error
 
 
 def _path(name: str, file: str | Path | None) -> Path:
     if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass --file.")
+        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass file=….")
     path = Path(file).expanduser()
     path = path / _FILES[name] if path.is_dir() else path
     if not path.is_file():

@@ -64,7 +64,7 @@ def open_unimodal(name: str, file: str | Path | None = None, variant: str | None
     if name == "synthetic":
         return _synthetic(variant)
     if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass --file.")
+        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass file=….")
     path = Path(file).expanduser()
     path = path / _FILES[name] if path.is_dir() else path
     if not path.is_file():
@@ -77,7 +77,7 @@ def open_unimodal(name: str, file: str | Path | None = None, variant: str | None
         if isinstance(error, (InputError, ParameterError)):
             raise
         raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Check the file."
+            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Pass file=… with the path of that."
         ) from error
 
 
@@ -123,7 +123,7 @@ def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[st
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> UnimodalData:
     if variant == "classes":
         raise ParameterError(
-            "Got imagenet1000, which has one photo a class, where images are to be classified; expected synthetic or caltech101. Choose one."
+            "Got imagenet1000, which has one photo a class, where images are to be classified; expected synthetic or caltech101. Pass models='synthetic', for example."
         )
     items = np.arange(len(arrays["names"]))
     animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)

@@ -54,7 +54,9 @@ def word_images(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0
     check_positive(dim, "dim", integer=True)
     check_positive(noise, "noise", zero=True)
     if not len(texts) or not all(len(own) for own in texts):
-        raise ParameterError("Got an image without a caption; expected one at least of each. Leave it out.")
+        raise ParameterError(
+            "Got an image without a caption; expected at least one for each. Add a caption, or leave this image out."
+        )
     counts = np.zeros((len(texts), BUCKETS), np.float32)
     for row, own in enumerate(texts):
         for text in own:

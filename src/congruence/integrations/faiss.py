@@ -41,7 +41,7 @@ def to_faiss(mapping: Map) -> Any:
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
             f"Got {type(mapping).__name__}; expected an affine map, since FAISS has no others. Use OrthogonalMap or "
-            "LinearMap, or carry the vectors first (congruence.upgrade.transform)."
+            "LinearMap, or map the vectors first (mapping.transform)."
         )
     faiss = require("faiss", extra="faiss")
     matrix = mapping.matrix
@@ -142,8 +142,8 @@ def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "aut
             )
         if mapping.gives_unit_rows(normalize):
             warnings.warn(
-                f"Got a map to unit rows for {path}, a FAISS vector transform, which is affine; the norm is not in it. Put {step} "
-                "after it, or choose a name that ends in .index, which holds both.",
+                f"Got a map to unit rows for {path}; expected a file that holds the norm, which a FAISS vector transform cannot. "
+                f"Put {step} after it, or choose a name that ends in .index.",
                 NormWarning,
                 stacklevel=2,
             )

@@ -95,7 +95,7 @@ def load(path: str | Path) -> Any:
         return MAPS[kind]._from_saved(arrays, config)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CorruptFileError(
-            f"Got a saved map in {path} with parts missing or odd ({error!r}); expected a complete one. Fit it again."
+            f"Got a saved map in {path} with parts missing or damaged ({error!r}); expected a complete one. Fit it again."
         ) from error
 
 

@@ -81,8 +81,7 @@ class CCAMap(ProjectionMap):
         svd = cross_svd(rows, scale=size)
         if not svd.rank and not self.regularization:
             raise InputError(
-                "Got rows that are all alike once preprocessed, and regularization=0; expected rows that vary. Add others or "
-                "regularise."
+                "Got rows that are all alike once preprocessed, and regularization=0; expected rows that vary. Add other rows, or pass regularization=1.0."
             )
         kept = max(1, svd.rank)
         s = svd.s[:kept]

@@ -76,7 +76,9 @@ class LinearMap(AffineMap):
         """
         if self.alpha != "cv":
             if isinstance(self.alpha, str):
-                raise ParameterError(f"Got alpha={self.alpha!r}; expected a number ≥ 0 or 'cv'. Correct it.")
+                raise ParameterError(
+                    f"Got alpha={self.alpha!r}; expected a number ≥ 0 or 'cv'. Pass alpha='cv' to choose it by cross-validation."
+                )
             check_positive(self.alpha, "alpha", zero=True)
         return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
 

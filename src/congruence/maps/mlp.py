@@ -9,12 +9,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._arrays import as_given, beside, blocks, is_tensor, namespace
 from congruence._check import check_positive
 from congruence._extras import require
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
+from congruence.maps._layers import gelu
 from congruence.maps.linear import LinearMap
+from congruence.splits import duplicate_groups
 
 
 class MLPMap(Map):
@@ -109,7 +111,7 @@ class MLPMap(Map):
         A, B, _ = self._check_pairs(X, y if Y is None else Y)
         torch = require("torch", extra="train")
         self._remember(A, B)
-        held = self._hold_out(len(A))
+        held = self._hold_out(duplicate_groups(A, B))
         train = ~held
         linear = LinearMap().solve(A[train], B[train])
         # Standardised inputs and residuals make one learning rate fit every model; float32 is ample for an MLP.
@@ -148,15 +150,16 @@ class MLPMap(Map):
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
-                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Correct it."
+                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Pass validation_share=0.1, for example."
             )
 
-    def _hold_out(self, n: int) -> np.ndarray:
-        """Choose the held-out pairs, leaving two to train on; two pairs cannot be split, so none is held out."""
-        count = min(max(1, round(n * self.validation_share)), n - 2)
+    def _hold_out(self, groups: np.ndarray) -> np.ndarray:
+        """Choose the held-out pairs, identical ones together, leaving two to train on; of two or fewer none is held out."""
+        n = int(groups.max()) + 1
+        count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         held = np.zeros(n, dtype=bool)
         held[np.random.default_rng(self.random_state).permutation(n)[:count]] = True
-        return held
+        return held[groups]
 
     def _train(
         self, torch: Any, source: np.ndarray, residual: np.ndarray, train: np.ndarray, held: np.ndarray
@@ -218,29 +221,32 @@ class MLPMap(Map):
 
         return track(range(self.max_epochs), "training", console=Console(stderr=True), transient=True)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Carry source rows into the target space; needs NumPy only.
 
         Parameters
         ----------
-        X : array_like, shape (m, d_source)
+        X : array_like or tensor, shape (m, d_source)
 
         Returns
         -------
-        ndarray, shape (m, d_target)
+        ndarray or tensor, shape (m, d_target)
+            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
         """
-        from scipy.special import erf
-
         A = self._check_source(X)
-        w = {name: value.astype(A.dtype, copy=False) for name, value in self.weights_.items()}
+        w = {name: beside(value, A) for name, value in self.weights_.items()}
+
+        def move(rows: Any) -> Any:
+            centred = rows - w["source_mean"]
+            hidden = gelu(centred @ w["w1"] + w["b1"])
+            return centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+
+        parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
+        if is_tensor(A):
+            return as_given(namespace(A).concat([move(A[part]) for part in parts]), X)
         out = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
-        half = A.dtype.type(0.5)
-        root = A.dtype.type(1 / math.sqrt(2))
-        for part in blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize):
-            centred = A[part] - w["source_mean"]
-            hidden = centred @ w["w1"] + w["b1"]
-            hidden = half * hidden * (1 + erf(hidden * root))
-            out[part] = centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+        for part in parts:
+            out[part] = move(A[part])
         return out
 
     @property

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from congruence._check import as_matrix, check_choice, check_positive, check_width
+from congruence._arrays import as_given, beside, to_numpy
+from congruence._check import check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows
 from congruence.errors import (
     DegenerateWarning,
@@ -21,7 +22,7 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.linalg import cross_svd, rotation_from_svd
-from congruence.maps._base import AffineMap, check_mean, check_same_kind
+from congruence.maps._base import AffineMap, check_mean, check_native, check_same_kind
 from congruence.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
 
@@ -203,8 +204,8 @@ class OrthogonalMap(AffineMap):
         """
         if self.spectrum == "cv":
             raise ParameterError(
-                'Got spectrum="cv" for partial_fit; expected a spectrum that needs no second look at the rows; '
-                'do leave spectrum="auto".'
+                'Got spectrum="cv" for partial_fit; expected a spectrum that needs no second pass over the rows. '
+                'Pass spectrum="auto".'
             )
         first = not self.__dict__.get("moments_")
         if first and "rotation_" in self.__dict__:
@@ -233,13 +234,12 @@ class OrthogonalMap(AffineMap):
         check_same_kind(self, other, "merge")
         if self.get_params() != other.get_params():
             raise ParameterError(
-                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same. "
-                "Fit both alike."
+                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same. Fit both with the same parameters."
             )
         if self.spectrum == "cv":
             raise ParameterError(
-                'Got spectrum="cv" to merge; expected a spectrum that needs no second look at the rows; '
-                'do leave spectrum="auto".'
+                'Got spectrum="cv" to merge; expected a spectrum that needs no second pass over the rows. '
+                'Pass spectrum="auto".'
             )
         if not (self.moments_ and other.moments_):
             raise ParameterError("Got a composed map to merge; expected maps fitted on pairs. Merge before composing.")
@@ -268,17 +268,17 @@ class OrthogonalMap(AffineMap):
         seen = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != seen:
             raise ShapeError(
-                f"Got target rows of width {B.shape[1]}; expected {seen} as before. Pass the same two models."
+                f"Got target rows of width {B.shape[1]}; expected {seen} as before. Pass vectors of the same two models."
             )
         if self.proper and A.shape[1] != B.shape[1]:
             raise ParameterError(
                 f"Got proper=True for widths {A.shape[1]} and {B.shape[1]}; expected equal widths, since only a square "
-                "matrix has a determinant. Leave proper=False."
+                "matrix has a determinant. Leave out proper=True."
             )
         if self.proper and self.spectrum not in ("auto", "full"):
             raise ParameterError(
-                f'Got proper=True with spectrum={self.spectrum!r}; expected "full": a partial map has no '
-                "determinant. Choose one of the two."
+                f'Got proper=True with spectrum={self.spectrum!r}; expected "full", since a partial map has no '
+                'determinant. Pass spectrum="full", or leave out proper=True.'
             )
         groups = []
         for name, rows in _split_modalities(modality, len(A)):
@@ -321,15 +321,17 @@ class OrthogonalMap(AffineMap):
         moments = list(self.moments_.values())
         pairs = sum(m.rows for m in moments)
         if pairs < 2:
-            raise TooFewAnchorsError(f"Got {pairs} pair in all; expected at least 2. Add more before using the map.")
+            raise TooFewAnchorsError(
+                f"Got {pairs} pair in all; expected at least 2. Pass more pairs to partial_fit before using the map."
+            )
         cross = pooled_cross(moments, center=self.center)
         most = pairs - len(moments) if self.center else pairs
         size = pooled_size(moments, center=self.center)
         svd = cross_svd(cross, max_rank=most, scale=size)
         if svd.rank == 0:
             raise InputError(
-                f"Got {pairs} pairs that do not vary together at all (constant rows on a side, or pairs that "
-                "cancel); expected varied anchors. Choose different ones."
+                f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that "
+                "cancel); expected anchors that vary. Pass other anchors."
             )
         alignment = float(svd.s.sum() / size)
         spectrum, strength, gains = choose_gains(self._spectrum(), svd, alignment, self._strength())
@@ -377,16 +379,16 @@ class OrthogonalMap(AffineMap):
         d_source, d_target = self.rotation_.shape
         if d_source > d_target:
             warnings.warn(
-                f"Got d_source={d_source} > d_target={d_target}: the map is a projection, which loses "
-                f"{d_source - d_target} dimensions and is no isometry.",
+                f"Got d_source={d_source} > d_target={d_target}; expected a target at least as wide, since the map is a projection, "
+                f"which loses {d_source - d_target} dimensions and is no isometry. Exchange the two models to keep distances.",
                 ProjectionWarning,
                 stacklevel=4,
             )
         if spectrum == "full" and self.rank_ < len(self.gains_):
             warnings.warn(
-                f"Got anchors that probe {self.rank_} of {len(self.gains_)} directions; the other "
-                f'{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under spectrum="full"; '
-                'do add anchors or leave spectrum="auto".',
+                f"Got anchors that cover {self.rank_} of {len(self.gains_)} directions; expected all, since the other "
+                f'{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under spectrum="full". '
+                'Add anchors, or pass spectrum="auto".',
                 DegenerateWarning,
                 stacklevel=4,
             )
@@ -399,7 +401,7 @@ class OrthogonalMap(AffineMap):
         self._check_fitted()
         return self.rotation_
 
-    def inverse_transform(self, Z: Any) -> np.ndarray:
+    def inverse_transform(self, Z: Any) -> Any:
         """Carry target rows back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
         Exact on what :meth:`transform` returns when the map is an isometry; otherwise the part that was lost
@@ -407,17 +409,19 @@ class OrthogonalMap(AffineMap):
 
         Parameters
         ----------
-        Z : array_like, shape (m, d_target)
+        Z : array_like or tensor, shape (m, d_target)
 
         Returns
         -------
-        ndarray, shape (m, d_source)
+        ndarray or tensor, shape (m, d_source)
+            As from :meth:`transform`.
         """
         self._check_fitted()
-        A = as_matrix(Z, "Z", allow_zero_rows=True)
+        A = check_native(Z, "Z")
         check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
         back = self.rotation_.T
-        return A @ back.astype(A.dtype) + (self.source_mean_ - self.target_mean_ @ back).astype(A.dtype)
+        out = A @ beside(back, A) + beside(self.source_mean_ - self.target_mean_ @ back, A)
+        return as_given(out, Z)
 
     def inverse(self) -> OrthogonalMap:
         """Return the map from target to source: the one a fit with the sides exchanged would give.
@@ -562,8 +566,8 @@ class OrthogonalMap(AffineMap):
             return self
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
-            f"Got modality {modality!r}; expected one this map has means for ({', '.join(known)}). "
-            f"Add its means with recenter(source_mean, target_mean, modality={modality!r})."
+            f"Got modality={modality!r}; expected one this map has means for ({', '.join(known)}). "
+            "Pass one of these, or add the means of this one with recenter, or with means=… when fitting."
         )
 
     def probed_energy(self, X: Any) -> np.ndarray:
@@ -579,7 +583,7 @@ class OrthogonalMap(AffineMap):
             In [0, 1]. What is missing to 1 was never seen by the fit: it is dropped, or, under ``spectrum="full"``,
             turned arbitrarily. A row equal to the mean counts as 1.
         """
-        A = self._check_source(X)
+        A = to_numpy(self._check_source(X))
         basis = self._probed_basis()
         centred = A - self.source_mean_
         total = np.einsum("ij,ij->i", centred, centred)
@@ -679,6 +683,6 @@ def _split_modalities(modality: Any, n: int) -> list[tuple[str, np.ndarray | Non
     names = np.asarray(modality).astype(str)
     if names.shape != (n,):
         raise InputError(
-            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one a row. Correct it."
+            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one a row. Pass modality=… of shape ({n},)."
         )
     return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]

@@ -10,6 +10,7 @@ import numpy as np
 
 from congruence._arrays import device, is_tensor, namespace, to_numpy
 from congruence._check import as_matrix, as_native, check_same_rows
+from congruence._inputs import check_order
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
 #: What may be done without changing a value. Up to ``"joint permutation"`` to either side alone, each in its own way.
@@ -64,6 +65,7 @@ def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
     ------
     ShapeError, DtypeError, NotFiniteError
     """
+    check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
@@ -86,18 +88,19 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
+    check_order(X, Y)
     A, B = (as_native(side, name, min_rows=min_rows) for side, name in zip((X, Y), names, strict=True))
     check_same_rows(len(A), len(B), *names)
     try:
         xp = namespace(X, Y)
     except TypeError as error:
         raise DtypeError(
-            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library. Convert one of them."
+            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library. Convert one of them, with numpy.asarray for example."
         ) from error
     tensors = [side for side in (A, B) if is_tensor(side)]
     if len({side.device for side in tensors}) > 1:
         raise DtypeError(
-            f"Got {names[0]} on {A.device} and {names[1]} on {B.device}; expected one device. Move one of them."
+            f"Got {names[0]} on {A.device} and {names[1]} on {B.device}; expected one device. Move one of them with .to(…)."
         )
     if tensors:  # beside a list
         A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
@@ -130,7 +133,7 @@ def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
     """
     if A.shape[1] != B.shape[1]:
         raise ShapeError(
-            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space. Carry one side across first."
+            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space. Map one side into the other space first."
         )
 
 
@@ -147,8 +150,7 @@ def unit(A: Any, name: str) -> Any:
     if not xp.all(top):
         rows = to_numpy(xp.nonzero(top[:, 0] == 0)[0])
         raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {rows[0]}); expected a direction, since a cosine needs one. "
-            "Drop such rows."
+            f"Got a row of zeros in {name} (row {rows[0]}); expected rows with a direction, which a cosine needs. Drop such rows."
         )
     scaled = A / top
     return scaled / xp.sqrt(xp.einsum("ij,ij->i", scaled, scaled))[:, None]
@@ -163,5 +165,7 @@ def codes(labels: Any, n: int, name: str) -> np.ndarray:
     """
     array = to_numpy(labels)
     if array.shape != (n,):
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected one label for each of {n} rows. Correct it.")
+        raise ShapeError(
+            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows. Pass an array of shape ({n},)."
+        )
     return array.astype(str) if array.dtype == object else array

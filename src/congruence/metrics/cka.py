@@ -70,7 +70,7 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
         return give(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased), xp)
     check_positive(batch_size, "batch_size", integer=True)
     if batch_size < 4:
-        raise ShapeError(f"Got batch_size={batch_size}; expected 4 rows at least. Raise it.")
+        raise ShapeError(f"Got batch_size={batch_size}; expected at least 4 rows. Pass batch_size=4 or more.")
     order = np.random.default_rng(seed).permutation(A.shape[0])
     totals: list[Any] = [0.0, 0.0, 0.0]
     for start in range(0, len(order) - 3, batch_size):
@@ -99,7 +99,7 @@ def _divide(both: Any, first: Any, second: Any, xp: Any) -> Any:
         if not float(to_numpy(value)) > 0:
             raise InputError(
                 "Got a kernel that does not vary between pairs; expected some rows more alike than others. "
-                "Check for constant vectors, or for a bandwidth far from the distances."
+                "Drop constant vectors, or pass another bandwidth=…."
             )
     return both / (xp.sqrt(first) * xp.sqrt(second))
 
@@ -163,7 +163,9 @@ def rbf_cka(
     for side in (A, B):
         square = float(bandwidth) ** 2 if bandwidth != "median" else _median(side) * fraction**2
         if square == 0:
-            raise InputError("Got rows that are all equal; expected some variation. Check the vectors.")
+            raise InputError(
+                "Got rows that are all equal; expected rows that differ. Pass the encoder different items."
+            )
         scales.append(2 * square)
     hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
     both = hsic(kernels.rbf_sums(A, B, *scales))
@@ -208,7 +210,7 @@ def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
     for one, two in ((A, B), (A_other, B_other)):
         if one.shape[1] != two.shape[1]:
             raise ShapeError(
-                f"Got images {one.shape[1]}-d and texts {two.shape[1]}-d of one model; expected one width. Check the order."
+                f"Got images {one.shape[1]}-d and texts {two.shape[1]}-d of one model; expected one width. Pass the arguments in the order images, texts of one model, then of the other."
             )
     A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
 

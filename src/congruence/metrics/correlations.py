@@ -36,8 +36,7 @@ def _check_options(components: str, rank: Any, reduce: Any, ridge: Any, reductio
 
 def _constant(name: str, n: int) -> InputError:
     return InputError(
-        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. "
-        "Check the encoder."
+        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. Drop repeated items, or look at the encoder's outputs."
     )
 
 
@@ -91,7 +90,7 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
     if _number(median) <= 64 * _EPS * _number(xp.max(norms)):
         raise InputError(
             f"Got a median distance of 0 between rows of {name}; expected rows that differ mostly, since the "
-            "kernel's bandwidth is that median. Drop duplicates or reduce by 'pca'."
+            "kernel's bandwidth is that median. Drop duplicates, or pass reduce='pca'."
         )
     K = xp.exp(-squared / (2 * median))
     K = K - xp.mean(K, axis=0, keepdims=True)
@@ -254,7 +253,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
     check_positive(keep, "keep")
     if not isinstance(keep, (int, np.integer)) and keep > 1:
         raise ParameterError(
-            f"Got keep={keep!r}; expected a share of variance in (0, 1] or a whole number of components. Pass one."
+            f"Got keep={keep!r}; expected a share of variance in (0, 1] or a whole number of components. Pass keep=0.99, for example."
         )
     xp, A, B = float_pair(X, Y)
     bases = []

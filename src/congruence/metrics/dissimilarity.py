@@ -43,7 +43,7 @@ class Dissimilarities:
             if len(flat):
                 raise ZeroRowError(
                     f"Got a row of equal entries in {name} (row {int(flat[0])}); expected entries that differ, since a "
-                    "correlation needs variance. Drop such rows or take rdm='euclidean'."
+                    "correlation needs variance. Drop such rows, or pass rdm='euclidean'."
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
@@ -137,7 +137,7 @@ def _spread(low: Any, high: Any, tie: float, name: str) -> None:
     if float(high - low) <= tie:
         raise InputError(
             f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
-            "needs variance. Check the encoder, or take compare='cosine'."
+            "needs variance. Pass compare='cosine', or look at the encoder's outputs."
         )
 
 
@@ -171,8 +171,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, centre: bool) -> float:
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
-                f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine "
-                "needs a direction. Check the encoder."
+                f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine needs a direction. Drop repeated items, or look at the encoder's outputs."
             )
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
@@ -255,7 +254,9 @@ def rsa(
     else:
         check_positive(max_rows, "max_rows", integer=True)
         if max_rows < 3:
-            raise ParameterError(f"Got max_rows={max_rows}; expected 3 at least, for three pairs. Raise it.")
+            raise ParameterError(
+                f"Got max_rows={max_rows}; expected at least 3, for three pairs. Pass max_rows=3 or more."
+            )
         if n > max_rows:
             rows = np.sort(np.random.default_rng(seed).choice(n, max_rows, replace=False))
             A, B = A[rows], B[rows]

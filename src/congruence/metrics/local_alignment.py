@@ -106,8 +106,7 @@ def _with_itself(gram: tuple[np.ndarray, np.ndarray], n: int, k: int, name: str,
     value, rounding = _unbiased_hsic(keys, K, K, n) if definition == "huh" else _product(K, K)
     if value <= rounding:
         raise InputError(
-            f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighbourhoods "
-            f"that vary and are partly mutual. Raise k, or check that the rows of {name} differ."
+            f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighborhoods that vary and are partly mutual. Pass a larger k=…, or rows of {name} that differ."
         )
     return value
 

@@ -276,7 +276,7 @@ def check_k(k: int, n: int) -> None:
     check_positive(k, "k", integer=True)
     if k >= n:
         raise ParameterError(
-            f"Got k={k} for {n} rows; expected k ≤ {n - 1}, since a row is not its own neighbour. Lower it."
+            f"Got k={k} for {n} rows; expected k ≤ {n - 1}, since a row is not its own neighbor. Pass k={n - 1} or less."
         )
 
 

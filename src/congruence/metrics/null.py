@@ -52,7 +52,7 @@ def entry(name: Any) -> Repaired:
     """
     if name not in REPAIRED:
         raise ParameterError(
-            f"Got metric {name!r}; expected one that compares two spaces: {', '.join(REPAIRED)}. Choose from these."
+            f"Got metric={name!r}; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass one of these."
         )
     return REPAIRED[name]
 
@@ -128,8 +128,7 @@ def _varying(size: float, name: str) -> float:
     """Return the size of a side, by which it is divided, refusing one without any."""
     if not size > 0:
         raise InputError(
-            f"Got rows of {name} that are all equal, or equally far from each other; expected rows that differ. "
-            "Check the encoder."
+            f"Got rows of {name} that are all equal, or equally far from each other; expected rows that differ. Drop repeated items, or look at the encoder's outputs."
         )
     return size
 
@@ -144,7 +143,7 @@ def _whole(A: np.ndarray, metric: str) -> None:
     if len(A) > MOST_ROWS:
         raise ShapeError(
             f"Got {len(A)} rows for the null of {metric}; expected {MOST_ROWS} at most, since it keeps whole matrices. "
-            "Compare a sample of the rows."
+            "Pass a sample of the rows."
         )
 
 

@@ -173,12 +173,12 @@ def zero_shot_scores(
     names = np.arange(k) if classes is None else codes(classes, k, "classes")
     wanted = codes(labels, len(images), "labels")
     if len(np.unique(names)) < k:
-        raise InputError("Got a class with two prototypes; expected one each. Ensemble prompts of a class first.")
+        raise InputError("Got a class with two prototypes; expected one each. Average the prompts of each class first.")
     unknown = ~np.isin(wanted, names)
     if unknown.any():
         raise InputError(
             f"Got label {wanted[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
-            "among the classes. Check that labels and classes use the same names."
+            "among the classes. Use the same names in labels and classes."
         )
     return top1_scores(images, prototypes, wanted, names, center=center)
 
@@ -210,15 +210,16 @@ def recall_at_k(queries: Any, gallery: Any, relevant: Any, k: int = 1, *, mode: 
     check_choice(mode, ("any", "share"), "mode")
     m, n = len(queries), len(gallery)
     if k > n:
-        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}. Lower it.")
+        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}. Pass k={n} or less.")
     if len(relevant) != m:
-        raise ShapeError(f"Got relevant rows for {len(relevant)} of {m} queries; expected all. Correct it.")
+        raise ShapeError(
+            f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query. Pass relevant=… of length {m}."
+        )
     wanted = [np.unique(np.atleast_1d(np.asarray(rows, dtype=int))) for rows in relevant]
     for i, rows in enumerate(wanted):
         if not len(rows) or rows[0] < 0 or rows[-1] >= n:
             raise IdError(
-                f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. "
-                "Correct it."
+                f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. Give this query such rows."
             )
     total = 0.0
     for part, similarity, tie in _similarities(queries, gallery, None):

@@ -19,8 +19,7 @@ def _centred(xp: Any, A: Any, name: str, scale: bool) -> Any:
     top = xp.max(xp.abs(C))
     if float(_detached(top)) <= 1e-15 * float(xp.max(xp.abs(_detached(A)))):
         raise InputError(
-            f"Got {n} equal rows in {name}; expected rows that differ, since a shape needs an extent. "
-            "Check the encoder."
+            f"Got {n} equal rows in {name}; expected rows that differ, since a shape needs an extent. Drop repeated items, or look at the encoder's outputs."
         )
     if not scale:
         return C
@@ -106,8 +105,7 @@ def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = 
     check_choice(kind, ("angular", "euclidean"), "kind")
     if kind == "angular" and not scale:
         raise ParameterError(
-            "Got kind='angular' with scale=False; expected unit norms, since an angle knows no size. "
-            "Scale, or take kind='euclidean'."
+            "Got kind='angular' with scale=False; expected unit norms, since an angle does not depend on scale. Pass scale=True, or kind='euclidean'."
         )
     xp, A, B = float_pair(X, Y)
     squared = _residual(xp, _centred(xp, A, "X", scale), _centred(xp, B, "Y", scale))

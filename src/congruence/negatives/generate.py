@@ -105,9 +105,9 @@ def register(name: str, generator: Generator) -> None:
     ParameterError
     """
     if not isinstance(name, str) or not name or name in GENERATORS:
-        raise ParameterError(f"Got name={name!r}; expected one that is not taken. Choose another.")
+        raise ParameterError(f"Got name={name!r}; expected one that is not taken. Pass another name=….")
     if not callable(generator):
-        raise ParameterError(f"Got {generator!r} for a generator; expected a callable. Pass a function.")
+        raise ParameterError(f"Got {generator!r} for a generator; expected a callable. Pass a function of a caption.")
     GENERATORS[name] = generator
 
 
@@ -182,7 +182,9 @@ def generate(
         generator = GENERATORS[check_choice(generator, GENERATORS, "generator")]
     generator = by_rules if generator is None else generator
     if not callable(generator):
-        raise ParameterError(f"Got {generator!r} for a generator; expected a callable or a name. Pass one.")
+        raise ParameterError(
+            f"Got {generator!r} for a generator; expected a callable or a name. Pass a function, or a registered name."
+        )
     siblings, common = _others(texts, groups), _frequencies(texts)
     made = []
     for row, caption in enumerate(texts):
@@ -237,22 +239,24 @@ def check_captions(captions: Any) -> list[str]:
     DtypeError, ShapeError
     """
     if isinstance(captions, (str, bytes)):
-        raise DtypeError("Got one text for captions; expected a list of texts. Put it into a list.")
+        raise DtypeError("Got one text for captions; expected a list of texts. Pass [text].")
     texts = list(captions)
     if not texts:
-        raise ShapeError("Got no captions; expected at least one. Check the file or column.")
+        raise ShapeError("Got no captions; expected at least one. Pass a file or column with captions.")
     for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise DtypeError(f"Got {text!r} for caption {row}; expected a text. Remove it or write it out.")
+            raise DtypeError(f"Got {text!r} for caption {row}; expected a text. Remove it, or convert it to str.")
         if not text.strip():
-            raise ShapeError(f"Got a blank caption at row {row}; expected a text. Remove it.")
+            raise ShapeError(f"Got a blank caption at row {row}; expected a text. Remove this row.")
     return [str(text) for text in texts]
 
 
 def _kinds(kinds: Any, generator: Any) -> list[str]:
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
-        raise ParameterError(f"Got kinds={kinds!r}; expected a list of some of {', '.join(KINDS)}. Write one.")
+        raise ParameterError(
+            f"Got kinds={kinds!r}; expected a list of some of {', '.join(KINDS)}. Pass kinds=[{KINDS[0]!r}], for example."
+        )
     if generator in (None, "rules", by_rules):
         for kind in kinds:
             check_choice(kind, KINDS, "kind")
@@ -327,8 +331,7 @@ def _asked(
                 found.append(text)
         elif on_refused == "error":
             raise ParameterError(
-                f"Got {text!r} from the generator for {caption!r} ({kind}); expected another text, or None where there is "
-                "none. Correct it, or pass on_refused='skip'."
+                f"Got {text!r} from the generator for {caption!r} ({kind}); expected another text, or None where there is none. Change the generator, or pass on_refused='skip'."
             )
         if len(found) == limit:
             break

@@ -44,7 +44,7 @@ def write_negatives(
     """
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:
-        raise ShapeError("Got no negatives; expected some. Check that the captions are English, or allow more kinds.")
+        raise ShapeError("Got no negatives; expected at least one. Pass captions in English, or more kinds=….")
     last = max(one.row for one in negatives)
     if ids is not None and last >= len(ids):
         check_same_rows(last + 1, len(ids), "captions", "ids")

@@ -63,13 +63,17 @@ def sibling_negatives(
     check_positive(per_caption, "per_caption", integer=True)
     check_positive(seed, "seed", integer=True, zero=True)
     if not isinstance(template, str) or template.count("{}") != 1:
-        raise ParameterError(f"Got template={template!r}; expected a text with {{}} once. Correct it.")
+        raise ParameterError(
+            f"Got template={template!r}; expected a text with {{}} once. Pass template='a photo of a {{}}.', for example."
+        )
     first = {name: k for k, name in reversed(list(enumerate(known)))}  # where a name occurs first
     if missing := next((name for name in labels if name not in first), None):
-        raise ParameterError(f"Got the name {missing!r}, which is no class; expected one of the {len(known)}. Add it.")
+        raise ParameterError(
+            f"Got the name {missing!r}, which is no class; expected one of the {len(known)}. Add it to the classes."
+        )
     if len(first) <= per_caption:
         raise ParameterError(
-            f"Got {len(first)} different classes for {per_caption} other names; expected more. Pass all classes."
+            f"Got {len(first)} different classes for {per_caption} other names; expected more. Pass all classes, or a smaller per_caption=…."
         )
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:

@@ -21,10 +21,15 @@ def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, 
     return keep
 
 
+def with_means(mapping: Map, modality: str) -> Map:
+    """Return the map with the means of a modality, or with those it has where it knows none of it."""
+    known = isinstance(mapping, OrthogonalMap) and modality in mapping.modality_means_
+    return mapping.for_modality(modality if known else None)
+
+
 def carry(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
     """Return the rows carried across, of unit norm."""
-    known = isinstance(mapping, OrthogonalMap) and modality in mapping.modality_means_
-    vectors = mapping.for_modality(modality if known else None).transform(rows.vectors)
+    vectors = with_means(mapping, modality).transform(rows.vectors)
     return Embeddings(normalize_rows(vectors), ids=rows.ids, allow_zero_rows=True)
 
 

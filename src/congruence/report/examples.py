@@ -10,6 +10,7 @@ import numpy as np
 
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
+from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
 from congruence.report._base import carry, some, unit
 
@@ -48,6 +49,13 @@ def commuting(
     moved = _nearest(aligned["text"].vectors[read].astype(np.float32, copy=False), unit(target["text"]), 1)[:, 0]
     mediated = _nearest(unit(target["text"])[moved], pictures, 5)
     own = np.flatnonzero(np.isin(source["image"].ids[queries], target["image"].ids))
+    own_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
+
+    def own_at(q: int, found: np.ndarray) -> int | None:
+        """Return the rank, from 1, at which a query finds the target's vector of the same picture."""
+        hits = np.flatnonzero(found[q] == own_row[str(source["image"].ids[queries[q]])])
+        return int(hits[0]) + 1 if len(hits) else None
+
     overlap = np.array([len({*a} & {*b}) / len(a) for a, b in zip(direct.tolist(), mediated.tolist(), strict=True)])
     image_ids, text_ids = source["image"].ids[queries], source["text"].ids
     labels = [bundle.labels.get(c) for c in bundle.class_of("image", target["image"].ids).tolist()]
@@ -56,6 +64,8 @@ def commuting(
         "chance": float(direct.shape[1] / len(pictures)),
         "n": len(queries),
         "label_agreement": None,
+        "n_own": len(own),
+        "found": float(np.mean([own_at(q, direct) is not None for q in own.tolist()])) if len(own) else None,
         "examples": [],
     }
     if all(label is not None for label in labels):
@@ -67,13 +77,25 @@ def commuting(
             "chance": float(np.mean([(names == label).mean() for label in mine])),
         }
     for q in rng.permutation(own)[:examples].tolist():
+        both = {*direct[q].tolist()} & {*mediated[q].tolist()}
+        paths = {
+            name: [
+                {
+                    **_item(bundle, "image", str(target["image"].ids[k])),
+                    "shared": k in both,
+                    "own": r + 1 == own_at(q, found),
+                }
+                for r, k in enumerate(found[q].tolist())
+            ]
+            for name, found in (("direct", direct), ("mediated", mediated))
+        }
         result["examples"].append(
             {
                 "query": _item(bundle, "image", str(image_ids[q])),
                 "read": _words(bundle, "text", str(text_ids[read[q]])),
                 "carried_to": _words(bundle, "text", str(target["text"].ids[moved[q]])),
-                "direct": [_item(bundle, "image", str(target["image"].ids[k])) for k in direct[q]],
-                "mediated": [_item(bundle, "image", str(target["image"].ids[k])) for k in mediated[q]],
+                **paths,
+                "own_at": {"direct": own_at(q, direct), "mediated": own_at(q, mediated)},
                 "shared": round(float(overlap[q]) * direct.shape[1]),
             }
         )
@@ -95,8 +117,10 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
     rows = []
     for q, i in enumerate(edits.ids.tolist()):
         before = bundle.before.get(i)
+        hit = np.flatnonzero(classes[found[q]] == wanted[q])
         rows.append(
             {
+                "found_at": int(hit[0]) + 1 if len(hit) else None,
                 "text": _words(bundle, "edit", i),
                 "before": _words(bundle, "text", before) if before else None,
                 "found": [
@@ -113,6 +137,7 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
         "rows": rows,
         "top5": hits(found),
         "oracle_top5": None if oracle is None else hits(oracle),
+        "chance": chance_at_k([int((classes == name).sum()) for name in wanted], len(classes), found.shape[1]),
         "n": len(rows),
         "gallery": len(gallery),
     }

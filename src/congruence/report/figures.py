@@ -151,6 +151,13 @@ class Plot:
         path.append(f"V{self.py(0):.1f}Z")
         self._parts.append(f'<path class="area {kind}" d="{"".join(path)}"/>')
 
+    def outline(self, edges: Sequence[float], counts: Sequence[float], kind: str) -> None:
+        """Draw a histogram as a line without a filling."""
+        path = [f"M{self.px(edges[0]):.1f} {self.py(0):.1f}"]
+        for k, count in enumerate(counts):
+            path.append(f"V{self.py(count):.1f}H{self.px(edges[k + 1]):.1f}")
+        self._parts.append(f'<path class="line {kind}" d="{"".join(path)}V{self.py(0):.1f}"/>')
+
     def bar(self, x: float, width: float, height: float, kind: str) -> None:
         """Draw a bar from zero around a horizontal place."""
         left, right, zero, top = self.px(x - width / 2), self.px(x + width / 2), self.py(0), self.py(height)
@@ -169,6 +176,14 @@ class Plot:
         """Draw triangular marks."""
         path = "".join(
             f"M{self.px(a):.1f} {self.py(b) - radius:.1f}l{radius} {2 * radius}h{-2 * radius}z"
+            for a, b in zip(xs, ys, strict=True)
+        )
+        self._parts.append(f'<path class="mark {kind}" d="{path}"/>')
+
+    def squares(self, xs: Sequence[float], ys: Sequence[float], kind: str, radius: float = 2.2) -> None:
+        """Draw square marks."""
+        path = "".join(
+            f"M{self.px(a) - radius:.1f} {self.py(b) - radius:.1f}h{2 * radius}v{2 * radius}h{-2 * radius}z"
             for a, b in zip(xs, ys, strict=True)
         )
         self._parts.append(f'<path class="mark {kind}" d="{path}"/>')
@@ -203,26 +218,27 @@ def _tick(value: float) -> str:
 
 
 def histogram(data: dict[str, Any]) -> str:
-    """Draw cosines of pairs before and after the map.
+    """Draw cosines of pairs before and after the map, and outlines of those of the controls.
 
     Parameters
     ----------
     data : dict
-        ``edges``, ``before`` (or None), ``after``, ``mean_before``, ``mean_after``, ``name``.
+        ``name``, ``edges``, and for each of ``before``, ``after``, ``constant`` and ``random_rotation`` shares of pairs or None.
 
     Returns
     -------
     str
     """
-    shares = [data["after"], *([data["before"]] if data["before"] else [])]
-    top = max(max(counts) for counts in shares) * 1.08 or 1.0
+    kinds = [kind for kind in ("before", "after", "constant", "random_rotation") if data[kind]]
+    top = max(max(data[kind]) for kind in kinds) * 1.08 or 1.0
     edges = data["edges"]
     plot = Plot(f"{data['name']}: cosines of pairs", (edges[0], edges[-1]), (0, top), "cosine", "share of pairs")
-    if data["before"]:
-        plot.steps(edges, data["before"], "before")
-        plot.upright(data["mean_before"], "before")
-    plot.steps(edges, data["after"], "after")
-    plot.upright(data["mean_after"], "after")
+    for kind in ("before", "after"):
+        if data[kind]:
+            plot.steps(edges, data[kind], kind)
+    for kind, style in (("constant", "constant"), ("random_rotation", "rotation")):
+        if data[kind]:
+            plot.outline(edges, data[kind], style)
     return plot.svg()
 
 
@@ -245,13 +261,13 @@ def spectrum(data: dict[str, Any]) -> str:
         "singular values and gains", (1, max(n, 2)), (0, 1.02), "direction, strongest first", "share of the first"
     )
     xs = list(range(1, n + 1))
-    plot.band(xs, [0.0] * n, [v / top for v in values], "after")
-    plot.line(xs, [v / top for v in values], "after")
-    plot.line(xs, gains, "oracle")
+    plot.band(xs, [0.0] * n, [v / top for v in values], "faint")
+    plot.line(xs, [v / top for v in values], "faint")
+    plot.line(xs, gains, "ink")
     return plot.svg()
 
 
-def clouds(data: dict[str, Any], title: str) -> str:
+def clouds(data: dict[str, Any], title: str, *, mapped: bool = False) -> str:
     """Draw both models' images and texts in two principal directions, pairs joined by lines.
 
     Parameters
@@ -259,6 +275,8 @@ def clouds(data: dict[str, Any], title: str) -> str:
     data : dict
         Lists of points by name: ``source image``, ``source text``, ``target image``, ``target text``.
     title : str
+    mapped : bool, default=False
+        Whether the source's points were mapped, which is another color.
 
     Returns
     -------
@@ -280,17 +298,20 @@ def clouds(data: dict[str, Any], title: str) -> str:
     for name, cloud in data.items():
         side, modality = name.split(" ")
         draw = plot.triangles if modality == "text" else plot.dots
-        draw([p[0] for p in cloud], [p[1] for p in cloud], side)
+        kind = "after" if mapped and side == "source" else side
+        draw([p[0] for p in cloud], [p[1] for p in cloud], kind)
     return plot.svg()
 
 
-def kernel(data: dict[str, Any]) -> str:
+def kernel(data: dict[str, Any], matched: str = "after") -> str:
     """Draw image–text similarities in one model against those in the other.
 
     Parameters
     ----------
     data : dict
         ``matched`` and ``other``: lists of (source similarity, target similarity).
+    matched : str, default="after"
+        Style of the marks of matched pairs.
 
     Returns
     -------
@@ -303,30 +324,39 @@ def kernel(data: dict[str, Any]) -> str:
     plot = Plot("image–text similarities in both models", span, span, "⟨f, g⟩ in the source", "⟨f̃, g̃⟩ in the target")
     plot.line(span, span, "same")
     plot.dots([p[0] for p in data["other"]], [p[1] for p in data["other"]], "faint", 1.3)
-    plot.dots([p[0] for p in data["matched"]], [p[1] for p in data["matched"]], "after", 1.8)
+    plot.dots([p[0] for p in data["matched"]], [p[1] for p in data["matched"]], matched, 1.8)
     return plot.svg()
 
 
-def few_anchors(data: dict[str, Any]) -> str:
+def few_anchors(data: dict[str, Any], measures: Sequence[str], title: str) -> str | None:
     """Draw scores against the number of anchors.
 
     Parameters
     ----------
     data : dict
-        ``n`` and ``curves``: list of dict with ``kind``, ``mean``, ``low``, ``high``.
+        ``n`` and ``curves``: list of dict with ``measure``, ``items``, ``kind``, ``mean``, ``low``, ``high``.
+    measures : sequence of str
+        Which curves to draw.
+    title : str
 
     Returns
     -------
-    str
+    str or None
+        None where there is no such curve.
     """
     n = data["n"]
-    low = min(0.0, *[min(curve["low"]) for curve in data["curves"]])
+    curves = [curve for curve in data["curves"] if curve["measure"] in measures]
+    if not curves:
+        return None
+    low = min(0.0, *[min(curve["low"]) for curve in curves])
     shown = n if len(n) < 8 else n[::2]
-    plot = Plot(
-        "scores by number of anchors", (n[0], n[-1]), (low, 1.02), "anchors (logarithmic)", log_x=True, x_ticks=shown
-    )
-    for curve in data["curves"]:
-        plot.band(n, curve["low"], curve["high"], curve["kind"])
-        plot.line(n, curve["mean"], curve["kind"])
-        plot.dots(n, curve["mean"], curve["kind"])
+    plot = Plot(title, (n[0], n[-1]), (low, 1.02), "anchors (logarithmic)", log_x=True, x_ticks=shown)
+    for curve in curves:
+        kind = {"mapped": "after", "constant": "constant", "random rotation": "rotation"}[curve["kind"]]
+        if kind == "after":
+            plot.band(n, curve["low"], curve["high"], kind)
+        plot.line(n, curve["mean"], kind)
+        classified = curve["measure"] == "classified"
+        mark = plot.squares if classified else plot.triangles if curve["items"] == "text" else plot.dots
+        mark(n, curve["mean"], kind)
     return plot.svg()

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from congruence.errors import InputError, ParameterError, TooFewAnchorsError
+from congruence.errors import InputError, TooFewAnchorsError
 from congruence.maps import TwoSidedMap
 from congruence.splits import Split
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
-from congruence.train.retrieval import recalls
+from congruence.train.retrieval import each_once, recalls
 
 #: Errors of reconstruction this close to each other, as a share, are one: other rows differ by more, other machines by less.
 _SAME = 1e-4
@@ -20,18 +20,12 @@ _SAME = 1e-4
 
 def remembers(mapping: TwoSidedMap) -> bool:
     """Say whether a map remembers how the rows of its training were divided, and enough to check it."""
-    return _by_groups(mapping) or "holdout" in mapping.scores_ or _by_share(mapping)
+    return "holdout" in mapping.scores_ or _by_groups(mapping)
 
 
 def _by_groups(mapping: TwoSidedMap) -> bool:
     facts = getattr(mapping, "facts_", {})
     return all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
-
-
-def _by_share(mapping: TwoSidedMap) -> bool:
-    recipe = mapping.scores_.get("recipe")
-    share = recipe.get("test") if isinstance(recipe, Mapping) else None
-    return isinstance(share, (int, float)) and share > 0 and "test_pairs" in mapping.scores_
 
 
 def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
@@ -55,12 +49,14 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     InputError
         The rows divide otherwise than those of the training.
     """
-    if _by_groups(mapping):
+    if "holdout" not in mapping.scores_:
         return _by_image(mapping, data)
-    if "holdout" in mapping.scores_:
-        rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
-        return rows if len(rows) else _refuse("none of them was held out")
-    return _by_recipe(mapping, mapping.scores_["recipe"], data, names)
+    rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
+    if not len(rows):
+        _refuse("none of them was held out")
+    if "test_pairs" in mapping.scores_:
+        _check_test(mapping, data.take(rows))
+    return rows
 
 
 def _by_image(mapping: Any, data: Captions) -> np.ndarray:
@@ -90,29 +86,23 @@ def _by_image(mapping: Any, data: Captions) -> np.ndarray:
     return parts[2]
 
 
-def _by_recipe(mapping: TwoSidedMap, recipe: Mapping[str, Any], data: Captions, names: np.ndarray) -> np.ndarray:
-    """Divide as ``congruence train METHOD --test`` does."""
-    try:
-        rows = np.flatnonzero(Split.choose(names, recipe["test"], recipe["seed"] + 1).held_out(names))
-    except (ParameterError, TooFewAnchorsError) as error:
-        raise InputError(f"Got rows that cannot be divided as in the training ({error}); {_WANTED}.") from error
+def _check_test(mapping: TwoSidedMap, test: Captions) -> None:
+    """Refuse rows of which those held out are not the ones ``congruence train`` measured on."""
     wanted = mapping.scores_["test_pairs"]
-    if len(rows) != wanted:
-        _refuse(f"{len(rows)} to test on where it was {wanted} in the training")
-    test = data.take(rows)
-    scores = recalls(mapping.transform(test.source), mapping.transform_target(test.target))
-    for name, score in scores.items():
-        remembered = mapping.scores_[f"test_{name}"]
-        if abs(score - remembered) > 1.5 / len(rows):  # rounding may turn a rank
+    if len(test) != wanted:
+        _refuse(f"{len(test)} to test on where it was {wanted} in the training")
+    sides = each_once(test.source, test.target, test.groups)
+    for name, score in recalls(mapping.transform(sides[0]), mapping.transform_target(sides[1]), *sides[2:]).items():
+        remembered = mapping.scores_.get(f"test_{name}", score)
+        if abs(score - remembered) > 1.5 / len(test):  # rounding may turn a rank
             _refuse(f"as many rows, but others: {name} is {score:.3f} where it was {remembered:.3f}")
-    return rows
 
 
-_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False (--all) to measure on all rows"
+_WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
 def _refuse(what: str) -> Any:
-    raise InputError(f"Got rows that divide otherwise than those the map was trained on ({what}); {_WANTED}.")
+    raise InputError(f"Got rows that are divided differently from those of the training ({what}); {_WANTED}.")
 
 
 def _said(counts: Mapping[str, int]) -> str:

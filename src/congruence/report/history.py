@@ -36,6 +36,13 @@ _SETTINGS = {
 }
 
 
+#: Where methods come from.
+_SOURCES = {
+    "jam": "JAM after Yoon, Yue and Kim (2025), “Escaping Plato’s Cave”.",
+    "sotalign": "SOTAlign after Roschmann et al. (2026), “SOTAlign”.",
+}
+
+
 def facts(mapping: TwoSidedMap) -> list[list[str]]:
     """Return names and values of what is worth telling, as text."""
     known = getattr(mapping, "facts_", {})
@@ -127,11 +134,13 @@ def validation(mapping: TwoSidedMap) -> dict[str, Any] | None:
         return None
     step, value = thin([step for step, _ in scores], [score for _, score in scores])
     best = max(score for _, score in scores)
+    teacher = mapping.scores_.get("teacher_validation_mean_recall_at_1")
     return {
         "step": step,
         "value": value,
         "best_step": record.get("best_step"),
         "best": float(best),
+        "teacher": None if teacher is None else float(teacher),
         "steps": record.get("steps") or step[-1],
     }
 
@@ -143,6 +152,21 @@ def thin(steps: Any, values: Any) -> tuple[list[float], list[float]]:
         [float(np.mean(part)) for part in np.array_split(np.asarray(column, dtype=float), parts)]
         for column in (steps, values)
     )  # type: ignore[return-value]
+
+
+def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
+    """Return the recalls of the linear teacher on the test rows of the training, by k; empty where there was none."""
+    scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
+    return {
+        k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
+        for k in (1, 5, 10)
+        if all(f"teacher_test_{way}@{k}" in scores for way in ways)
+    }
+
+
+def source(mapping: TwoSidedMap) -> str | None:
+    """Name the paper of the method a map was trained by."""
+    return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
 
 
 def _history(mapping: TwoSidedMap) -> Mapping[str, Any]:

@@ -10,22 +10,37 @@ import numpy as np
 
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Pairs
+from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
 from congruence.maps import Map, OrthogonalMap
-from congruence.metrics import paired_cosines, zero_shot_accuracy
-from congruence.report._base import carry, held_out_ids, some, unit
-from congruence.splits import Split
+from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
+from congruence.report._base import carry, held_out_ids, some, unit, with_means
+from congruence.splits import Split, duplicate_groups
 
 #: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
 _ROWS, _MARKS = 5_000, 400
 
+#: Most rows among which each of the many small fits of the few-anchor curve has to find its counterparts.
+_GALLERY = 2_000
+
+#: Curves of the few-anchor figures, in their order, and their names by what stands in for the mapped rows.
+_MEASURES = ("classified", "retrieval", "cosine")
+_NAMES = {
+    ("classified", "mapped"): "images classified by mapped text",
+    ("retrieval", "mapped"): "{0} → its {0}, at 1",
+    ("cosine", "mapped"): "{0}–{0} cosine",
+    ("cosine", "constant"): "{0}–{0} cosine, constant",
+    ("cosine", "random rotation"): "{0}–{0} cosine, random rotation",
+}
+
 
 def histograms(
+    mapping: Map,
     source: Mapping[str, Embeddings],
     target: Mapping[str, Embeddings],
     aligned: Mapping[str, Embeddings],
     rng: np.random.Generator,
 ) -> list[dict[str, Any]]:
-    """Count cosines of the same items in both models, before and after, for each modality."""
+    """Count cosines of the same items in both models, before and after and of the controls, for each modality."""
     out = []
     for modality in source:
         if modality not in target:
@@ -36,19 +51,26 @@ def histograms(
         before = None
         if raw.source.dim == raw.target.dim:
             before = paired_cosines(raw.source.vectors[rows], raw.target.vectors[rows])
-        both = after if before is None else np.concatenate([before, after])
-        edges = np.linspace(min(float(both.min()), 0.0), 1.0, 41)
-        out.append(
-            {
-                "name": f"{modality}–{modality}",
-                "edges": edges.tolist(),
-                "before": None if before is None else (np.histogram(before, edges)[0] / len(rows)).tolist(),
-                "after": (np.histogram(after, edges)[0] / len(rows)).tolist(),
-                "mean_before": None if before is None else float(before.mean()),
-                "mean_after": float(after.mean()),
-            }
-        )
+        cosines = {"after": after, "before": before, **_controls(with_means(mapping, modality), raw.take(rows))}
+        edges = np.linspace(min(0.0, *[float(found.min()) for found in cosines.values() if found is not None]), 1.0, 41)
+        entry: dict[str, Any] = {"name": f"{modality}–{modality}", "edges": edges.tolist()}
+        for name, found in cosines.items():
+            entry[name] = None if found is None else (np.histogram(found, edges)[0] / len(found)).tolist()
+            entry[f"mean_{name}"] = None if found is None else float(found.mean())
+        out.append(entry)
     return out
+
+
+def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
+    """Return cosines of the target's rows with those that know nothing but its mean."""
+    X, Y = pairs
+    rows, rng = control_rows(mapping, X, Y), np.random.default_rng(RANDOM_STATE)
+    constant, drawn = rows.constant(), [rows.rotated(rng) for _ in range(DRAWS)]
+    rotated = [paired_cosines(turned, Y) for turned in drawn if turned is not None]
+    return {
+        "constant": None if constant is None else paired_cosines(constant, Y),
+        "random_rotation": np.concatenate(rotated) if rotated else None,
+    }
 
 
 def spectrum(mapping: Map) -> dict[str, Any] | None:
@@ -100,7 +122,7 @@ def clouds(
 
     return {
         "before": {**project(source), "gaps": {"source": _gap(source), "target": _gap(target)}},
-        "after": {**project(aligned), "gaps": {"carried source": _gap(aligned), "target": _gap(target)}},
+        "after": {**project(aligned), "gaps": {"mapped source": _gap(aligned), "target": _gap(target)}},
     }
 
 
@@ -150,34 +172,38 @@ def few_anchors(
     pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
     split = Split.from_dict(rule) if rule is not None else None
     if split is None or not split.threshold:
-        split = Split.choose(pairs.ids, 0.5, seed=0)
+        split = Split.choose(pairs.ids, 0.5, seed=0, groups=duplicate_groups(pairs.source, pairs.target))
     held = split.held_out(pairs.ids)
     pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
     if len(pool) < 10 or not held.any():
         return None
     sizes = [n for n in (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if n < len(pool)] + [min(len(pool), 10_000)]
     source, target = unseen.side("source"), unseen.side("target")
-    draws: dict[str, list[list[float]]] = {}
+    draws: dict[tuple[str, str, str], list[list[float]]] = {}
     for n in sizes:
-        drawn: dict[str, list[float]] = {}
-        for _ in range(repeats):
-            chosen = rng.choice(len(pool), n, replace=False)
-            for name, value in _small_fit(mapping, pool.take(chosen), fitted, unseen, source, target).items():
-                drawn.setdefault(name, []).append(value)
-        for name, values in drawn.items():
-            draws.setdefault(name, []).append(values)
-    kinds = {"image–image cosine": "before", "text–text cosine": "after", "images classified by carried text": "oracle"}
+        drawn: dict[tuple[str, str, str], list[float]] = {}
+        for k in range(repeats):
+            anchors = pool.take(rng.choice(len(pool), n, replace=False))
+            # Controls depend on the anchors only through their means: those of one draw are enough.
+            for key, value in _small_fit(mapping, anchors, fitted, unseen, source, target, controls=k == 0).items():
+                drawn.setdefault(key, []).append(value)
+        for key, values in drawn.items():
+            draws.setdefault(key, []).append(values)
     curves = [
         {
-            "name": name,
-            "kind": kinds.get(name, "after"),
+            "name": _NAMES[measure, kind].format(items),
+            "measure": measure,
+            "items": items,
+            "kind": kind,
             "mean": [float(np.mean(values)) for values in drawn],
             "low": [float(np.min(values)) for values in drawn],
             "high": [float(np.max(values)) for values in drawn],
         }
-        for name, drawn in draws.items()
+        # Retrieval first, then cosines with their controls right after them.
+        for (measure, items, kind), drawn in sorted(draws.items(), key=lambda entry: _MEASURES.index(entry[0][0]))
     ]
-    return {"n": sizes, "repeats": repeats, "curves": curves, "held_out": rule is not None}
+    chance = 1 / min(int(held.sum()), _GALLERY)
+    return {"n": sizes, "repeats": repeats, "curves": curves, "chance": chance, "held_out": rule is not None}
 
 
 def _small_fit(
@@ -187,7 +213,9 @@ def _small_fit(
     unseen: Bundle,
     source: Mapping[str, Embeddings],
     target: Mapping[str, Embeddings],
-) -> dict[str, float]:
+    controls: bool,
+) -> dict[tuple[str, str, str], float]:
+    """Return scores of a fit on few anchors by (measure, items, what stands in for the mapped rows)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few anchors leave directions unprobed: that is what is being shown
         small = OrthogonalMap(**mapping.get_params())
@@ -195,16 +223,25 @@ def _small_fit(
         for modality, (ours, theirs) in mapping.modality_means_.items():
             if modality != fitted:
                 small = small.recenter(ours, theirs, modality=modality)
-    out = {}
+    out: dict[tuple[str, str, str], float] = {}
     for modality in source:
         if modality in target and modality in small.modality_means_:
-            moved = Pairs.join(carry(small, modality, source[modality]), target[modality])
-            out[f"{modality}–{modality} cosine"] = float(paired_cosines(*moved).mean())
+            raw = Pairs.join(source[modality], target[modality])
+            raw = raw.take(some(len(raw), _GALLERY, np.random.default_rng(0)))  # the same rows for every fit
+            moved = carry(small, modality, raw.source).vectors
+            own = np.arange(len(raw))
+            out["retrieval", modality, "mapped"] = class_retrieval(moved, raw.target.vectors, own)
+            out["cosine", modality, "mapped"] = float(paired_cosines(moved, raw.target.vectors).mean())
+            if controls:
+                beside = cosine_controls(with_means(small, modality), *raw)
+                for kind, value in (("constant", beside.constant), ("random rotation", beside.random_rotation)):
+                    if value is not None:
+                        out["cosine", modality, kind] = value
     if "text" in source and "image" in target and "text" in small.modality_means_:
         texts = carry(small, "text", source["text"])
         classes, images = unseen.class_of("text", texts.ids), unseen.class_of("image", target["image"].ids)
         if len(np.unique(classes)) == len(classes) and np.isin(images, classes).all():
-            out["images classified by carried text"] = zero_shot_accuracy(
+            out["classified", "image", "mapped"] = zero_shot_accuracy(
                 target["image"].vectors, texts.vectors, images, classes
             )
     return out

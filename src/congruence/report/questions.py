@@ -16,7 +16,7 @@ from congruence._extras import require
 from congruence.datasets import SugarCrepe
 from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
-from congruence.evaluation.compositional import TIE, chosen, distractors, sugarcrepe_recall
+from congruence.evaluation.compositional import TIE, chosen, recall_by_task, sugarcrepe_recall
 
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128
@@ -72,22 +72,13 @@ def by_task(asked: Questions, options: int, seed: int) -> dict[str, Any]:
         ``high``, a 95 % interval of ``binary`` with images as what is drawn, None for one image.
     """
     right, wrong = asked.cosines
-    k, note = wrong.shape[1], None
-    try:
-        rows = _rows(asked, right, wrong, options, seed)
-    except TooFewAnchorsError:
-        rows = _rows(asked, right, wrong, 2, seed)
-        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    binary = chosen(right, wrong)
-    whole = [row for row in rows if not row["part"]]
-    if len(whole) > 1:
-        share = np.array([row["n"] for row in whole]) / len(right)
-        choice = float(share @ [row["choice"] for row in whole])
-        ties = sum(row["ties"] for row in whole)
-        rows.append(_row("all", len(right), float(binary.mean()), choice, ties))
-    if note is not None:
-        for row in rows:
-            row["choice"] = None
+    k, binary = wrong.shape[1], chosen(right, wrong)
+    if asked.items is None:
+        sides = asked.images, asked.captions, asked.wrong
+        rows, note = recall_by_task(*sides, asked.groups, asked.tasks, texts=asked.same, options=options, seed=seed)
+        rows = [{**row, "part": False} for row in rows]
+    else:
+        rows, note = _of_sugarcrepe(asked, asked.items, options, seed)
     low, high = _interval(binary, asked.groups)
     return {
         "rows": rows,
@@ -101,31 +92,30 @@ def by_task(asked: Questions, options: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _rows(asked: Questions, right: np.ndarray, wrong: np.ndarray, options: int, seed: int) -> list[dict[str, Any]]:
-    if asked.items is not None:
-        found = sugarcrepe_recall(
-            asked.items, asked.images, asked.captions, asked.wrong[:, 0], options=options, seed=seed
-        )
-        return [
-            _row(line.task, line.n, line.binary, line.choice, line.ties, part=line.task.startswith("swap, "))
-            for line in found
-        ]
-    tasks = np.full(len(right), "all") if asked.tasks is None else asked.tasks
-    names, codes = np.unique(tasks, return_inverse=True)
-    texts = asked.same.astype(str)
-    items = SugarCrepe(asked.names, codes.astype(str), asked.groups, texts[:, 0], texts[:, 1])
-    others = distractors(items, options, seed)
-    further = np.einsum("nd,nkd->nk", asked.images, asked.captions[others]) if others.shape[1] else wrong[:, :0]
-    binary, choice = chosen(right, wrong), chosen(right, np.concatenate([wrong, further], axis=1))
-    ties = (np.abs(wrong.max(axis=1) - right)) <= TIE
-    return [
-        _row(str(name), int(of.sum()), float(binary[of].mean()), float(choice[of].mean()), int(ties[of].sum()))
-        for name, of in ((name, codes == code) for code, name in enumerate(names))
+def _of_sugarcrepe(
+    asked: Questions, items: SugarCrepe, options: int, seed: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return SugarCrepe's own lines, what all items make together last, and what there are too few captions for."""
+    sides, note = (asked.images, asked.captions, asked.wrong[:, 0]), None
+    try:
+        found = sugarcrepe_recall(items, *sides, options=options, seed=seed)
+    except TooFewAnchorsError:
+        found = sugarcrepe_recall(items, *sides, options=2, seed=seed)
+        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
+    lines: list[tuple[Any, ...]] = [
+        (line.task, line.n, line.binary, line.choice, line.ties, line.task.startswith("swap, ")) for line in found
     ]
-
-
-def _row(task: str, n: int, binary: float, choice: float, ties: int, *, part: bool = False) -> dict[str, Any]:
-    return {"task": task, "n": n, "binary": binary, "choice": choice, "ties": ties, "part": part}
+    whole = [line for line in lines if not line[-1]]
+    if len(whole) > 1:
+        n = sum(line[1] for line in whole)
+        binary, choice = (sum(line[1] * line[i] for line in whole) / n for i in (2, 3))
+        lines.append(("all", n, binary, choice, sum(line[4] for line in whole), False))
+    return [
+        {
+            "task": task, "n": n, "binary": binary, "choice": None if note else choice, "ties": ties, "part": part,
+        }
+        for task, n, binary, choice, ties, part in lines
+    ], note  # fmt: skip
 
 
 def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:
@@ -250,7 +240,7 @@ def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:
-            raise FileError(f"Got no picture of {name!r}; expected one. Add it, or leave pictures out.")
+            raise FileError(f"Got no picture of {name!r}; expected one. Add it to the folder, or leave out pictures=….")
         item = pictures[name]
     else:
         place = Path(name)
@@ -258,7 +248,7 @@ def thumbnail(pictures: str | Path | Mapping[str, Any], name: str) -> str:
             place.is_absolute() or ".." in place.parts
         ):  # a list of names from elsewhere must not put any file into a page
             raise ParameterError(
-                f"Got the image {name!r}, which leads out of the folder of pictures; expected a name in it. Correct it."
+                f"Got the image {name!r}, which leads out of the folder of pictures; expected the name of a file in it. Remove the folders from the name."
             )
         item = Path(pictures).expanduser() / place
     image = open_image(item)

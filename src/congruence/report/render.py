@@ -65,11 +65,19 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
 def _draw(summary: dict[str, Any]) -> dict[str, Any]:
     """Draw every plot there is data for. What figures return has its words escaped already."""
     plots: dict[str, Any] = {"histograms": [Markup(figures.histogram(data)) for data in summary["histograms"]]}
-    for name in ("spectrum", "kernel", "few_anchors"):
-        plots[name] = Markup(getattr(figures, name)(summary[name])) if summary[name] else None
+    spectrum, kernel = summary["spectrum"], summary["kernel"]
+    plots["spectrum"] = Markup(figures.spectrum(spectrum)) if spectrum else None
+    # Matched pairs are of both models: neither model's color, nor that of mapped rows.
+    plots["kernel"] = Markup(figures.kernel(kernel, matched="ink")) if kernel else None
+    plots["few_anchors"] = {}
+    for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",))):
+        curves = summary["few_anchors"]
+        drawing = curves and figures.few_anchors(curves, measures, f"{name} by number of anchors")
+        if drawing:
+            plots["few_anchors"][name] = Markup(drawing)
     clouds = summary["clouds"]
     plots["clouds"] = clouds and {
-        when: Markup(figures.clouds(clouds[when]["points"], f"both models {when} the map"))
+        when: Markup(figures.clouds(clouds[when]["points"], f"both models {when} the map", mapped=when == "after"))
         for when in ("before", "after")
     }
     return plots

@@ -12,14 +12,14 @@ from congruence._version import __version__
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
-from congruence.evaluation import Scores, evaluate
+from congruence.evaluation import Score, Scores, evaluate
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.report import examples as pictures
 from congruence.report import plots
 from congruence.report._base import carry, held_out_ids
 from congruence.splits import Split
 
-#: A carried query reaches this share of what the target model reaches by itself.
+#: A mapped query reaches this share of what the target model reaches by itself.
 CARRIES, PARTLY = 0.8, 0.4
 
 
@@ -69,11 +69,13 @@ def summarize(
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
-            "draws. Use summarize_training, or evaluate for its scores."
+            "draws. Use summarize_training, or evaluate, for such a map."
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
-        raise InputError("Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with a holdout.")
+        raise InputError(
+            "Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with holdout=0.2, for example."
+        )
     unseen = bundle
     if rule is not None and held_out is not False:
         unseen = bundle.take(held_out_ids(bundle, Split.from_dict(rule), mapping.source_space_.modality))
@@ -91,7 +93,7 @@ def summarize(
         "scores": [asdict(row) for row in scores.rows],
         "notes": list(scores.notes),
         "probed": dict(scores.probed_energy),
-        "histograms": plots.histograms(source, target, aligned, rng),
+        "histograms": plots.histograms(mapping, source, target, aligned, rng),
         "spectrum": plots.spectrum(mapping),
         "clouds": plots.clouds(source, target, aligned, rng),
         "kernel": plots.kernel(unseen, source, target, rng),
@@ -110,13 +112,27 @@ def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
     return {i: bundle.classes[kind].get(i, i) for i in ids}
 
 
+#: What to do, and how well the map works, by level.
+_ACTIONS = {
+    "carries": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
+    "partly": "Add anchors, or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
+    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit says so), add anchors, or re-embed.",
+    "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
+}
+_OPENINGS = {
+    "carries": "The map works",
+    "partly": "The map works in part",
+    "fails": "The map does not work",
+    "unknown": "Retrieval could not be measured",
+}
+
+
 def _verdict(scores: Scores, held_out: bool) -> dict[str, Any]:
-    """Say in one sentence what the numbers say."""
+    """Say what to do, and in one sentence what the numbers of retrieval say; cosines need their controls beside them."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")
     )
-    cosines = [row for row in scores.rows if row.metric == "cosine"]
     where = "held-out items" if held_out else "items, some of which the map may have been fitted on"
     parts = []
     reached, rule = None, ""
@@ -124,35 +140,35 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, Any]:
     if main is not None and own:
         reached = main.after / own
         model = "target" if main.target else "source"
-        rule = f"accuracy of carried vectors relative to the {model} model's own"
-        kind = "a carried image finds its text" if main.query == "aligned image" else "an image finds its carried text"
-        unmapped = "" if main.before is None else f" and {main.before:.1%} without the map"
-        parts.append(f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{unmapped}")
-    else:
-        retrieval = [row for row in scores.rows if row.metric == "retrieval"]
-        if retrieval:
-            reached = retrieval[0].after
-            rule = "retrieval of each item's own counterpart"
-            parts.append(f"a carried vector finds its own counterpart first {retrieval[0].after:.1%} of the time")
-    for row in cosines:
-        modality = row.query.split(" ")[1]
-        change = _cosine(row.after) if row.before is None else f"{_cosine(row.before)} → {_cosine(row.after)}"
-        parts.append(f"{modality}–{modality} cosine {change}")
+        rule = f"accuracy of mapped vectors relative to the {model} model's own"
+        kind = "a mapped image finds its text" if main.query == "aligned image" else "an image finds its mapped text"
+        parts.append(
+            f"{kind} {main.after:.1%} of the time, against {own:.1%} in the {model} model itself{_beside(main)}"
+        )
+    retrieval = [row for row in scores.rows if row.metric == "retrieval"]
+    if reached is None and retrieval:
+        reached, rule = retrieval[0].after, "retrieval of each item's own counterpart"
+        for row in retrieval:
+            modality = row.query.split(" ")[1]
+            parts.append(
+                f"a mapped {modality} finds its own counterpart first {row.after:.1%} of the time{_beside(row)}"
+            )
     if reached is None:
-        level, opening = "unknown", "The vectors were carried"
-    elif reached >= CARRIES:
-        level, opening = "carries", "The map carries"
-    elif reached >= PARTLY:
-        level, opening = "partly", "The map carries part of the way"
+        level = "unknown"
     else:
-        level, opening = "fails", "The map does not carry"
+        level = "carries" if reached >= CARRIES else "partly" if reached >= PARTLY else "fails"
     n = max(row.n for row in scores.rows)
-    sentence = f"{opening}: on {n:,} {where}, {'; '.join(parts)}."
-    return {"level": level, "sentence": sentence, "reached": reached, "rule": rule}
+    sentence = f"{_OPENINGS[level]}{': on' if parts else ' on'} {n:,} {where}{', ' if parts else ''}{'; '.join(parts)}."
+    return {"level": level, "action": _ACTIONS[level], "sentence": sentence, "reached": reached, "rule": rule}
 
 
-def _cosine(value: float) -> str:
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")  # adding zero turns −0.0 into 0.0
+def _beside(row: Score) -> str:
+    known = [
+        f"{value:.1%} {what}"
+        for value, what in ((row.before, "without the map"), (row.chance, "by chance"))
+        if value is not None
+    ]
+    return f" ({', '.join(known)})" if known else ""
 
 
 def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]) -> list[list[str]]:
@@ -170,8 +186,8 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
     if anchors:
         facts.append(["Fitted on", f"{anchors:,} pairs" + (f" of {fitted}s" if fitted else "")])
     if isinstance(mapping, OrthogonalMap):
-        carried = ", ".join(mapping.modality_means_) or fitted or "as fitted"
-        facts += [["Means known for", carried], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]
+        known = ", ".join(mapping.modality_means_) or fitted or "as fitted"
+        facts += [["Means known for", known], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]
     return facts
 
 

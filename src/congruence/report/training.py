@@ -12,12 +12,13 @@ import numpy as np
 from congruence._check import check_positive
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
-from congruence.embeddings import Embeddings, normalize_rows
+from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError
 from congruence.maps import Map, TwoSidedMap
 from congruence.report import history, questions
 from congruence.report.held import remembers, unseen_rows
 from congruence.report.questions import Questions
+from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, once, recalls
 
@@ -46,8 +47,9 @@ def summarize_training(
     mapping : TwoSidedMap
         Fitted: of JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`: rows of the source, of the target, wrong rows of the target, and the image of each row. For
-        the test rows to be found these are all rows of the training, those trained on included.
+        As in :meth:`congruence.train.JAM.fit`: rows of the source, of the target, wrong rows of the target, and the image of each row; without
+        ``groups``, rows with identical vectors are of one image. For the test rows to be found these are all rows of the training, those
+        trained on included.
     tasks : sequence of str, shape (n,), optional
         Kind of each wrong caption.
     texts : tuple, optional
@@ -87,7 +89,7 @@ def summarize_training(
     """
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for this one."
+            f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for such a map."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)
@@ -105,16 +107,21 @@ def summarize_training(
         shown = np.char.add("row ", names)
     if items is not None:
         if len(items) != given[0]:
-            raise ShapeError(f"Got {len(items)} items for {given[0]} captions; expected one each. Correct them.")
+            raise ShapeError(
+                f"Got {len(items)} items for {given[0]} captions; expected one each. Pass items=… with one item a caption."
+            )
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     labels = shown if groups is None else _column(groups, given[0], "groups")
-    # Rows without groups were divided by their place.
-    data = replace(data, groups=(np.arange(given[0]).astype(str) if groups is None else labels)[order])
+    if groups is None:  # divided as the training did: by identical vectors, or each row for itself
+        alone = isinstance(recipe := mapping.scores_.get("recipe"), Mapping) and recipe.get("groups") == "none"
+        data = replace(data, groups=(np.arange(len(data)) if alone else _identical(mapping, data)).astype(str))
+    else:
+        data = replace(data, groups=labels[order])
     if held_out and not remembers(mapping):
         raise InputError(
             "Got held_out=True for a map that remembers no division of its rows; expected one trained with some held out to test on. "
-            "Leave it out, and give rows it was not trained on."
+            "Leave out held_out=True, and pass rows it was not trained on."
         )
     held = remembers(mapping) and held_out is not False
     if held:
@@ -132,7 +139,7 @@ def summarize_training(
             labels[order],
             None if tasks is None else _column(tasks, given[0], "tasks")[order],
             None if texts is None else _texts(texts, given[0], k, order),
-            _same(data),
+            data.texts(),
             None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
@@ -151,6 +158,9 @@ def summarize_training(
         "margins": [] if asked is None else questions.margins(asked),
         "examples": [] if asked is None else questions.worked(asked, examples, pictures),
         "between": between,
+        "teacher": history.teacher(mapping) if held else {},
+        "notes": [str(told) for told in mapping.scores_.get("notes", [])],
+        "method_source": history.source(mapping),
         "curves": history.curves(mapping),
         "validation": history.validation(mapping),
     }
@@ -161,48 +171,48 @@ def _check_options(negatives: Any, groups: Any, tasks: Any, texts: Any, items: A
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} beside items, which have their own; expected one of both. Drop {name}."
+                    f"Got {name} beside items, which have their own; expected one of the two. Leave out {name}=…."
                 )
     if negatives is None:
         for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
             if value is not None:
                 raise ParameterError(
-                    f"Got {name} without wrong captions; expected both, since {name} are shown with these. Pass negatives."
+                    f"Got {name} without wrong captions; expected both, since {name} are shown with these. Pass negatives=…."
                 )
     if pictures is not None:
         if groups is None and items is None:
-            raise ParameterError("Got pictures without names of images; expected names. Pass groups, or items.")
+            raise ParameterError("Got pictures without names of images; expected names. Pass groups=… or items=….")
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
-            raise FileError(f"Got no folder {pictures} of pictures; expected one. Check the path.")
+            raise FileError(f"Got no folder {pictures} of pictures; expected a folder. Check pictures=….")
 
 
 def _column(values: Any, n: int, name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n,):
-        raise ShapeError(f"Got {name} of shape {column.shape}; expected ({n},), one a caption. Correct it.")
+        raise ShapeError(
+            f"Got {name} of shape {column.shape}; expected ({n},), one a caption. Pass {name}=… of that shape."
+        )
     return column.astype(str)
 
 
 def _texts(texts: Any, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
-        raise ParameterError("Got texts that are not (captions, wrong captions); expected these two. Pass both.")
+        raise ParameterError(
+            "Got texts that are not (captions, wrong captions); expected these two. Pass texts=(captions, wrong)."
+        )
     wrong = np.asarray(texts[1])
     if wrong.shape == (n,):
         wrong = wrong[:, None]
     if wrong.shape != (n, k):
         raise ShapeError(
-            f"Got wrong captions in words of shape {wrong.shape}; expected ({n}, {k}), as their vectors. Correct them."
+            f"Got wrong captions in words of shape {wrong.shape}; expected ({n}, {k}), as their vectors. Pass texts=… whose second part has that shape."
         )
     return _column(texts[0], n, "captions in words")[order], wrong.astype(str)[order]
 
 
-def _same(data: Captions) -> np.ndarray:
-    """Give captions and wrong captions numbers, equal vectors the same one, shape (n, 1 + k)."""
-    assert data.negatives is not None
-    n, k, width = data.negatives.shape
-    both = np.concatenate([data.target, data.negatives.reshape(n * k, width)])
-    numbers = np.unique(both, axis=0, return_inverse=True)[1].reshape(-1)
-    return np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
+def _identical(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
+    sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
+    return duplicate_groups(*(Embeddings(rows, space=Space(modality=space.modality)) for rows, space in sides))
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

@@ -146,13 +146,17 @@ def validation_curve(data: dict[str, Any]) -> str:
     Parameters
     ----------
     data : dict
-        ``step``, ``value``, ``best_step``, ``best``, ``steps``.
+        ``step``, ``value``, ``best_step``, ``best``, ``steps``, and ``teacher``, the score of a linear teacher or None.
 
     Returns
     -------
     str
     """
-    return _curve(data, "validation score", [*data["value"], data["best"]], [(data, "oracle")], best=data["best"])
+    lines, values = [(data, "oracle")], [*data["value"], data["best"]]
+    if data["teacher"] is not None:
+        lines.append(({"step": [0, data["steps"]], "value": [data["teacher"]] * 2}, "before"))
+        values.append(data["teacher"])
+    return _curve(data, "validation score", values, lines, best=data["best"])
 
 
 def _curve(

@@ -134,7 +134,9 @@ def _suffix(path: str, table: dict[str, Any], what: str) -> str:
     suffix = "" if is_folder(path) else Path(path).suffix.lower()
     if suffix not in table:
         known = ", ".join(name or "a folder of parts" for name in table)
-        raise ParameterError(f"Got {path!r} for {what}; expected one of {known}. Convert the file.")
+        raise ParameterError(
+            f"Got {path!r} for {what}; expected one of {known}. Pass a path with one of these suffixes."
+        )
     return suffix
 
 
@@ -163,14 +165,16 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     path, key = parse_spec(spec)
     kind = FORMATS[_suffix(path, FORMATS, "vectors")][0]
     if ids is True:
-        raise ParameterError("Got ids=True; expected a key, a column, a file, or False. Say where the ids are.")
+        raise ParameterError(
+            "Got ids=True; expected a key, a column, a file, or False. Pass ids=… with the name of the column."
+        )
     column: Any = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
     source = kind(path, key, column)
     if isinstance(column, pa.Array):
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
     if isinstance(column, pa.Array) and len(column) != source.n:
         raise IdError(
-            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one a row. Check {str(ids)!r}."
+            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one a row. Pass ids of the same rows as ids=…."
         )
     if space is not None:
         source.space = replace(source.space, **space.to_dict())
@@ -188,7 +192,7 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
         return ids
     if issubclass(kind, NpySource):
         raise ParameterError(
-            f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array. Name a file of ids."
+            f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array. Pass ids=… with the path of a file of ids."
         )
     return pa.array(_COLUMNS[Path(path).suffix.lower()](path, ids).tolist(), pa.string())
 
@@ -255,7 +259,7 @@ def open_sink(
         parts = like.parts
     dtype = np.dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
-        raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64. Choose one of these.")
+        raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64. Pass dtype=… with one of these.")
     return FORMATS[suffix][1](
         path,
         n=n,
@@ -338,7 +342,9 @@ def matrices(spec: str | Path) -> dict[str, str]:
     if not found:
         listed = ", ".join(f"{name} {shape}".strip() for name, shape in shapes.items()) or "nothing"
         wanted = "" if pattern is None else f" that matches {pattern!r}"
-        raise ParameterError(f"Got no matrix{wanted} in {path}, which holds {listed}; expected one. Choose another.")
+        raise ParameterError(
+            f"Got no matrix{wanted} in {path}, which holds {listed}; expected at least one. Pass another key or file."
+        )
     return {key: found[key] for key in sorted(found, key=natural)}
 
 
@@ -360,5 +366,5 @@ def read_column(spec: str | Path) -> np.ndarray:
     """
     path, key = parse_spec(spec)
     if is_folder(path):
-        raise FileError(f"Got a folder, {path}, for a column; expected a file. Name one.")
+        raise FileError(f"Got a folder, {path}, for a column; expected a file. Pass the path of one.")
     return _COLUMNS[_suffix(path, _COLUMNS, "a column")](path, key)

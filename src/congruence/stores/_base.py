@@ -183,7 +183,9 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
             "Copy or write it again."
         ) from error
     except OSError as error:
-        raise FileError(f"Got a refusal while reading {path} ({error}); expected a readable file. Check it.") from error
+        raise FileError(
+            f"Got a refusal while reading {path} ({error}); expected a readable file. Check its permissions."
+        ) from error
 
 
 def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
@@ -191,11 +193,13 @@ def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ParameterError(
-            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers. Correct them."
+            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers. Pass row numbers, or numpy.flatnonzero of a mask."
         )
     odd = array[(array < 0) | (array >= n)]
     if odd.size:
-        raise ParameterError(f"Got row number {odd[0]} for {path}; expected 0 to {n - 1}. Correct it.")
+        raise ParameterError(
+            f"Got row number {odd[0]} for {path}; expected 0 to {n - 1}. Pass row numbers in this range."
+        )
     return array.astype(np.int64)
 
 
@@ -203,7 +207,7 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
     """Refuse a file that holds another number of rows than it says. Raises CorruptFileError."""
     if got != expected:
         raise CorruptFileError(
-            f"Got {got} rows in {path}, which says it has {expected}; expected all. Copy or write it again."
+            f"Got {got} rows in {path}, which says it has {expected}; expected all of them. Copy or write it again."
         )
 
 
@@ -213,7 +217,9 @@ def as_text(array: np.ndarray, path: str) -> np.ndarray:
         with reading(path, UnicodeDecodeError):
             return np.char.decode(array, "utf-8")
     if array.dtype.kind not in "Uiufb":
-        raise DtypeError(f"Got entries of type {array.dtype} in {path}; expected text or numbers. Convert them.")
+        raise DtypeError(
+            f"Got entries of type {array.dtype} in {path}; expected text or numbers. Save the column as one of these."
+        )
     return array.astype(str)
 
 
@@ -232,11 +238,17 @@ def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
 def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
     """Return (rows, columns) of a stored matrix, refusing other shapes and empty ones. Raises ShapeError."""
     if any(size < 0 for size in shape):
-        raise CorruptFileError(f"Got an array of shape {shape} in {path}; expected sizes. Save the file again.")
+        raise CorruptFileError(
+            f"Got an array of shape {shape} in {path}; expected whole numbers from 0. Save the file again."
+        )
     if len(shape) != 2:
-        raise ShapeError(f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions). Name another.")
+        raise ShapeError(
+            f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions). Pass the key of a matrix, as file:key."
+        )
     if 0 in shape:
-        raise ShapeError(f"Got an empty array of shape {tuple(shape)} in {path}; expected rows and columns. Check it.")
+        raise ShapeError(
+            f"Got an empty array of shape {tuple(shape)} in {path}; expected at least one row and column. Pass a file with vectors."
+        )
     return shape[0], shape[1]
 
 
@@ -286,7 +298,7 @@ def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: 
         return ParameterError(
             f"Got no {what} for {path}, which holds {listed}; expected a choice. Write {path}:<{what}>."
         )
-    return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}. Choose one.")
+    return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}. Pass one of these.")
 
 
 def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str = "key") -> str:
@@ -329,7 +341,7 @@ def read_space(text: str | bytes | None, path: str | Path) -> Space:
         return Space.from_dict(facts)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptFileError(
-            f"Got an unreadable description of the space in {path} ({error}); expected JSON. Remove or correct it."
+            f"Got an unreadable description of the space in {path} ({error}); expected JSON. Remove the description, or write it again."
         ) from error
 
 

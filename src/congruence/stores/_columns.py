@@ -82,7 +82,7 @@ def check_column_out(name: str | None, columns: Columns | None, path: Any) -> No
     taken = [] if columns is None else [*columns.schema.names, *columns.cells]
     if not name or name in taken:
         raise ParameterError(
-            f"Got column_out={name!r} for {path}, which has the columns {', '.join(taken)}; expected a new name. Choose another."
+            f"Got column_out={name!r} for {path}, which has the columns {', '.join(taken)}; expected a new name. Pass a column_out=… that is free."
         )
 
 

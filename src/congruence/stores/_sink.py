@@ -112,7 +112,7 @@ class Sink(ABC):
             try:
                 if self.rows != self.n:
                     raise StorageError(
-                        f"Got {self.rows} of {self.n} announced rows for {self.path}; expected all; nothing was written."
+                        f"Got {self.rows} of {self.n} announced rows for {self.path}; expected all of them. Write every row before closing the sink. Nothing was left behind."
                     )
                 self._finish()
             except BaseException as late:
@@ -146,12 +146,12 @@ class Sink(ABC):
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
             raise ShapeError(
                 f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
-                f"{self.dim} that were announced. Announce the right size."
+                f"{self.dim} that were announced. Pass the right n= and dim= to open_sink."
             )
         if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
             raise IdError(
                 f"Got {'no' if ids is None else len(ids) - ids.null_count} ids for {len(vectors)} rows of {self.path}; "
-                "expected one a row, as announced. Pass them all, or announce none."
+                "expected one a row, as announced. Pass an id for each row, or has_ids=False."
             )
         if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
             raise ShapeError(
@@ -164,7 +164,7 @@ class Sink(ABC):
                 block = np.ascontiguousarray(vectors, dtype=self.dtype)
         except FloatingPointError as error:
             raise DtypeError(
-                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones. Choose a wider dtype."
+                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones. Pass a wider dtype=…, 'float32' or 'float64'."
             ) from error
         self._write(names, block, rows)
         self.rows += len(block)

@@ -64,10 +64,12 @@ class TableSource(Source):
         self.n, self._file, self._key, self.path = n, str(path), key, f"{path}:{key}"
         self.files = (Path(path),)
         if self.n == 0:
-            raise ShapeError(f"Got no rows in {path}; expected some. Check the file.")
+            raise ShapeError(f"Got no rows in {path}; expected at least one. Pass a file with rows.")
         kind, value = schema.field(key).type, schema.field(key).type.value_type
         if not is_vectors(kind):
-            raise DtypeError(f"Got lists of {value} in {self.path}; expected numbers. Convert the column.")
+            raise DtypeError(
+                f"Got lists of {value} in {self.path}; expected lists of numbers. Convert the column to lists of float32."
+            )
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
         plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
         self._ids = ids if isinstance(ids, pa.Array) else None
@@ -87,10 +89,12 @@ class TableSource(Source):
         """Take ``dim`` from the first row where the type does not tell it."""
         if self.dim < 0:
             if first is None or not first[0].is_valid:
-                raise ShapeError(f"Got a missing vector in row 0 of {self.path}; expected numbers. Fill it.")
+                raise ShapeError(
+                    f"Got a missing vector in row 0 of {self.path}; expected numbers. Fill it, or drop this row."
+                )
             self.dim = len(first[0])
         if self.dim == 0:
-            raise ShapeError(f"Got an empty vector in row 0 of {self.path}; expected numbers. Check the file.")
+            raise ShapeError(f"Got an empty vector in row 0 of {self.path}; expected numbers. Write the vectors again.")
 
     @property
     def columns(self) -> list[Columns]:
@@ -170,7 +174,7 @@ def read_table_column(
         raise missing_key(key, path, plain, "column")
     values = column(key)
     if values.null_count:
-        raise IdError(f"Got missing entries in {path}:{key}; expected one a row. Fill them.")
+        raise IdError(f"Got missing entries in {path}:{key}; expected one a row. Fill the missing entries.")
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
         values = values.cast(pa.string())
     return np.array([str(value) for value in values.to_pylist()], dtype=str)

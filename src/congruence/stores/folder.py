@@ -103,12 +103,12 @@ class FolderSource(Source):
             if own_ids and source.has_ids != first.has_ids:
                 with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
                 raise IdError(
-                    f"Got ids in {with_ids} and none in {without}; expected them in every part or in none. Complete them."
+                    f"Got ids in {with_ids} and none in {without}; expected them in every part or in none. Pass ids=False to read without, or add the missing ids."
                 )
             if source.space.model and first.space.model and source.space.model != first.space.model:
                 raise SpaceMismatchError(
                     f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}; "
-                    "expected one model. Separate them."
+                    "expected one model. Put the parts of each model in a folder of its own."
                 )
 
     def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
@@ -118,21 +118,19 @@ class FolderSource(Source):
         self.files = (*self.files, home)
         if len(tables) != len(self._sources):
             raise ParameterError(
-                f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one each in "
-                f"{home}. Check the layout."
+                f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one each in {home}. Add the missing files, or remove those left over."
             )
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
             if _number(table) != _number(Path(source.path)):
                 raise ParameterError(
                     f"Got {table.name} in the place of the metadata of {Path(source.path).name}; expected the same number "
-                    "in both names. Check whether a part is missing."
+                    "in both names. Add the part that is missing, or rename."
                 )
             names = read_parquet_column(table, column)
             if len(names) != source.n:
                 raise ShapeError(
-                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many. "
-                    "Check the layout."
+                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many. Write the metadata of this part again."
                 )
             columns.append(names)
         return pa.array(np.concatenate(columns).tolist(), pa.string())
@@ -199,7 +197,7 @@ class FolderSink(Sink):
             parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
         if sum(rows for _, rows in parts) != self.n:
             raise ParameterError(
-                f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}. Correct them."
+                f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}. Pass parts=… whose rows add up to that."
             )
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
         self._kind = ParquetSink if tables else NpySink
@@ -222,7 +220,7 @@ class FolderSink(Sink):
             if other:
                 raise OutputExistsError(
                     f"Got {self.path} to replace, which holds other things than parts ({', '.join(sorted(other)[:3])}); "
-                    "expected a folder of parts. Choose another name."
+                    "expected a folder of parts alone. Write to another path."
                 )
 
     def _begin(self) -> Sink:

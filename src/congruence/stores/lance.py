@@ -27,7 +27,7 @@ def _open(path: str | Path, version: int | None = None) -> Iterator[Any]:
     if not Path(path).exists():
         raise missing_file(path)
     if not Path(path).is_dir():
-        raise FileError(f"Got a file, {path}; expected a folder, as a Lance data set is. Name another.")
+        raise FileError(f"Got a file, {path}; expected a folder, as a Lance data set is. Pass the folder.")
     try:
         with reading(path, *_DAMAGE):
             yield lance.dataset(Path(path).absolute(), version)
@@ -127,7 +127,7 @@ class LanceSink(TableSink):
         require("lance", extra="lance")
         if self.path.is_dir() and not (self.path / "_versions").is_dir():
             raise OutputExistsError(
-                f"Got {self.path} to replace, which is no Lance data set; expected one. Choose another name."
+                f"Got {self.path} to replace, which is no Lance data set; expected a Lance data set. Write to another path."
             )
         self._place, self._schema = temporary.absolute(), self._make_schema()
         self._fragments: list[Any] = []

@@ -83,7 +83,9 @@ class NpySource(Source):
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         self.path, self.files = str(path), (Path(path),)
         if key is not None:
-            raise ParameterError(f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Drop it.")
+            raise ParameterError(
+                f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Pass the path alone."
+            )
         self._ids = ids if isinstance(ids, pa.Array) else None
         self.has_ids = self._ids is not None
         with reading(path), open(path, "rb") as stream:
@@ -144,7 +146,9 @@ def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
     ParameterError, ShapeError, DtypeError, CorruptFileError
     """
     if key is not None:
-        raise ParameterError(f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Drop it.")
+        raise ParameterError(
+            f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Pass the path alone."
+        )
     with reading(path), open(path, "rb") as stream:
         return _read_column(stream, os.fstat(stream.fileno()).st_size, str(path))
 
@@ -158,7 +162,9 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
             "since objects need pickle, which is never loaded."
         )
     if len(shape) != 1:
-        raise ShapeError(f"Got an array of shape {shape} in {path}; expected one entry a row. Name a flat column.")
+        raise ShapeError(
+            f"Got an array of shape {shape} in {path}; expected one entry a row. Pass the key of a one-dimensional array."
+        )
     _check_size(shape, dtype, size - (stream.tell() - start), path)
     column = np.empty(shape, dtype)
     if column.nbytes:

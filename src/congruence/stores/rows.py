@@ -70,7 +70,7 @@ class StreamedRows:
         self._source, self._size = source, min(pool, source.n)
         self._dtype = np.dtype((np.float16 if source.dtype == np.float16 else np.float32) if dtype is None else dtype)
         if self._dtype not in (np.float16, np.float32):
-            raise DtypeError(f"Got dtype {self._dtype}; expected float16 or float32. Choose one of these.")
+            raise DtypeError(f"Got dtype {self._dtype}; expected float16 or float32. Pass dtype='float32'.")
         self._lengths = np.full(-(-source.n // self._size), self._size)
         self._lengths[-1] = source.n - self._size * (len(self._lengths) - 1)
         self._held: tuple[int, np.ndarray] | None = None
@@ -271,7 +271,7 @@ def _checked(block: np.ndarray, dtype: np.dtype, path: str, names: RowNames) -> 
             rows = block.astype(dtype)
     except FloatingPointError:
         raise DtypeError(
-            f"Got numbers beyond the range of {dtype} in {path}; expected smaller ones. Scale the rows."
+            f"Got numbers beyond the range of {dtype} in {path}; expected smaller ones. Pass dtype='float32', or scale the rows."
         ) from None
     if dtype.itemsize < block.dtype.itemsize:
         check_rows(rows, path, ids=names)  # tiny numbers may have become zero

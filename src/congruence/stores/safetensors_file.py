@@ -115,7 +115,7 @@ class SafetensorsSource(Source):
         self._file, self.path, self.files = str(path), f"{path}:{key}", (Path(path),)
         if entry["dtype"] not in _DTYPES:
             raise DtypeError(
-                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}. Convert it."
+                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}. Save the tensor as one of these."
             )
         self._bfloat = entry["dtype"] == "BF16"
         self._stored = np.dtype(_DTYPES[entry["dtype"]])
@@ -153,7 +153,7 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
         raise missing_key(key, path, found)
     stored = header[key]["dtype"]
     if stored not in _DTYPES or stored == "BF16":
-        raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers. Convert the tensor.")
+        raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers. Save the tensor as int64.")
     column = np.empty(found[key], dtype=_DTYPES[stored])
     with reading(path), open(path, "rb") as stream:
         stream.seek(start + header[key]["data_offsets"][0])

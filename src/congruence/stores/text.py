@@ -30,7 +30,7 @@ class _TextSource(Source):
 
     def _keep(self, path: str | Path, rows: list[list[float]], names: list[str] | None, ids: pa.Array | None) -> None:
         if not rows or not rows[0]:
-            raise ShapeError(f"Got no vectors in {path}; expected rows of numbers. Check the file.")
+            raise ShapeError(f"Got no vectors in {path}; expected rows of numbers. Pass a file with vectors.")
         self._file, self.files = str(path), (Path(path),)
         self._matrix = np.array(rows, dtype=np.float64)
         self.n, self.dim = self._matrix.shape
@@ -72,7 +72,7 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
         reader = csv.reader(stream)
         lines = [(reader.line_num, cells) for cells in reader if cells]
     if not lines:
-        raise ShapeError(f"Got an empty file, {path}; expected a header and rows. Check it.")
+        raise ShapeError(f"Got an empty file, {path}; expected a header and rows. Write the file again.")
     return lines[0][1], iter(lines[1:])
 
 
@@ -113,8 +113,7 @@ class CsvSource(_TextSource):
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number. "
-                    "Correct it, or name the vector columns' common prefix as path:prefix."
+                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number. Correct this cell, or name the vector columns' common prefix as path:prefix."
                 )
             rows.append([float(cells[j]) for j in wanted])
             if id_column is not None:
@@ -179,10 +178,12 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise CorruptFileError(
-                    f"Got line {number} of {path} that is no JSON ({error}); expected one object a line. Correct it."
+                    f"Got line {number} of {path} that is no JSON ({error}); expected one object a line. Correct this line."
                 ) from None
             if not isinstance(record, dict):
-                raise CorruptFileError(f"Got line {number} of {path} that is no object; expected one. Correct it.")
+                raise CorruptFileError(
+                    f"Got line {number} of {path} that is no object; expected one. Correct this line."
+                )
             yield number, record
 
 
@@ -215,25 +216,27 @@ class JsonlSource(_TextSource):
             vector = record[key]
             if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):  # true is no number
                 raise DtypeError(
-                    f"Got no list of numbers as {key!r} in line {number} of {path}; expected one. Correct it."
+                    f"Got no list of numbers as {key!r} in line {number} of {path}; expected one. Correct this line."
                 )
             if rows and len(vector) != len(rows[0]):
                 raise ShapeError(
-                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before. Correct it."
+                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as before. Correct this line."
                 )
             try:
                 rows.append([float(x) for x in vector])
             except OverflowError:
                 raise DtypeError(
-                    f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones. Correct it."
+                    f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones. Correct this line."
                 ) from None
             if id_name is not None:
                 if id_name not in record:
-                    raise ParameterError(f"Got no {id_name!r} in line {number} of {path}; expected one a line. Add it.")
+                    raise ParameterError(
+                        f"Got no {id_name!r} in line {number} of {path}; expected one a line. Add it to this line."
+                    )
                 if type(record[id_name]) not in (str, int):
                     raise IdError(
                         f"Got {json.dumps(record[id_name])[:50]} as {id_name!r} in line {number} of {path}; "
-                        "expected text or a whole number. Correct it."
+                        "expected text or a whole number. Correct this line."
                     )
                 names.append(str(record[id_name]))
         self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
@@ -307,7 +310,9 @@ def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
     FileError, CorruptFileError
     """
     if key is not None:
-        raise ParameterError(f"Got key {key!r} for {path}; expected none, since a .txt has one entry a line. Drop it.")
+        raise ParameterError(
+            f"Got key {key!r} for {path}; expected none, since a .txt has one entry a line. Pass the path alone."
+        )
     with reading(path, UnicodeDecodeError):
         text = Path(path).read_text(encoding="utf-8-sig")
     # Not splitlines(), which would also break at form feeds and Unicode's separators.

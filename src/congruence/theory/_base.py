@@ -132,7 +132,7 @@ def dual_encoders(
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
                 f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; "
-                "expected one width, since the kernel is their inner product. Check the order of the arguments."
+                "expected one width, since the kernel is their inner product. Pass the images and the texts of one model together."
             )
     return F, G, F_target, G_target
 
@@ -146,8 +146,7 @@ def check_upwards(d: int, d_target: int) -> None:
     """
     if d > d_target:
         raise ParameterError(
-            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions "
-            "keeps all distances. Swap the models."
+            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions keeps all distances. Exchange source and target."
         )
 
 
@@ -160,7 +159,7 @@ def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
     """
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
-        hint = "Transpose it" if matrix.shape == (d_target, d) else "Check which models it belongs to"
+        hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass the one that belongs to these models"
         raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows. {hint}.")
     return matrix
 
@@ -208,5 +207,7 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     """
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
-        raise ParameterError(f"Got quantiles={levels}; expected numbers from 0 to 1. Correct them.")
+        raise ParameterError(
+            f"Got quantiles={levels}; expected numbers from 0 to 1. Pass quantiles=(0.5, 0.9), for example."
+        )
     return levels

@@ -222,8 +222,7 @@ def linear_text_error(G: Any, G_target: Any, A: Any, quantiles: Sequence[float] 
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
         raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}, without which texts cannot be "
-            "carried. Find A from anchors that span the source space."
+            f"Got A of rank {rank}; expected full column rank {d}, without which texts cannot be mapped. Find A from anchors that span the source space."
         )
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()

@@ -111,7 +111,7 @@ class Margins:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Raise rho."
+                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Pass rho={self.rho} or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 
@@ -248,7 +248,7 @@ def class_margins(
     F = as_matrix(F_anchors, "F_anchors")
     check_width(F.shape[1], d, "class_margins")
     if names is not None and len(names) != K:
-        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass a name a row.")
+        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass names=… with {K} entries.")
     basis = probed_subspace(F_anchors, rank=rank, rtol=rtol).basis
     # Coordinates of u and of Proj g̃ in the basis of U_X and its image: products of those equal products of the vectors.
     image = basis @ R
@@ -301,7 +301,7 @@ def _orthonormal(Q: Any, d: int, d_target: int) -> np.ndarray:
     off = float(np.abs(R @ R.T - np.eye(d)).max())
     if off > 1e-3:
         raise ParameterError(
-            f"Got Q whose rows are orthonormal only to {off:.3g}; expected 10⁻³. "
+            f"Got Q whose rows are orthonormal only to {off:.3g}; expected at most 10⁻³. "
             "Fit OrthogonalMap(spectrum='full'), whose rotation_ is not damped."
         )
     U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)

@@ -173,7 +173,7 @@ def orthogonal_bound(F: Any, F_target: Any, A: Any, kappa: float) -> Bound:
     check_upwards(F.shape[1], F_target.shape[1])
     matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
     if not kappa >= 1 - 1e-9:  # also refuses NaN
-        raise ParameterError(f"Got kappa={kappa!r}; expected at least 1, as |uᵀMu| ≤ ‖M‖. Correct it.")
+        raise ParameterError(f"Got kappa={kappa!r}; expected at least 1, as |uᵀMu| ≤ ‖M‖. Pass kappa=1.0 or more.")
     polar = polar_rotation(matrix)
     delta, measured = _farthest(F @ matrix, F_target), _farthest(F @ polar.rotation, F_target)
     value = delta + kappa * (2 + delta) * delta if np.isfinite(kappa) else float("inf")
@@ -263,7 +263,7 @@ def projected_text_bound(
     r = probe.rank if rank is None else int(check_positive(rank, "rank", integer=True))
     if r > probe.rank:
         raise ParameterError(
-            f"Got rank={r}; expected at most {probe.rank}, the rank of the image anchors. Lower it or add anchors."
+            f"Got rank={r}; expected at most {probe.rank}, the rank of the image anchors. Pass rank={probe.rank} or less, or more anchors."
         )
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
     return probe.bound("Thm C.28", quantity, float(probe.s[r - 1]), r, float(probe.within[r - 1]))

@@ -53,19 +53,19 @@ METHODS: dict[str, type[HeadTrainer] | type[ClosedForm]] = {
 }
 
 
-def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm:
+def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm | JAM:
     """Make a method by name.
 
     Parameters
     ----------
     name : str
-        A key of :data:`METHODS`.
+        A key of :data:`METHODS`, or ``"jam"``.
     **parameters
         The method's own parameters.
 
     Returns
     -------
-    HeadTrainer or ClosedForm
+    HeadTrainer, ClosedForm or JAM
 
     Raises
     ------
@@ -78,10 +78,11 @@ def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm:
     >>> make_method("csa", dim=8)
     CSA(dim=8)
     """
-    cls = METHODS[check_choice(name, METHODS, "method")]
+    classes = {**METHODS, JAM.method: JAM}
+    cls = classes[check_choice(name, classes, "method")]
     known = cls._get_param_names()
     if unknown := sorted(set(parameters) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Correct the name."
+            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Use names from this list."
         )
     return cls(**parameters)

@@ -269,7 +269,7 @@ precision, device, seed
     def _read(X: Any, Y: Any, U: Any, V: Any, validation: Any) -> tuple[Data, tuple[Space, Space]]:
         (source, target, ids), spaces = read_pairs(X, Y), (space_of(X), space_of(Y))
         if len(source) < 2:
-            raise TooFewAnchorsError(f"Got {len(source)} pairs; expected two at least. Provide more.")
+            raise TooFewAnchorsError(f"Got {len(source)} pairs; expected at least two. Pass more pairs.")
         rows = []
         for side, unpaired, name, paired in (("source", U, "X", source), ("target", V, "Y", target)):
             read = as_rows(unpaired, f"unpaired_{side}")
@@ -384,7 +384,9 @@ class _Task:
             rows = Y if negatives is None else self.torch.cat([Y, negatives])
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
-            raise ParameterError('Got supervised="infonce" with unpaired negatives; expected "siglip". Change one.')
+            raise ParameterError(
+                'Got supervised="infonce" with unpaired negatives; expected supervised="siglip". Pass that, or leave the negatives out.'
+            )
         return infonce_loss(X, Y, 1 / scale)
 
 

@@ -13,12 +13,11 @@ def batches(torch: Any, X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> 
     for side, name in zip(sides, names, strict=True):
         if side.ndim != 2 or not len(side):
             raise ShapeError(
-                f"Got {name} of shape {tuple(side.shape)}; expected rows of vectors, one at least. Correct it."
+                f"Got {name} of shape {tuple(side.shape)}; expected rows of vectors, at least one. Pass an array of shape (n, d)."
             )
     if sides[0].shape[1] != sides[1].shape[1]:
         raise ShapeError(
-            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}; expected one space. Map "
-            "both into it."
+            f"Got {names[0]} with {sides[0].shape[1]} columns and {names[1]} with {sides[1].shape[1]}; expected one space. Map both into one space first."
         )
     dtype = torch.float64 if torch.float64 in (sides[0].dtype, sides[1].dtype) else torch.float32
     return sides[0].to(dtype), sides[1].to(dtype)
@@ -28,5 +27,7 @@ def check_temperature(torch: Any, temperature: Any, like: Any) -> Any:
     """Return a temperature as a tensor of the type of a batch. Raises ParameterError."""
     tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
     if tau.numel() != 1 or not float(tau.detach()) > 0:
-        raise ParameterError(f"Got temperature={temperature!r}; expected a positive number. Correct it.")
+        raise ParameterError(
+            f"Got temperature={temperature!r}; expected a positive number. Pass temperature=0.07, for example."
+        )
     return tau.reshape(())

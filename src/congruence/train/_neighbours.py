@@ -42,7 +42,7 @@ def nearest_rows(torch: Any, queries: np.ndarray, rows: Rows, k: int, device: An
     """
     if k > len(rows):
         raise ParameterError(
-            f"Got k={k} neighbours among {len(rows)} unpaired rows; expected at most as many. Lower k."
+            f"Got k={k} neighbors among {len(rows)} unpaired rows; expected at most as many. Pass k={len(rows)} or less."
         )
     unit = torch.nn.functional.normalize
     Q = unit(torch.tensor(queries), dim=1).to(device)  # a copy: what is mapped from a file cannot be written to

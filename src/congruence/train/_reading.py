@@ -35,7 +35,7 @@ def read_validation(given: Any, d_source: int, d_target: int) -> Any:
         return None
     if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
         raise ParameterError(
-            "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these. Correct it."
+            "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these. Pass validation=(X, Y)."
         )
     if len(given) == 2:
         A, B, _ = read_pairs(*given)
@@ -46,7 +46,7 @@ def read_validation(given: Any, d_source: int, d_target: int) -> Any:
         for side, rows in zip(labels, (A, B), strict=True):
             if len(side) != len(rows):
                 raise ShapeError(
-                    f"Got {len(side)} labels for {len(rows)} validation rows; expected as many. Correct it."
+                    f"Got {len(side)} labels for {len(rows)} validation rows; expected one each. Pass a label for each validation row."
                 )
     check_width(A.shape[1], d_source, "the validation rows of the source")
     check_width(B.shape[1], d_target, "the validation rows of the target")
@@ -70,8 +70,7 @@ def refuse_paired(given: Any, rows: Rows | None, ids: np.ndarray | None, paired:
         both = []
     if both:
         raise InputError(
-            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({both[0]!r}, …); expected each row once, since "
-            "the unpaired rows are there to add what the pairs do not say. Take them out."
+            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({both[0]!r}, …); expected each row once, since unpaired rows are to add what the pairs do not show. Remove these ids from the unpaired rows."
         )
 
 

@@ -40,6 +40,14 @@ class Captions:
         wrong = None if self.negatives is None else self.negatives[rows]
         return Captions(self.source[rows], self.target[rows], wrong, self.groups[rows])
 
+    def texts(self) -> np.ndarray:
+        """Return numbers of captions and wrong captions, shape (n, 1 + k): equal vectors have equal ones."""
+        n, width = self.target.shape
+        wrong = np.empty((n, 0, width), np.float32) if self.negatives is None else self.negatives
+        rows = np.concatenate([self.target, wrong.reshape(-1, width)])
+        numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        return np.column_stack([numbers[:n], numbers[n:].reshape(n, -1)])
+
     def digest(self) -> str:
         """Return what tells these rows from others."""
         digest = hashlib.sha256()
@@ -84,7 +92,9 @@ def split_by_group(
     labels = np.asarray(groups).astype(str)
     train, validation = shares
     if not (min(shares) > 0 and train + validation < 1):
-        raise ParameterError(f"Got shares={shares}; expected two above 0 whose sum is below 1. Correct them.")
+        raise ParameterError(
+            f"Got shares={shares}; expected two above 0 whose sum is below 1. Pass shares=(0.7, 0.15), for example."
+        )
     names = np.unique(labels)
     away = _held_out(names, train, seed)
     test = _held_out(away, round(validation / (1 - train), 9), seed)  # 0.15 of the 0.3 that are left is a half
@@ -96,7 +106,7 @@ def _held_out(names: np.ndarray, kept: float, seed: int) -> np.ndarray:
     rest = len(names) - round(kept * len(names))
     if not 0 < rest <= len(names) - 2:
         raise TooFewAnchorsError(
-            f"Got {len(names)} groups to divide in {len(names) - rest} and {rest}; expected two and one at least. Provide more."
+            f"Got {len(names)} groups to divide in {len(names) - rest} and {rest}; expected at least two and one. Pass more groups."
         )
     return names[Split.choose(names, rest, seed).held_out(names)]
 
@@ -133,7 +143,9 @@ def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> 
     else:
         labels = np.asarray(groups)
         if labels.shape != (n,):
-            raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},), a label to a caption. Correct it.")
+            raise ShapeError(
+                f"Got groups of shape {labels.shape}; expected ({n},), a label to a caption. Pass groups=… of that shape."
+            )
     if rows is not None:
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]
     return Captions(np.asarray(A, np.float32), np.asarray(B, np.float32), wrong, labels)
@@ -160,7 +172,7 @@ def read_held(validation: Any, data: Captions) -> Captions:
     """Return the rows to choose by. Raises ParameterError, ShapeError."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
-            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Correct it."
+            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Pass validation=(X, Y), for example."
         )
     held = read_captions(*validation)
     check_width(held.source.shape[1], data.source.shape[1], "the images to train on")

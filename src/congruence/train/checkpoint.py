@@ -51,9 +51,13 @@ class Checkpoint:
 
     def __init__(self, path: Path, schedule: Mapping[str, Any], identity: Mapping[str, Any] | None):
         if not path.parent.is_dir():
-            raise FileError(f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it first.")
+            raise FileError(
+                f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it, or pass a checkpoint=… in a folder that exists."
+            )
         if path.exists() and not path.is_dir():
-            raise FileError(f"Got a file at {path}; expected a place for a checkpoint folder. Choose another.")
+            raise FileError(
+                f"Got a file at {path}; expected a folder, or a path that is free. Pass another checkpoint=…."
+            )
         self.path = path
         whole = {"schedule": schedule, **(identity or {})}
         self.identity = json.loads(json.dumps(whole, default=str))
@@ -146,8 +150,7 @@ class Checkpoint:
         if differing:
             key = differing[0]
             raise TrainingError(
-                f"Got a checkpoint at {self.path} of another run ({key} was {theirs.get(key)!r}, is {mine.get(key)!r}); expected the "
-                "same data and options. Choose another place or remove it."
+                f"Got a checkpoint at {self.path} of another run ({key} was {theirs.get(key)!r}, is {mine.get(key)!r}); expected the same data and options. Pass another checkpoint=…, or remove this one."
             )
 
 

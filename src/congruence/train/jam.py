@@ -175,7 +175,7 @@ class JAM(BaseEstimator):
         data = read_captions(X, Y, negatives, groups)
         if self.loss != "con" and data.negatives is None:
             raise InputError(
-                f"Got no wrong captions for loss={self.loss!r}; expected some, since it is about these. Pass negatives, or use "
+                f"Got no wrong captions for loss={self.loss!r}; expected some, which this loss compares with. Pass negatives=…, or "
                 'loss="con".'
             )
         split = None
@@ -188,7 +188,7 @@ class JAM(BaseEstimator):
         else:
             held = None
         if len(data) < 2:
-            raise TooFewAnchorsError(f"Got {len(data)} pairs to train on; expected two at least. Provide more.")
+            raise TooFewAnchorsError(f"Got {len(data)} pairs to train on; expected at least two. Pass more pairs.")
         per_epoch = -(-len(data) // self.batch_size)
         schedule = Schedule(
             steps=self.epochs * per_epoch,
@@ -225,15 +225,19 @@ class JAM(BaseEstimator):
         check_positive(self.temperature, "temperature")
         if isinstance(self.hidden, (str, int)):
             raise ParameterError(
-                f"Got hidden={self.hidden!r}; expected a list of widths. Write one, as (512, 512, 512)."
+                f"Got hidden={self.hidden!r}; expected a list of widths. Pass hidden=(512, 512, 512), for example."
             )
         for width in self.hidden:
             check_positive(width, "a width of hidden", integer=True)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ParameterError(f"Got dropout={self.dropout!r}; expected a share from 0 to below 1. Correct it.")
+            raise ParameterError(
+                f"Got dropout={self.dropout!r}; expected a share from 0 to below 1. Pass dropout=0.1, for example."
+            )
         for end in _ends(self.alpha, "alpha"):
             if not 0 <= end <= 1:
-                raise ParameterError(f"Got alpha={self.alpha!r}; expected numbers from 0 to 1. Correct it.")
+                raise ParameterError(
+                    f"Got alpha={self.alpha!r}; expected numbers from 0 to 1. Pass alpha=0.5, for example."
+                )
         for end in _ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)
 
@@ -385,7 +389,7 @@ def _ends(value: Any, name: str) -> tuple[float, float]:
     """Return where a schedule begins and ends; one number does both."""
     ends = value if isinstance(value, (tuple, list)) else (value, value)
     if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in ends):
-        raise ParameterError(f"Got {name}={value!r}; expected a number, or two. Correct it.")
+        raise ParameterError(f"Got {name}={value!r}; expected a number, or two. Pass {name}=1.0, for example.")
     return ends[0], ends[1]
 
 

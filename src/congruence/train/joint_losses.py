@@ -130,7 +130,7 @@ def spread_loss(v: Any, pos: Any, neg: Any, alpha: float = 0.5, temperature: Any
     0.3466
     """
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
-        raise ParameterError(f"Got alpha={alpha!r}; expected a number from 0 to 1. Correct it.")
+        raise ParameterError(f"Got alpha={alpha!r}; expected a number from 0 to 1. Pass alpha=0.5, for example.")
     v, pos, scale = _read(v, pos, temperature)
     own, away = _logits(v, _contexts(v, pos, neg), scale)
     context = (away[:, None] - own).logaddexp(own.new_zeros(())).mean()
@@ -154,8 +154,7 @@ def _contexts(v: Any, pos: Any, neg: Any) -> Any:
         neg = neg[:, None]
     if neg.ndim != 3 or not neg.shape[1] or (len(neg), neg.shape[2]) != tuple(v.shape):
         raise ShapeError(
-            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}; expected (n, d) or (n, k, d), the wrong captions "
-            "of each image. Correct it."
+            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}; expected (n, d) or (n, k, d), the wrong captions of each image. Pass neg=… of such a shape."
         )
     return torch.cat([pos[:, None], neg], 1)
 

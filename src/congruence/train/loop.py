@@ -78,7 +78,7 @@ class Schedule:
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_choice(self.precision, PRECISIONS, "precision")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ParameterError(f"Got seed={self.seed!r}; expected an integer from 0 on. Correct it.")
+            raise ParameterError(f"Got seed={self.seed!r}; expected an integer ≥ 0. Pass seed=0, for example.")
 
 
 class Objective(Protocol):
@@ -145,7 +145,7 @@ def run(
     if saved is not None and saved.there:
         if not resume:
             raise TrainingError(
-                f"Got a checkpoint at {checkpoint} and resume=False; expected an empty place. Remove it or resume."
+                f"Got a checkpoint at {checkpoint} and resume=False; expected no checkpoint there. Remove it, or pass resume=True."
             )
         history, best = saved.load(torch, module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -234,8 +234,7 @@ def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint 
     bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
     kept = "No checkpoint was asked for." if saved is None else saved.kept()
     raise TrainingError(
-        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses. Lower the learning rate "
-        f"or raise the temperatures. {kept}"
+        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses. Lower the learning rate, or raise the temperatures. {kept}"
     )
 
 

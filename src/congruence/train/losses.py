@@ -68,7 +68,7 @@ def siglip_loss(X: Any, Y: Any, logit_scale: Any = 20.0, logit_bias: Any = -10.0
     X, Y = batches(torch, X, Y)
     if len(Y) < len(X):
         raise ShapeError(
-            f"Got {len(X)} rows of X and {len(Y)} of Y; expected a row of Y for each of X first. Swap them."
+            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, a row for each of X first. Exchange X and Y."
         )
     scale, bias = (torch.as_tensor(v, dtype=X.dtype, device=X.device) for v in (logit_scale, logit_bias))
     total = _autograd.Siglip.apply(X, Y, scale, bias)

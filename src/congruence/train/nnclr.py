@@ -66,8 +66,7 @@ class NNCLR(HeadTrainer):
             if weight and unpaired is None:
                 name = "image_weight" if side == "source" else "text_weight"
                 raise InputError(
-                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbours are looked for among them. Pass "
-                    "them or set the weight to 0."
+                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired_{side}=…, or {name}=0."
                 )
             task.neighbours.append(self._find(torch, task, paired, unpaired) if weight else None)
 

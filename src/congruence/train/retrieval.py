@@ -60,7 +60,7 @@ def partners(mine: np.ndarray, theirs: np.ndarray) -> list[np.ndarray]:
     if (first == past).any():
         lone = mine[first == past][0]
         raise InputError(
-            f"Got a row labelled {lone!r} with no partner on the other side; expected one at least. Drop it."
+            f"Got a row labeled {lone!r} with no partner on the other side; expected at least one. Drop this row."
         )
     return [order[a:b] for a, b in zip(first, past, strict=True)]
 
@@ -83,6 +83,14 @@ def once(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     codes = np.unique(labels, return_inverse=True)[1]
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
     return np.sort(np.unique(np.column_stack([codes, numbers]), axis=0, return_index=True)[1])
+
+
+def each_once(
+    X: np.ndarray, Y: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return both sides of pairs with identical rows of a label once, and the labels of each; see :func:`once`."""
+    x, y = once(X, labels), once(Y, labels)
+    return X[x], Y[y], labels[x], labels[y]
 
 
 def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Any = None, y_labels: Any = None) -> float:

@@ -168,8 +168,8 @@ def scannable(rows: Any) -> Any:
     if hasattr(rows, "scan") and hasattr(rows, "take"):
         return rows
     raise InputError(
-        f"Got unpaired rows of type {type(rows).__name__}, from which batches can be drawn and no more; expected rows that can also be read "
-        "through and by number (methods scan and take), since neighbours are looked for among all of them. Pass an array."
+        f"Got unpaired rows of type {type(rows).__name__}, which only gives batches; expected rows that can also be read "
+        "through and by number (methods scan and take), since neighbors are searched among all of them. Pass an array."
     )
 
 
@@ -184,7 +184,7 @@ def as_rows(rows: Any, name: str) -> Rows | None:
         return None
     if isinstance(rows, Rows):
         if not len(rows):
-            raise InputError(f"Got no rows in {name}; expected one at least. Leave it out instead.")
+            raise InputError(f"Got no rows in {name}; expected at least one. Leave {name} out instead.")
         return rows
     if isinstance(rows, (list, tuple)):
         parts = [part for i, source in enumerate(rows) if (part := as_rows(source, f"{name}[{i}]")) is not None]

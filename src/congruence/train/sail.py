@@ -38,7 +38,9 @@ class SAIL(HeadTrainer):
 
     def _prepare(self, torch: Any, task: Any) -> None:
         if self.negatives and (task.data.unpaired_source is None or task.data.unpaired_target is None):
-            raise InputError("Got negatives=True without unpaired rows of both sides; expected both. Pass them.")
+            raise InputError(
+                "Got negatives=True without unpaired rows of both sides; expected both. Pass unpaired_source=… and unpaired_target=…."
+            )
 
     def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
         X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)

@@ -138,8 +138,7 @@ class SCLIP(HeadTrainer):
         for side, name in (("source", "image_weight"), ("target", "text_weight")):
             if getattr(self, name) and getattr(task.data, f"unpaired_{side}") is None:
                 raise InputError(
-                    f"Got no unpaired {side} rows and {name}={getattr(self, name):g}; expected some, since they are what is labelled. Pass "
-                    "them or set the weight to 0."
+                    f"Got no unpaired {side} rows and {name}={getattr(self, name):g}; expected some, since these rows get pseudo-labels. Pass unpaired_{side}=…, or {name}=0."
                 )
 
     def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:

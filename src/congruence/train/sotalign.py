@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from congruence._check import check_choice, check_positive, check_width
+from congruence.embeddings import Space
 from congruence.errors import InputError, ParameterError
-from congruence.maps import CCAMap, ProcrustesHeads
+from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.two_sided import TwoSidedMap
-from congruence.train._base import Batch, HeadTrainer
+from congruence.train._base import Batch, Data, HeadTrainer
+from congruence.train.checkpoint import History
 from congruence.train.losses import cka_divergence, generalized_infonce
+from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
 
@@ -52,6 +55,12 @@ class SOTAlign(HeadTrainer):
         is never worse on these than its teacher; of a teacher wider than ``dim`` the first directions are taken. The paper says random.
     **parameters
         See :class:`~congruence.train.HeadTrainer`.
+
+    Attributes
+    ----------
+    teacher_ : TwoSidedMap
+        The teacher of the last fit. Its score on the validation rows is ``scores_["teacher_validation_mean_recall_at_1"]`` of the map that
+        ``fit`` returns, to compare with that of the heads, ``scores_["validation_mean_recall_at_1"]``.
 
     References
     ----------
@@ -95,7 +104,9 @@ class SOTAlign(HeadTrainer):
         check_choice(self.divergence, DIVERGENCES, "divergence")
         check_choice(self.start, STARTS, "start")
         if self.start == "teacher" and self.head != "linear":
-            raise ParameterError(f"Got start='teacher' with head={self.head!r}; expected 'linear'. Change one.")
+            raise ParameterError(
+                f"Got start='teacher' with head={self.head!r}; expected head='linear'. Pass that, or start='random'."
+            )
         if self.alpha != "auto":
             check_positive(self.alpha, "alpha", zero=True)
         for name in ("epsilon", "epsilon_teacher"):
@@ -135,8 +146,7 @@ class SOTAlign(HeadTrainer):
         data = task.data
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since that is what the teacher teaches on. Pass them, "
-                "or use SAIL or the teacher alone."
+                "Got no unpaired rows of one side or both; expected some of each, on which the teacher is applied. Pass unpaired_source=… and unpaired_target=…, or train SAIL or the teacher alone."
             )
         # Where a step has all rows, they are the same rows each time, and so is what the teacher says of them.
         sizes = (
@@ -145,11 +155,19 @@ class SOTAlign(HeadTrainer):
         )
         task.always_the_same = all(sizes) and (not self.pairs_too or task.pair_batch == len(data.source))
         task.taught = None
-        layers = self.fit_teacher(data.source, data.target).layers()
-        task.teacher = [Head(side).to(task.device).requires_grad_(False) for side in layers]
+        self.teacher_ = self.fit_teacher(data.source, data.target)
+        task.teacher = [Head(side).to(task.device).requires_grad_(False) for side in self.teacher_.layers()]
         if self.start == "teacher":
             for i, head in enumerate((task.module.source, task.module.target)):
                 _begin_at(torch, head, task.teacher[i])
+
+    def _map(self, task: Any, data: Data, history: History, spaces: tuple[Space, Space]) -> HeadsMap:
+        model = super()._map(task, data, history, spaces)
+        if data.validation is not None:
+            X, Y, x_labels, y_labels = data.validation
+            its = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)
+            model.scores_["teacher_validation_mean_recall_at_1"] = its
+        return model
 
     def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
         X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)
@@ -208,8 +226,8 @@ def _begin_at(torch: Any, head: Any, teacher: Any) -> None:
         )
         if ("normalize" in here) != ("normalize" in there) or there[-1] != "linear" or there.count("linear") != 1:
             raise ParameterError(
-                f"Got a teacher of layers {', '.join(there)} and heads of {', '.join(here)}; expected one linear layer behind the same scaling; "
-                'do use preprocess="center" or "normalize", or start="random".'
+                f"Got a teacher of layers {', '.join(there)} and heads of {', '.join(here)}; expected one linear layer after the same scaling. "
+                'Pass preprocess="center" or "normalize", or start="random".'
             )
         own, its = (
             next((layer.mean for layer in layers if layer.kind == "center"), torch.zeros_like(last.weight[:, 0]))

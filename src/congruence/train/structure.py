@@ -74,7 +74,7 @@ def structure_loss(
     check_same_rows(len(aligned), len(original), "aligned", "original")
     if aligned.ndim != 2 or original.ndim != 2 or not len(aligned):
         raise ShapeError(
-            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of vectors, one at least. Correct them."
+            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of vectors, at least one. Pass arrays of shape (n, d)."
         )
     Z, T = (_centred(torch, rows) for rows in (aligned, original.detach().to(aligned.dtype)))
     total = GeometryDivergence.apply(Z, T, temperature, direction == "published")
@@ -158,7 +158,9 @@ class STRUCTURE(HeadTrainer):
 
     def _prepare(self, torch: Any, task: Any) -> None:
         if self.unpaired and task.data.unpaired_source is None and task.data.unpaired_target is None:
-            raise InputError("Got unpaired=True without unpaired rows; expected some of one side at least. Pass them.")
+            raise InputError(
+                "Got unpaired=True without unpaired rows; expected some of at least one side. Pass unpaired_source=… or unpaired_target=…."
+            )
 
     def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
         X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)

@@ -132,7 +132,7 @@ class SUE(HeadTrainer):
         check_positive(self.regularization, "regularization", zero=True)
         if self.dim > self.spectral_dim:
             raise ParameterError(
-                f"Got dim={self.dim} and spectral_dim={self.spectral_dim}; expected dim to be at most as large. Lower it."
+                f"Got dim={self.dim} and spectral_dim={self.spectral_dim}; expected dim to be at most as large. Pass dim={self.spectral_dim} or less."
             )
 
     def _prepare(self, torch: Any, task: Any) -> None:
@@ -141,7 +141,7 @@ class SUE(HeadTrainer):
         data = task.data
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings are learnt on them. Pass them."
+                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings are learned from them. Pass unpaired_source=… and unpaired_target=…."
             )
         stage = _Spectral(torch, self, task)
         schedule = Schedule(
@@ -245,8 +245,7 @@ class _Spectral:
             size = min(len(rows), trainer.spectral_batch_size)
             if size <= trainer.spectral_dim + 1:
                 raise ParameterError(
-                    f"Got spectral_dim={trainer.spectral_dim} and graphs of {size} {name} rows; expected more rows than dimensions and one. "
-                    "Lower it, or raise spectral_batch_size."
+                    f"Got spectral_dim={trainer.spectral_dim} and graphs of {size} {name} rows; expected more rows than dimensions and one. Pass a smaller spectral_dim=…, or a larger spectral_batch_size=…."
                 )
             widths = [paired.shape[1], trainer.spectral_dim]
             if trainer.head == "mlp":

@@ -29,12 +29,15 @@ class Tuned:
         Its mean recall at 1 on the validation rows.
     trials : list of (dict, float)
         All that were tried.
+    method : HeadTrainer, optional
+        The one that was fitted to it.
     """
 
     map: Any
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, Any], float]]
+    method: Any = None
 
 
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -47,7 +50,9 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ParameterError(f"Got {name}={values!r} in a grid; expected a list of values. Write one.")
+            raise ParameterError(
+                f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
+            )
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -90,30 +95,74 @@ def tune(
         A parameter the method does not have.
     InputError, TrainingError
     """
-    unknown = [name for name in grid if name not in method.get_params(deep=False)]
-    if unknown:
-        known = ", ".join(sorted(method.get_params(deep=False)))
-        raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {known}. Correct it."
-        )
-    points = grid_points(grid)
-    if checkpoint is not None:
-        Path(checkpoint).mkdir(exist_ok=True)
     held: Any = None
-    best, trials = None, []
-    for number, point in enumerate(points):
-        place = None if checkpoint is None else Path(checkpoint) / f"{number:03d}"
-        fitted = clone(method, safe=False).set_params(**point)
-        mapping = fitted.fit(
+
+    def fit(fitted: Any, place: Path | None) -> Any:
+        return fitted.fit(
             X, Y, unpaired_source, unpaired_target, validation=validation, checkpoint=place, progress=progress
         )
+
+    def score(mapping: Any) -> float:
+        nonlocal held
         if held is None:
             held = read_validation(validation, mapping.n_features_in_, mapping.d_target)
-        score = mean_recall(mapping.transform(held[0]), mapping.transform_target(held[1]), *held[2:])
-        trials.append((point, score))
+        return mean_recall(mapping.transform(held[0]), mapping.transform_target(held[1]), *held[2:])
+
+    return search(method, grid, fit, score, checkpoint=checkpoint, report=report)
+
+
+def search(
+    method: Any,
+    grid: Mapping[str, Sequence[Any]],
+    fit: Callable[[Any, Path | None], Any],
+    score: Callable[[Any], float],
+    *,
+    checkpoint: str | Path | None = None,
+    report: Callable[[dict[str, Any], float], None] | None = None,
+) -> Tuned:
+    """Fit a method with every combination of some parameters and keep the map with the highest score.
+
+    Parameters
+    ----------
+    method : HeadTrainer, ClosedForm or JAM
+        It is not changed.
+    grid : mapping of str to sequence
+        Values by parameter.
+    fit : callable
+        Takes a method and its folder for checkpoints, or None, and returns the map.
+    score : callable
+        Takes a map and returns what it is chosen by.
+    checkpoint, report
+        As in :func:`tune`.
+
+    Returns
+    -------
+    Tuned
+        The first of equals.
+
+    Raises
+    ------
+    ParameterError
+        A parameter the method does not have.
+    """
+    known = method.get_params(deep=False)
+    unknown = [name for name in grid if name not in known]
+    if unknown:
+        raise ParameterError(
+            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}. Use one of these names."
+        )
+    if checkpoint is not None:
+        Path(checkpoint).mkdir(exist_ok=True)
+    best: Tuned | None = None
+    trials: list[tuple[dict[str, Any], float]] = []
+    for number, point in enumerate(grid_points(grid)):
+        fitted = clone(method, safe=False).set_params(**point)
+        mapping = fit(fitted, None if checkpoint is None else Path(checkpoint) / f"{number:03d}")
+        found = score(mapping)
+        trials.append((point, found))
         if report is not None:
-            report(point, score)
-        if best is None or score > best[1]:
-            best = mapping, score, point
+            report(point, found)
+        if best is None or found > best.score:
+            best = Tuned(mapping, point, found, trials, fitted)
     assert best is not None
-    return Tuned(best[0], best[2], best[1], trials)
+    return best

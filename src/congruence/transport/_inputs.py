@@ -31,11 +31,11 @@ def same_library(arrays: dict[str, Any]) -> list[Any]:
     for name, array in arrays.items():
         if tensors and hasattr(array, "dtype") and name not in tensors:
             raise DtypeError(
-                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected one library. Convert one."
+                f"Got {next(iter(tensors))} as a tensor and {name} as {type(array)}; expected arrays of one library. Convert one of them, with torch.as_tensor for example."
             )
     if len({str(array.device) for array in tensors.values()}) > 1:
         where = ", ".join(f"{name} on {array.device}" for name, array in tensors.items())
-        raise DtypeError(f"Got {where}; expected one device. Move them to it.")
+        raise DtypeError(f"Got {where}; expected one device. Move them to one with .to(…).")
     if tensors:
         first = next(iter(tensors.values()))
         xp = namespace(first)
@@ -61,7 +61,7 @@ def products(X: Any, Y: Any, names: tuple[str, str], dtype: Any) -> Products:
     if X.shape[1] != Y.shape[1]:
         raise ShapeError(
             f"Got widths {X.shape[1]} of {names[0]} and {Y.shape[1]} of {names[1]}; expected vectors of one space. "
-            "Carry one side across first."
+            "Map one side into the other space first."
         )
     return Products(X, Y, dtype)
 
@@ -82,7 +82,7 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
         remedy = "Scale the affinities down" if kind == "float64" else "Pass float64"
         raise ParameterError(
             f"Got {name}={epsilon} for affinities up to {bound:.3g} in {kind}; expected at least {least:.1g}, below which "
-            f"rounding changes the plan by more than {ROUNDING:g}. {remedy} or take a larger {name}."
+            f"rounding changes the plan by more than {ROUNDING:g}. {remedy} or pass a larger {name}=…."
         )
     return float(epsilon)
 
@@ -99,13 +99,15 @@ def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
         return xp.full((n,), 1 / n, dtype=affinity.dtype, device=affinity.device)
     given = to_numpy(marginal)
     if given.shape != (n,):
-        raise ShapeError(f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each. Correct it.")
+        raise ShapeError(
+            f"Got {name} marginal of shape {given.shape}; expected ({n},), one weight each. Pass an array of that shape."
+        )
     w = as_matrix(given[:, None], f"{name} marginal")[:, 0].astype(np.float64)
     least = LEAST[8 if affinity.dtype == xp.float64 else 4]
     if w.min() < least:
         raise ParameterError(
             f"Got a {name} marginal of {w.min():g} at {int(w.argmin())}; expected all at least {least:g}. "
-            "Leave out what has no weight."
+            "Leave out items without weight."
         )
     if abs(w.sum() - 1) > 1e-6:
         raise ParameterError(f"Got {name} marginals that add up to {w.sum():g}; expected 1. Divide by their sum.")

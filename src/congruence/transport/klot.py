@@ -176,7 +176,7 @@ def klot_features(
         sides = _solve(pair, (epsilon, epsilon_teacher), n_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
-            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y."
+            f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y to that of the teacher."
         )
     else:
         (student,) = _solve((products(A, B, ("X", "Y"), dtype),), (epsilon,), n_iter, tol, memory)

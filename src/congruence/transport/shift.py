@@ -121,7 +121,7 @@ def distribution_shift(
     check_positive(repeats, "repeats", integer=True)
     if (Y is None) != (B is None):
         raise ParameterError(
-            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Add the other."
+            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass X and Y with texts of both sides, or of none."
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
     if Y is not None:

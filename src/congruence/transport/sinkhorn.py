@@ -67,7 +67,7 @@ class SinkhornResult:
         n = self._affinity.shape[0]
         start, stop, step = (rows or slice(None)).indices(n)
         if step != 1:
-            raise ParameterError(f"Got rows with step {step}; expected 1. Take every {step}th afterwards.")
+            raise ParameterError(f"Got rows with step {step}; expected 1. Take every {step}th of the result.")
         part = slice(start, max(start, stop))
         ((_, P),) = exponents(self._affinity, self.epsilon, self.u, self.v, [part])
         return exponential(P)
@@ -145,7 +145,9 @@ def sinkhorn(
         given = [
             name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
         ]
-        raise ParameterError(f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y. Pass these.")
+        raise ParameterError(
+            f"Got {' and '.join(given) or 'nothing'}; expected affinity, or both X and Y. Pass affinity=…, or X=… and Y=…."
+        )
     held: Affinity
     if affinity is not None:
         (A,) = same_library({"affinity": affinity})

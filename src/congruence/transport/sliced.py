@@ -55,7 +55,7 @@ def random_frames(n_projections: int, d: int, seed: int | np.random.Generator = 
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)
     if d < 2:
-        raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Correct it.")
+        raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Pass d=2 or more.")
     Z = np.random.default_rng(seed).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
     first /= np.linalg.norm(first, axis=1, keepdims=True)
@@ -158,16 +158,16 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
     if p < 1:
-        raise ParameterError(f"Got p={p}; expected at least 1, since transport cost must be convex. Correct it.")
+        raise ParameterError(f"Got p={p}; expected at least 1, since transport cost must be convex. Pass p=1 or p=2.")
     if variant == "circular":
         if grid is not None:
             raise ParameterError(
-                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave it out."
+                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave out grid=…."
             )
         return partial(circular_cost, p=p)
     if p != 2:
         raise ParameterError(
-            f"Got p={p} with variant='linear'; expected 2, for which it is defined. Use 2 or 'circular'."
+            f"Got p={p} with variant='linear'; expected 2, for which it is defined. Pass p=2, or variant='circular'."
         )
     if grid is None:
         return linear_cost
@@ -195,7 +195,7 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
     n, d = A.shape
     if d < 2:
         raise ShapeError(
-            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Check the file or key."
+            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Pass vectors with more columns."
         )
     parts = list(blocks(n, d * 8))
     top = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
@@ -212,7 +212,7 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
     if len(off):
         raise ParameterError(
             f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}); "
-            f"expected norms within {TOLERANCE} of 1. Normalize, if only directions count."
+            f"expected norms within {TOLERANCE} of 1. Normalize the rows (normalize=True) if only directions matter."
         )
     return A
 
@@ -220,14 +220,14 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
 def _check_frames(projections: Any, d: int) -> np.ndarray:
     frames = to_numpy(projections)
     if frames.dtype.kind not in "fiu":
-        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them.")
+        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them to float32.")
     if frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
         raise ShapeError(
-            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Correct it."
+            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Use random_frames."
         )
     frames = frames.astype(np.float64)
     if not np.isfinite(frames).all():
-        raise NotFiniteError("Got NaN or inf in projections; expected orthonormal frames. Draw them again.")
+        raise NotFiniteError("Got NaN or inf in projections; expected orthonormal frames. Use random_frames.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
     if error > TOLERANCE:
         raise ParameterError(

@@ -8,24 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._check import check_choice, check_same_rows
+from congruence._inputs import as_embeddings, as_pair
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
+from congruence.evaluation.controls import cosine_controls
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
-from congruence.splits import Split
+from congruence.splits import Split, duplicate_groups, warn_duplicates
+
+__all__ = ["fit"]
 
 
 def fit(
-    source: Embeddings,
-    target: Embeddings,
+    source: Any,
+    target: Any,
     method: str = "orthogonal",
     *,
     modality: str | None = None,
-    means: Mapping[str, tuple[Embeddings, Embeddings | None]] | None = None,
+    means: Mapping[str, tuple[Any, Any]] | None = None,
     holdout: float | int = 0,
     seed: int = 0,
+    groups: Any = "identical",
     check: bool = True,
     strict: bool = False,
     missing: str = "drop",
@@ -35,19 +40,24 @@ def fit(
 
     Parameters
     ----------
-    source, target : Embeddings
+    source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
         Anchors of one modality in both models; for two-sided methods the modalities may differ (images and their texts).
+        Arrays, tensors, lists and columns of vectors pair by position and must be equally long; :class:`~congruence.Embeddings` with ids
+        on both sides pair by id, two pandas objects by their indexes unless both are the default 0, 1, 2, ….
     method : str, default="orthogonal"
         A key of :data:`congruence.maps.METHODS`.
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
-    means : mapping of str to (Embeddings, Embeddings or None), optional
+    means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
         Rows of other modalities from which only means are taken, so that the map can carry these too. Where the target
         has none, the modality gap is carried over (:meth:`~congruence.OrthogonalMap.recenter`).
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
     seed : int, default=0
         Chooses the held-out pairs.
+    groups : "identical", sequence of length n_source, or None, default="identical"
+        Pairs that are held out together: those with identical vectors on either side
+        (:func:`congruence.splits.duplicate_groups`), those of source rows with equal labels, or each pair by itself.
     check : bool, default=True
         Compare the alignment with random re-pairing, and look for single wrong pairs.
     strict : bool, default=False
@@ -69,14 +79,18 @@ def fit(
     Warns
     -----
     PairingWarning
+    DuplicateWarning
+        Pairs with identical vectors are kept together in the split.
     """
     model = make_map(method, **parameters)
+    source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
     # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
     empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
     pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
-    split = Split.choose(pairs.ids, holdout, seed)
+    together, found = _groups(groups, source, pairs) if holdout else (None, None)
+    split = Split.choose(pairs.ids, holdout, seed, together)
     held = split.held_out(pairs.ids)
     train = pairs.take(~held)
     scores: dict[str, Any] = {"n_pairs": len(train)}
@@ -84,6 +98,8 @@ def fit(
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
     if len(empty):
         scores["zero_rows_left_out"] = len(empty)
+    if found:
+        scores["identical_rows"], scores["identical_groups"] = found["rows"], found["groups"]
     if check:
         report = check_pairing(train.source.vectors, train.target.vectors, ids=train.ids)
         warn_pairing(report, strict=strict)
@@ -105,6 +121,19 @@ def fit(
     return model
 
 
+def _groups(groups: Any, source: Embeddings, pairs: Pairs) -> tuple[np.ndarray | None, dict[str, int] | None]:
+    """Return a label for each pair, of which equal ones stay together, and how many rows are identical where that decides."""
+    if groups is None:
+        return None, None
+    if isinstance(groups, str):
+        check_choice(groups, ("identical",), "groups")
+        labels = duplicate_groups(pairs.source, pairs.target)
+        return labels, warn_duplicates(labels, stacklevel=3)
+    check_same_rows(len(source), len(groups), "source", "groups")
+    label_of = dict(zip(source.ids.tolist(), np.asarray(groups).tolist(), strict=True))
+    return np.array([label_of[name] for name in pairs.source.ids.tolist()]), None
+
+
 def _modalities(
     model: Map, source: Embeddings, target: Embeddings, modality: str | None
 ) -> tuple[str | None, str | None]:
@@ -117,34 +146,40 @@ def _modalities(
     if len(set(said)) > 1:
         raise ModalityError(
             f"Got anchors of different modalities ({', '.join(said)}); expected one modality in both models. "
-            "Fit on images or on texts, and add the other's means, or join the two with a two-sided method (cca, procrustes)."
+            "Fit on images or on texts, and pass the other as means=…; or use a two-sided method: method='cca' or method='procrustes'."
         )
     return (said[0], said[0]) if said else (None, None)
 
 
 def _add_means(
     model: Map,
-    means: Mapping[str, tuple[Embeddings, Embeddings | None]],
+    means: Mapping[str, tuple[Any, Any]],
     split: Split,
     fitted: str | None,
 ) -> OrthogonalMap:
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
             f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
-            'rotation is shared by modalities. Use method="orthogonal" or leave the means out.'
+            'rotation is shared by modalities. Pass method="orthogonal", or leave out means=….'
         )
     if fitted is None:
         raise ParameterError(
             "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
-            "Name it (modality=…)."
+            "Pass modality=…."
         )
     for name, (a, b) in means.items():
         if name == fitted:
-            raise ParameterError(f"Got means for {name!r}, the modality of the anchors; expected another. Drop them.")
+            raise ParameterError(
+                f"Got means for {name!r}, the modality of the anchors; expected another. Remove {name!r} from means=…."
+            )
+        a = as_embeddings(a, f"means[{name!r}][0]")
+        b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
         # Held-out items must stay unseen: their mean is not used either.
         outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
         if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):
-            raise ParameterError(f"Got no {name} rows outside the held-out items; expected some. Lower the holdout.")
+            raise ParameterError(
+                f"Got no {name} rows outside the held-out items; expected some. Pass a smaller holdout=…."
+            )
         model = model.recenter(outside[0], outside[1], modality=name).for_modality(fitted)
     return model
 
@@ -154,15 +189,20 @@ def _held_out_scores(model: Map, held: Pairs) -> dict[str, Any]:
     # Both sides as they are compared: one-sided maps leave the target's rows where they are.
     moved, theirs = model.transform(X), model.transform_target(Y)
     own = np.arange(len(held))
+    controls = cosine_controls(model, X, Y)
     scores: dict[str, Any] = {
         "held_out_pairs": len(held),
-        "held_out_cosine": paired_cosine(moved, theirs),
         "held_out_retrieval_at_1": class_retrieval(moved, theirs, own),
     }
     if isinstance(model, TwoSidedMap):
         scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, moved, own)
+    scores["held_out_retrieval_chance"] = 1 / len(held)
     if len(held) >= 10:
         scores["held_out_recall_at_10"] = recall_at_k(moved, theirs, own, k=10)
+        scores["held_out_recall_at_10_chance"] = 10 / len(held)
+    scores["held_out_cosine"] = paired_cosine(moved, theirs)
     if X.shape[1] == Y.shape[1]:
         scores["held_out_cosine_unmapped"] = paired_cosine(X, Y)
+    scores["held_out_cosine_constant"] = controls.constant
+    scores["held_out_cosine_random_rotation"] = controls.random_rotation
     return scores

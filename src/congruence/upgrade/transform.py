@@ -20,6 +20,8 @@ from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.stores import Source, check_output_place, open_sink
 
+__all__ = ["TransformReport", "transform_file"]
+
 #: Bytes of source vectors in a block: a few of them are under way at a time.
 _BLOCK_BYTES = 8 * 2**20
 
@@ -156,7 +158,8 @@ def transform_file(
     )
     if sink.left_out:
         warnings.warn(
-            f"Got columns for which {output} has no room; left out: {', '.join(sink.left_out)}. Write a .parquet to keep them.",
+            f"Got columns that {output} has no room for; expected room for all. These are left out: {', '.join(sink.left_out)}. "
+            "Write a .parquet to keep them.",
             ColumnsWarning,
             stacklevel=2,
         )
@@ -205,7 +208,7 @@ def _sides(
         return mapped.target_space_, mapped.joint_space(), mapped.transform_target
     if side not in (None, "source"):
         raise ParameterError(
-            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it carries. Drop it, or use the inverse."
+            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
         )
     check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
     return mapped.source_space_, mapped.target_space_, None

@@ -145,6 +145,11 @@ def test_one_modality_alone():
     certificate = certify(*sides(p, modalities=("image",)), labels=labels, **QUICK)
     assert certificate.task == "same_class@1"
     assert set(certificate.ways["same_class@1"]) == {"stay", "stored", "queries", "re-embed"}
+    lines = repr(certificate).splitlines()
+    assert len(lines) <= 10
+    assert lines[0] == f"Certificate: {certificate.verdict.headline}"
+    assert f"same_class@1 {certificate.ways['same_class@1']['stored'].value:.3f} [" in repr(certificate)
+    assert certificate._repr_html_().startswith("<div><strong>Certificate: ")
 
 
 def test_a_target_without_images_says_nothing_of_re_embedding():

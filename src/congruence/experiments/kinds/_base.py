@@ -80,7 +80,7 @@ def fit_modality(job: Job, collection: Collection, pair: tuple[int, int]) -> str
                 job.remark(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
             return modality
     raise InputError(
-        f"Got {pair_name(collection, pair)} without a modality both have; expected images or texts of both. Embed them."
+        f"Got {pair_name(collection, pair)} without a modality both have; expected images or texts of both. Embed one modality with both models."
     )
 
 
@@ -100,7 +100,7 @@ def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> t
     source, target = (rows_of(collection, k, modality) for k in pair)
     if source is None or target is None:
         raise InputError(
-            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected them. Embed them."
+            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected both. Embed the {modality}s with both models."
         )
     return source, target
 

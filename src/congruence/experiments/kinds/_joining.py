@@ -36,7 +36,7 @@ def tasks(job: Job, data: JointData) -> list[str]:
     found = [task for task in job["tasks"] if task in data.tasks]
     if not found:
         raise InputError(
-            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected some of one at least. Choose other data."
+            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks. Pass data that has some."
         )
     return found
 

@@ -45,7 +45,7 @@ def run_composition(job: Job) -> None:
     for collection in job.collections:
         if len(collection.models) < 3:
             raise InputError(
-                f"Got {len(collection.models)} models for a composition; expected three. Name three (a/b/c)."
+                f"Got {len(collection.models)} models for a composition; expected three. Pass models='a/b/c', three names."
             )
         held = test_part(collection)
         modality = fit_modality(job, collection, (0, 2))

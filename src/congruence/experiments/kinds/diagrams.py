@@ -127,7 +127,9 @@ def _usable(job: Job) -> list[tuple[Collection, Collection, tuple[int, int]]]:
             else:
                 out.append((collection, held, pair))
     if not out:
-        raise InputError("Got no pair with images and texts of both models; expected one. Choose other data.")
+        raise InputError(
+            "Got no pair with images and texts of both models; expected at least one. Pass a collection with such a pair."
+        )
     return out
 
 

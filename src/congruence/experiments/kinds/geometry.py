@@ -59,7 +59,9 @@ def run_gap(job: Job) -> None:
             )
             job.tick()
     if not clouds:
-        raise InputError("Got no model with images and texts; expected one at least. Choose other data.")
+        raise InputError(
+            "Got no model with images and texts; expected at least one. Pass a collection with such a model."
+        )
     job.extra["clouds"] = clouds
 
 
@@ -104,7 +106,9 @@ def run_kernels(job: Job) -> None:
             )
             job.tick()
     if not pictures:
-        raise InputError("Got no pair with images and texts of both models; expected one. Choose other data.")
+        raise InputError(
+            "Got no pair with images and texts of both models; expected at least one. Pass a collection with such a pair."
+        )
     job.extra["kernels"] = pictures
 
 

@@ -44,8 +44,7 @@ def run_layers(job: Job) -> None:
     for data in job.joint:
         if data.layers != LAYERS:
             raise InputError(
-                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Embed with "
-                "--layer all."
+                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Run congruence embed with --layer all."
             )
         for task in tasks(job, data):
             for layer in LAYERS:

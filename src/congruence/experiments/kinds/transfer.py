@@ -54,7 +54,7 @@ def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection
         elif len(same) == 2:
             couples.append((same[0], same[1]))
         else:
-            raise InputError(f"Got {len(same)} data sets for a transfer; expected two. Name two.")
+            raise InputError(f"Got {len(same)} data sets for a transfer; expected two. Pass data=… with two names.")
     return couples
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_choice, check_positive
+from congruence._inputs import UNNAMED, by_modality
 from congruence.compare.pairing import PairingReport, check_pairing
-from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ModalityError, ProjectionWarning
 from congruence.maps import OrthogonalMap
 from congruence.upgrade.certify._certificate import Certificate, Verdict
@@ -31,11 +31,12 @@ _CURVES = 100
 
 
 def certify(
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
+    source: Any,
+    target: Any,
     *,
+    modality: str | None = None,
     fitted: str | None = None,
-    queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None = None,
+    queries: tuple[Any, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     thresholds: Thresholds | None = None,
     folds: int = 10,
@@ -49,12 +50,14 @@ def certify(
 
     Parameters
     ----------
-    source, target : mapping of str to Embeddings
-        Anchors by modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
+    source, target : Embeddings or array_like, or mapping of str to those
+        Anchors of one modality in both models, paired by id or, without ids, by position as in :func:`congruence.fit`; or by modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
         their classes. The target may lack the stored modality; nothing can then be said about re-embedding.
+    modality : str, optional
+        Of anchors that are not in a mapping; by default what embeddings say, or else ``"other"``.
     fitted : str, optional
         Modality to fit on, or ``"both"``. By default all that both models have; with labels, the stored one.
-    queries : (mapping, mapping), optional
+    queries : (source, target), optional
         Held-out items in both models, in the form of the anchors. By default anchors are scored by maps not fitted on them.
     labels : mapping of str to str, optional
         Class of each stored item by id.
@@ -90,8 +93,8 @@ def certify(
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws")):
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
-    tables = make_tables(source, target, labels)
-    held = None if queries is None else make_tables(*queries, labels, what="queries")
+    tables = make_tables(*by_modality(source, target, modality), labels)
+    held = None if queries is None else make_tables(*by_modality(*queries, modality), labels, what="queries")
     if held is not None:
         _check_alike(tables, held)
     names = _fitted(tables, fitted)
@@ -123,8 +126,7 @@ def certify(
     }
     if "stored" not in ways[task]:
         raise InputError(
-            f"Got no {tables.asked} rows in the target model; expected them, since they are what searches the store. "
-            "Encode some."
+            f"Got no {tables.asked} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
         )
     retention, drawn = _retention(measured, task, list(ways[task]), draws, rng)
     level = ways[task]["stored"].value
@@ -167,7 +169,7 @@ def _fitted(tables: Tables, fitted: str | None) -> list[str]:
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(
-                'Got fitted="both"; expected two modalities of the same items in both models. Name one of '
+                'Got fitted="both"; expected two modalities of the same items in both models. Pass fitted=… with one of '
                 f"{', '.join(both)}."
             )
         return both
@@ -180,19 +182,18 @@ def _check_alike(tables: Tables, held: Tables) -> None:
     if (tables.stored, tables.asked, set(tables.target)) != (held.stored, held.asked, set(held.target)):
         raise ModalityError(
             f"Got queries of {sorted(held.source)} (target: {sorted(held.target)}); expected the anchors' modalities, "
-            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass the same tables for both."
+            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
         )
     for one, other, name in ((tables.source, held.source, "source"), (tables.target, held.target, "target")):
         a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
         if a != b:
             raise InputError(
-                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Use the same encoder."
+                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
             )
     same = np.intersect1d(tables.ids[tables.stored], held.ids[held.stored])
     if len(same):
         raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, or held-out scores are "
-            "none. Leave them out of the anchors."
+            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
         )
 
 
@@ -312,7 +313,9 @@ def _judge(
     least = min(probed, key=lambda name: probed[name])
     settled = decision.action in ("carry", "queries") or (decision.action == "stay" and "re-embed" in values)
     if not settled and probed[least] < WELL_PROBED:
-        unseen = f"{1 - probed[least]:.0%} of the {least} energy lies where no anchor looked, so {least} anchors would tell most"
+        rows = "vectors'" if least == UNNAMED else least
+        more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
+        unseen = f"{1 - probed[least]:.0%} of the {rows} energy lies where no anchor looked, so {more} would tell most"
         reason = f"{reason[:-1]}; {unseen}."
     return Verdict(decision.action, decision.more, headline, reason, confidence)
 

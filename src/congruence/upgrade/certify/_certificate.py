@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from congruence._display import as_html, as_text
 from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.verdict import Thresholds
 
@@ -39,7 +40,7 @@ class Verdict:
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """Outcome of :func:`congruence.upgrade.certify.certify`.
 
@@ -93,3 +94,20 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown(), most=3)
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """Return the verdict, how sure it is, and the score of each way to search with its interval."""
+        sure = self.verdict.confidence.get(self.verdict.action, 0.0)
+        facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of bootstrap samples say the same"}
+        for way, score in self.ways[self.task].items():
+            facts[way] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        facts["measured on"] = (
+            f"{self.n_queries:,} items; fitted on {self.n_anchors:,} anchors ({', '.join(self.fitted)})"
+        )
+        return f"Certificate: {self.verdict.headline}", facts

@@ -112,7 +112,7 @@ def make_tables(
     least = min(len(rows) for name, rows in right.items() if not (by_class and name == asked) or stored not in right)
     if what == "anchors" and least < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything. Encode more."
+            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything. Encode more items with both models."
         )
     dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
     return Tables(ids, left, right, stored, asked, classes, dropped)
@@ -133,24 +133,23 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
         )
     if len(names) > 2 or set(target) - set(names):
         raise ModalityError(
-            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two "
-            "modalities, those of the target among those of the source. Leave the others out."
+            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two modalities, those of the target among those of the source. Remove the other modalities."
         )
     for side, name in ((source, "source"), (target, "target")):
         for modality, items in side.items():
             if items.space.modality not in (None, modality):
                 raise ModalityError(
-                    f"Got {items.space.modality} vectors as {modality}; expected {modality} vectors. Check the files."
+                    f"Got {items.space.modality} vectors as {modality}; expected {modality} vectors. Pass them as {items.space.modality}."
                 )
         models = {items.space.model for items in side.values()} - {None}
         if len(models) > 1:
             raise SpaceMismatchError(
-                f"Got vectors of {' and '.join(sorted(map(str, models)))} as one {name} model; expected one model. Check the files."
+                f"Got vectors of {' and '.join(sorted(map(str, models)))} as one {name} model; expected one model. Pass files of one model as {name}."
             )
         widths = {items.vectors.shape[1] for items in side.values()}
         if len(widths) > 1:
             raise ShapeError(
-                f"Got modalities of widths {sorted(widths)} in the {name} model; expected one space. Check the files."
+                f"Got modalities of widths {sorted(widths)} in the {name} model; expected one space. Pass vectors of one model as {name}."
             )
 
 
@@ -159,8 +158,7 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
     missing = [i for i in ids[stored] if i not in labels]
     if missing:
         raise IdError(
-            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {str(missing[0])!r}); expected one for each. "
-            "Add them or drop the items."
+            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {str(missing[0])!r}); expected one for each. Add these ids to labels=…, or drop the items."
         )
     of_item = [str(labels[i]) for i in ids[stored]]
     if stored == asked:
@@ -169,8 +167,7 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
     unknown = sorted(set(of_item) - set(place))
     if unknown:
         raise IdError(
-            f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids "
-            f"of the {asked} rows. Check the labels."
+            f"Got labels without a {asked} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids of the {asked} rows. Name classes in labels=… as these ids do."
         )
     return np.array([place[label] for label in of_item])
 
@@ -182,6 +179,6 @@ def _same_items(ids: Mapping[str, np.ndarray], stored: str, asked: str) -> dict[
     if not len(rows):
         raise IdError(
             f"Got {stored} and {asked} rows without a common id; expected the same items in both modalities, or labels that say "
-            f"which {asked} describes each {stored}. Pass labels."
+            f"which {asked} describes each {stored}. Pass labels=…."
         )
     return {stored: rows, asked: np.array([place[name] for name in ids[stored][rows]])}

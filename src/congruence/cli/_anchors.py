@@ -1,0 +1,131 @@
+"""Reading the two files that ``congruence fit`` pairs, and finding what to pair them by."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings, Space
+
+
+def read_anchors(
+    specs: tuple[str, str],
+    ids: tuple[str | None, str | None],
+    spaces: tuple[Space, Space],
+    allow_zero_rows: bool,
+) -> tuple[tuple[Embeddings, Embeddings], str]:
+    """Read both sides, with ids where they were named or where both files have a column of a usual name.
+
+    Parameters
+    ----------
+    specs : (str, str)
+        Source and target, as ``file`` or ``file:key``.
+    ids : (str or None, str or None)
+        Where the ids are; ``none`` for pairing by position, None to look for ``id``, ``ids`` or ``names``.
+    spaces : (Space, Space)
+    allow_zero_rows : bool
+
+    Returns
+    -------
+    anchors : (Embeddings, Embeddings)
+    paired_by : str
+        For the report: ``id``, with the columns' names where they are known, or ``position``.
+
+    Raises
+    ------
+    InputError
+        Different numbers of rows and nothing to pair them by, or ids that were not named and have nothing in common.
+    CongruenceError
+        Whatever reading raises.
+    """
+    from congruence.cli._base import read
+    from congruence.errors import InputError
+
+    looked_for = ids == (None, None)
+    columns = _usual(specs) if looked_for else tuple(False if "none" in ids else name for name in ids)
+    sides = [
+        read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
+    ]
+    one, two = sides
+    if not (one.has_ids and two.has_ids):
+        if len(one) != len(two):
+            raise InputError(_no_ids(specs, (len(one), len(two))))
+        return (one, two), "position"
+    if looked_for:
+        _compare(specs, one, two)
+    named = list(dict.fromkeys(name for name in columns if isinstance(name, str)))
+    return (one, two), f"id ({', '.join(named)})" if named else "id"
+
+
+def find_ids(spec: str) -> tuple[bool, str | None]:
+    """Say whether a file has ids, and the column to name for them if it is not what reading takes anyway."""
+    from congruence.stores import open_source, parse_spec
+    from congruence.stores.id_columns import usual_id_column
+
+    source = open_source(spec)
+    name = None if source.has_ids else usual_id_column(*parse_spec(spec), source.n)
+    return source.has_ids or name is not None, name
+
+
+def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
+    """Return the columns to read ids from: none, unless both sides then have ids."""
+    from congruence.stores import parse_spec
+    from congruence.stores.id_columns import id_fault
+
+    found: list[str | None] = []
+    for spec in specs:
+        has_ids, name = find_ids(spec)
+        if not has_ids:
+            return None, None
+        found.append(name)
+    for spec, name in zip(specs, found, strict=True):
+        fault = None if name is None else id_fault(parse_spec(spec)[0], name)
+        if fault is not None:
+            print(
+                f"warning: column {name} of {spec} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
+                file=sys.stderr,
+            )
+            return None, None
+    return found[0], found[1]
+
+
+def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
+    """Say what to pass for files of different lengths, naming the columns that could be meant."""
+    from congruence.stores import parse_spec
+    from congruence.stores.id_columns import id_columns
+
+    there = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
+    got = (
+        f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected as many rows, "
+        "or ids to pair them by. "
+    )
+    listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, there, strict=True))
+    if not all(there):
+        return (
+            f"{got}Pass --ids FILE and --target-ids FILE, files with one id a row, or --ids COLUMN where a file has one "
+            f"(columns that could hold ids in {listed})."
+        )
+    target = "" if set(there[0]) & set(there[1]) else " and --target-ids COLUMN"
+    return f"{got}Pass --ids COLUMN{target} (columns that could hold ids in {listed})."
+
+
+def _compare(specs: tuple[str, str], one: Embeddings, two: Embeddings) -> None:
+    """Say how far ids that nobody named differ. Raises IdError if they have nothing in common."""
+    import numpy as np
+
+    from congruence.errors import IdError
+
+    common = len(np.intersect1d(one.ids, two.ids, assume_unique=True))
+    most = max(len(one), len(two))
+    if common == 0:
+        raise IdError(
+            f"Got ids in {specs[0]} ({one.ids[0]!s}, …) and {specs[1]} ({two.ids[0]!s}, …) that differ in {most} of {most} "
+            "rows; expected the same items on both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
+        )
+    if common < most and len(one) == len(two):  # of different lengths the report says how many were left out
+        print(
+            f"warning: ids of {specs[0]} and {specs[1]} differ in {most - common} of {most} rows; the other {common} are "
+            "paired by id. Pass --missing error to refuse such files, or --ids none to pair by position.",
+            file=sys.stderr,
+        )

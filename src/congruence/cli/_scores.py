@@ -1,0 +1,85 @@
+"""How commands print scores: retrieval first, and no cosine without its controls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congruence.cli._base import number, print_table
+
+#: What stands under every table of cosines.
+CONTROLS = (
+    "constant: every mapped row at the target's mean; random rotation: about the right means. A cosine says something about the map "
+    "only as far as it is above both."
+)
+
+
+def print_scores(scores: Any, title: str) -> None:
+    """Print an evaluation: what ranks beside chance, then cosines and distances beside their controls."""
+    ranked = [row for row in scores.rows if row.metric not in ("cosine", "distance")]
+    apart = [row for row in scores.rows if row.metric in ("cosine", "distance")]
+    if ranked:
+        rows = [
+            [
+                *(row.metric, row.query, row.against),
+                *map(number, (row.before, row.after, row.chance, row.source, row.target)),
+                str(row.n),
+            ]
+            for row in ranked
+        ]
+        columns = [
+            "metric",
+            "query",
+            "against",
+            "unmapped",
+            "mapped",
+            "chance",
+            "source alone",
+            "target alone",
+            "items",
+        ]
+        print_table(title, columns, rows)
+    if apart:
+        rows = [
+            [
+                *(row.metric, row.query, row.against),
+                *map(number, (row.before, row.after, row.control_constant, row.control_random_rotation)),
+                str(row.n),
+            ]
+            for row in apart
+        ]
+        columns = ["metric", "query", "against", "unmapped", "mapped", "constant", "random rotation", "items"]
+        print_table("mapped rows and those of the target", columns, rows)
+        print(CONTROLS)
+    for modality, share in scores.probed_energy.items():
+        print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
+    for note in scores.notes:
+        print(note)
+
+
+def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
+    """Write the held-out scores of a fit as lines of a table, each beside what it is to be read against."""
+    if "held_out_pairs" not in scores:
+        return []
+    names = {
+        "held-out retrieval at 1": ("retrieval_at_1", "retrieval_chance"),
+        "held-out retrieval at 1, back": ("retrieval_back_at_1", "retrieval_chance"),
+        "held-out recall at 10": ("recall_at_10", "recall_at_10_chance"),
+    }
+    rows = [["held-out pairs", str(scores["held_out_pairs"])]]
+    for name, (key, chance) in names.items():
+        if f"held_out_{key}" in scores:
+            beside = _beside(scores, {"chance": f"held_out_{chance}"})
+            rows.append([name, number(scores[f"held_out_{key}"]) + beside])
+    controls = {
+        name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
+    }
+    if controls["constant"] in scores:
+        rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _beside(scores, controls)])
+    else:  # saved before controls were measured
+        rows.append(["held-out cosine", "without controls; run congruence evaluate"])
+    return rows
+
+
+def _beside(scores: dict[str, Any], names: dict[str, str]) -> str:
+    known = [f"{name} {number(scores[key])}" for name, key in names.items() if key in scores]
+    return f" ({', '.join(known)})" if known else ""

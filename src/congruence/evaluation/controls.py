@@ -1,0 +1,266 @@
+"""What a score must be read against: maps that know the target's mean and nothing else, and chance.
+
+Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high and a mean cosine by itself says
+little about a map. Two controls say how much of it the means alone account for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence.maps import AffineMap, Map, OrthogonalMap
+from congruence.metrics import paired_cosine
+
+#: Random rotations a control is averaged over, and what fixes them.
+DRAWS, RANDOM_STATE = 5, 0
+
+#: A mean shorter than this, relative to the rows, has no direction a cosine could be taken with.
+_NO_DIRECTION = 1e-9
+
+
+@dataclass(frozen=True)
+class ControlRows:
+    """Rows that take the place of mapped ones, by :func:`control_rows`.
+
+    Attributes
+    ----------
+    center : ndarray of float64, shape (d,)
+        The mean around which the rows lie.
+    lengths : ndarray of float64, shape (n,)
+        Distance of each row from its own mean: what a rotation keeps.
+    width : int
+        Width of the space that is rotated, at least d. Where it is larger, the rotated rows are cut to d columns.
+    in_sample : bool
+        Whether the center is the mean of the very rows that are compared.
+    """
+
+    center: np.ndarray
+    lengths: np.ndarray
+    width: int
+    in_sample: bool
+
+    def constant(self) -> np.ndarray | None:
+        """Return every row at the center, shape (n, d), read-only.
+
+        Returns
+        -------
+        ndarray of float64 or None
+            None where the center is zero, which has no direction, or the only row there is.
+        """
+        scale = float(self.lengths.max(initial=0.0)) or 1.0
+        if self._alone or float(np.linalg.norm(self.center)) <= _NO_DIRECTION * scale:
+            return None
+        return np.broadcast_to(self.center, (len(self.lengths), len(self.center)))
+
+    @property
+    def _alone(self) -> bool:
+        return self.in_sample and len(self.lengths) < 2
+
+    def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
+        """Return the rows as a random rotation about the means leaves them, shape (n, d).
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ndarray of float32 or None
+            None where the center is the only row there is.
+
+        Notes
+        -----
+        A Haar-distributed rotation sends one row's difference from the mean to a uniformly random direction. Whatever is averaged
+        over rows has, by linearity, the same expectation when every row gets a direction of its own, which costs n·d per draw
+        where a rotation costs d³ and spreads less between draws.
+        """
+        if self._alone:
+            return None
+        directions = rng.standard_normal((len(self.lengths), self.width), dtype=np.float32)
+        directions *= (self.lengths / np.linalg.norm(directions, axis=1)).astype(np.float32)[:, None]
+        return directions[:, : len(self.center)] + self.center.astype(np.float32)
+
+    def score(
+        self, measure: Callable[[np.ndarray], float], *, draws: int = DRAWS, random_state: int = RANDOM_STATE
+    ) -> Controls:
+        """Measure both kinds of rows as the mapped ones are measured.
+
+        Parameters
+        ----------
+        measure : callable
+            From rows of shape (n, d) to a number that is a mean over rows.
+        draws : int, default=5
+            Random rotations to average over.
+        random_state : int, default=0
+
+        Returns
+        -------
+        Controls
+        """
+        rng = np.random.default_rng(random_state)
+        constant, drawn = self.constant(), (self.rotated(rng) for _ in range(draws))
+        values = [measure(rows) for rows in drawn if rows is not None]
+        return Controls(
+            constant=None if constant is None else measure(constant),
+            random_rotation=float(np.mean(values)) if values else None,
+        )
+
+
+@dataclass(frozen=True)
+class Controls:
+    """A score of rows that know the target's mean and nothing else.
+
+    Attributes
+    ----------
+    constant : float or None
+        With every mapped row at the target's mean.
+    random_rotation : float or None
+        With the rows turned by a random rotation about the right means; the mean over draws. Both are None where
+        :class:`ControlRows` has none.
+    """
+
+    constant: float | None
+    random_rotation: float | None
+
+
+def control_rows(mapping: Map, X: Any, Y: Any) -> ControlRows:
+    """Return what replaces the mapped rows of a map in the two controls.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted, with the means of the rows' modality chosen (:meth:`~congruence.OrthogonalMap.for_modality`).
+    X : array_like, shape (n, d_source)
+        Rows of the source model.
+    Y : array_like, shape (m, d_target)
+        Rows of the target model they are compared with.
+
+    Returns
+    -------
+    ControlRows
+
+    Notes
+    -----
+    ==========================  ===========================  =====================================================
+    map                         constant                     random rotation
+    ==========================  ===========================  =====================================================
+    ``OrthogonalMap``           z ↦ μ_B                      z ↦ μ_B + (z − μ_A) Q: the map itself with a Haar Q.
+                                                             For d_source < d_target a random isometry, for
+                                                             d_source > d_target a random projection.
+    other affine maps           z ↦ μ_B                      z ↦ μ_B + (f(z) − μ_B) Q: what the map f adds to the
+                                                             mean, turned at random. f may shrink it, a rotation
+                                                             may not.
+    nonlinear and joint-space   z ↦ ȳ                        z ↦ ȳ + (f(z) − f̄) Q, with f̄ and ȳ the means of the
+    maps                                                     rows at hand of either side, where they are compared
+    ==========================  ===========================  =====================================================
+
+    μ_A and μ_B are the means the map itself uses, from its anchors. A map without means (``center=False``) is given those of
+    the rows at hand: the controls then know more than the map does.
+    """
+    X, Y = np.asarray(X), np.asarray(Y)
+    affine = isinstance(mapping, AffineMap) and bool(mapping.target_mean_.any())  # else the map has no means
+    if isinstance(mapping, OrthogonalMap):
+        ours = mapping.source_mean_ if affine else X.mean(axis=0, dtype=np.float64)
+        theirs = mapping.target_mean_ if affine else Y.mean(axis=0, dtype=np.float64)
+        return ControlRows(theirs, _lengths(X, ours), max(X.shape[1], Y.shape[1]), not affine)
+    center = mapping.target_mean_ if affine and isinstance(mapping, AffineMap) else None
+    return control_rows_of(mapping.transform(X), mapping.transform_target(Y), center)
+
+
+def control_rows_of(moved: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
+    """Return what replaces rows that were mapped already, where the map's own means are unknown.
+
+    Parameters
+    ----------
+    moved : ndarray, shape (n, d)
+        Mapped rows of the source.
+    theirs : ndarray, shape (m, d)
+        What they are compared with.
+    center : ndarray, shape (d,), optional
+        Mean of both; by default each side's own mean.
+
+    Returns
+    -------
+    ControlRows
+    """
+    about = moved.mean(axis=0, dtype=np.float64) if center is None else center
+    target = theirs.mean(axis=0, dtype=np.float64) if center is None else center
+    return ControlRows(target, _lengths(moved, about), theirs.shape[1], center is None)
+
+
+def cosine_controls(mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_state: int = RANDOM_STATE) -> Controls:
+    """Return the mean cosine that the constant and the random rotation reach on paired rows.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted, with the means of the rows' modality chosen.
+    X : array_like, shape (n, d_source)
+    Y : array_like, shape (n, d_target)
+    draws : int, default=5
+        Random rotations to average over.
+    random_state : int, default=0
+
+    Returns
+    -------
+    Controls
+        To stand beside :func:`~congruence.metrics.paired_cosine` of the mapped rows.
+
+    Raises
+    ------
+    ShapeError
+        Rows do not pair.
+
+    Examples
+    --------
+    >>> from congruence import OrthogonalMap
+    >>> from congruence.synthetic import rigid_problem
+    >>> problem = rigid_problem(n=200, d_source=16, seed=0)
+    >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
+    >>> controls = cosine_controls(mapping, problem.X, problem.Y)
+    >>> bool(controls.constant < 0.9 and controls.random_rotation < 0.9)
+    True
+    """
+    theirs = mapping.transform_target(Y)
+    rows = control_rows(mapping, X, Y)
+    return rows.score(lambda moved: paired_cosine(moved, theirs), draws=draws, random_state=random_state)
+
+
+def chance_at_k(matching: Any, n: int, k: int = 1) -> float:
+    """Return the share of queries that find a match among k of n rows drawn at random.
+
+    Parameters
+    ----------
+    matching : array_like of int, shape (q,)
+        For each query the number of the n rows that match it.
+    n : int
+        Rows of the gallery.
+    k : int, default=1
+        Rows looked at.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    1 − C(n − m, k) / C(n, k) for a query with m matches; k / n for one.
+
+    Examples
+    --------
+    >>> round(chance_at_k([1, 1, 1], 303), 6)
+    0.0033
+    """
+    missing = n - np.asarray(matching, dtype=np.float64)
+    missed = np.ones_like(missing)
+    for drawn in range(min(k, n)):
+        missed *= np.maximum(missing - drawn, 0) / (n - drawn)
+    return float(np.mean(1 - missed))
+
+
+def _lengths(rows: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(rows - mean, axis=1)

@@ -1,0 +1,146 @@
+"""What a recipe's files hold: pairs with their groups and wrong captions, divided so that a group is in one part only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_same_rows
+from congruence.embeddings import Embeddings, Pairs, Space
+from congruence.errors import InputError, ParameterError
+from congruence.recipe.plan import Recipe
+from congruence.splits import Split, duplicate_groups
+from congruence.stores import open_rows, open_source, read_column, read_embeddings
+from congruence.train.captions import Captions, read_captions
+
+#: Bytes of a file of unpaired rows above which it is not read into memory but streamed.
+MEMORY = 2**30
+
+
+@dataclass(frozen=True)
+class Items:
+    """Pairs and what is known of each.
+
+    Attributes
+    ----------
+    pairs : Pairs
+    groups : ndarray, shape (n,)
+        Equal labels stay together, and count as belonging together in retrieval.
+    negatives : ndarray, shape (n, k, d_target), float32, or None
+    tasks : ndarray of str, shape (n,), or None
+    by_id : bool
+        Were both sides paired by ids of their own, not by position?
+    """
+
+    pairs: Pairs
+    groups: np.ndarray
+    negatives: np.ndarray | None = None
+    tasks: np.ndarray | None = None
+    by_id: bool = True
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def take(self, which: np.ndarray) -> Items:
+        """Return some of the items, by mask or number."""
+        negatives, tasks = (None if part is None else part[which] for part in (self.negatives, self.tasks))
+        return Items(self.pairs.take(which), self.groups[which], negatives, tasks, self.by_id)
+
+    def sides(self) -> tuple[Embeddings, Embeddings]:
+        """Return both sides as the files have them, without ids where they have none."""
+        if self.by_id:
+            return self.pairs.source, self.pairs.target
+        source, target = (Embeddings(side.vectors, space=side.space) for side in (self.pairs.source, self.pairs.target))
+        return source, target
+
+    def captions(self) -> Captions:
+        """Return the vectors alone, float32."""
+        X, Y = (np.asarray(side, np.float32) for side in self.pairs)
+        return Captions(X, Y, self.negatives, self.groups)
+
+
+def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
+    """Read the pairs of a recipe and what it says of them. Raises FileError, CorruptFileError, InputError, IdError, ShapeError."""
+    sides, by_id = _read_sides(recipe.pairs, spaces)
+    pairs = Pairs.join(*sides)
+    place_of = {name: row for row, name in enumerate(sides[1].ids.tolist())}
+    order = np.array([place_of[name] for name in pairs.target.ids.tolist()])
+    columns = []
+    for name in ("groups", "tasks"):
+        spec, column = getattr(recipe, name), None
+        if spec not in (None, "identical", "none"):
+            column = read_column(spec)
+            check_same_rows(len(sides[1]), len(column), f"the captions ({recipe.pairs[1]})", name)
+            column = column[order]
+        columns.append(column)
+    negatives = None
+    if recipe.negatives is not None:
+        wrong: Any = read_embeddings(recipe.negatives)
+        negatives = read_captions(sides[0], sides[1], wrong if by_id else wrong.vectors).negatives
+    groups = columns[0] if columns[0] is not None else group(recipe, pairs)
+    return Items(pairs, groups, negatives, columns[1], by_id)
+
+
+def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
+    """Label pairs by their vectors, or each for itself, as the recipe says."""
+    return np.arange(len(pairs)) if recipe.groups == "none" else duplicate_groups(pairs.source, pairs.target)
+
+
+def hold_out(
+    recipe: Recipe, name: str, items: Items, total: int, seed: int
+) -> tuple[Items | None, Items, Split | None]:
+    """Return items held out for validation or test, what is left, and the rule that divides them.
+
+    Those of other files are read; there is no rule then. A share is of ``total`` pairs.
+    """
+    what = getattr(recipe, name)
+    if isinstance(what, tuple):
+        pairs = Pairs.join(*_read_sides(what, (items.pairs.source.space, items.pairs.target.space))[0])
+        return Items(pairs, group(recipe, pairs)), items, None
+    count = round(what * total) if what < 1 else what
+    if not count:
+        return None, items, None
+    rule = Split.choose(items.pairs.ids, count, seed, items.groups)
+    outside = rule.held_out(items.pairs.ids)
+    return items.take(outside), items.take(~outside), rule
+
+
+def keep_some(items: Items, keep: int, unpaired: list[Any], seed: int) -> tuple[Items, list[Any]]:
+    """Keep some pairs, and let the others stand without their partners, each side in an order of its own."""
+    if keep > len(items):
+        raise ParameterError(
+            f"Got keep_pairs={keep} of {len(items)} pairs left to train on; expected fewer. Pass keep_pairs={len(items) // 2}, for example."
+        )
+    rng = np.random.default_rng([seed, 2])
+    order = rng.permutation(len(items))
+    sides = items.pairs.source, items.pairs.target
+    loose = [side.take(rng.permutation(order[keep:])) for side in sides]
+    more = [[*(rows or []), part] if len(part) else rows for rows, part in zip(unpaired, loose, strict=True)]
+    return items.take(np.sort(order[:keep])), more
+
+
+def read_unpaired(files: Sequence[str]) -> Any:
+    """Open unpaired rows: with their ids where they fit in memory, so that pairs among them are noticed."""
+    opened: list[Any] = []
+    for file in files:
+        source = open_source(file)
+        small = source.n * source.dim * source.dtype.itemsize <= MEMORY
+        opened.append(source.read() if small else open_rows(file, memory=MEMORY))
+    return opened or None
+
+
+def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[list[Embeddings], bool]:
+    """Return both sides, with ids, and whether these are the files' own."""
+    sides = [read_embeddings(file, space=space) for file, space in zip(files, spaces, strict=True)]
+    if all(side.has_ids for side in sides):
+        return sides, True
+    if len(sides[0]) != len(sides[1]):
+        raise InputError(
+            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected as many, or ids in both. Give both files a column id."
+        )
+    # Without ids on both sides position says what belongs together, and gives the names that a split needs.
+    names = [str(i) for i in range(len(sides[0]))]
+    return [Embeddings(side.vectors, ids=names, space=side.space) for side in sides], False

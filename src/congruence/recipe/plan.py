@@ -1,0 +1,193 @@
+"""A training run as written down: which files, which method, which parameters, and what to choose among.
+
+:func:`congruence.recipe.run_recipe` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice, check_positive
+from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence.train import JAM, METHODS, make_method
+
+#: Share of the pairs to choose by and share to test on where a recipe says nothing; JAM's are the paper's, of images.
+_SHARES = {JAM.method: (0.15, 0.15)}
+
+
+#: Options that give an entry of a recipe, where their names differ.
+_OPTIONS = {
+    "unpaired_source": "--images",
+    "unpaired_target": "--texts",
+    "keep_pairs": "--keep-pairs",
+    "negatives": "--negatives",
+    "tasks": "--tasks",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What ``congruence train`` does.
+
+    Attributes
+    ----------
+    method : str
+        A key of :data:`congruence.train.METHODS`, or ``"jam"``.
+    pairs : tuple of two str
+        Files of the paired rows, source and target (``file`` or ``file:key``); by id where both have ids, else by position.
+    unpaired_source, unpaired_target : tuple of str
+        Files of rows without a partner.
+    validation : float, int or tuple of two str, optional
+        Share of all pairs (below 1) or number of pairs to hold out and choose by, or files of other pairs; 0 for none. By default 0.1, for JAM
+        0.15.
+    test : float, int or tuple of two str, optional
+        The same for pairs that nothing is chosen by, on which the map is measured in the end. By default 0, for JAM 0.15.
+    keep_pairs : int, optional
+        Train on so many of the pairs that are left; the others lose their partner and join the unpaired rows. To find out how many are
+        needed.
+    parameters : mapping
+        Of the method.
+    grid : mapping of str to list
+        Values to choose among by retrieval on the validation pairs.
+    seed : int, optional
+        Of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
+    groups : str
+        Pairs that go into one part of the split together, and of which each is a hit for the others in retrieval: ``"identical"``, those with
+        identical vectors on either side (:func:`congruence.splits.duplicate_groups`); ``"none"``; or a file with a label, such as the image, a row
+        of the target's file.
+    negatives : str, optional
+        JAM: a file of wrong captions, a row or several for each of the target's.
+    tasks : str, optional
+        JAM: a file with the kind of each wrong caption, to measure by.
+    """
+
+    method: str
+    pairs: tuple[str, str]
+    unpaired_source: tuple[str, ...] = ()
+    unpaired_target: tuple[str, ...] = ()
+    validation: float | int | tuple[str, str] | None = None
+    test: float | int | tuple[str, str] | None = None
+    keep_pairs: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    seed: int | None = None
+    groups: str = "identical"
+    negatives: str | None = None
+    tasks: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.method, (*METHODS, JAM.method), "method")
+        shares = _SHARES.get(self.method, (0.1, 0))
+        defaults = {"validation": shares[0], "test": shares[1], "seed": 5 if self.method == JAM.method else 0}
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        self._check_kind()
+        for name in ("pairs", "validation", "test"):
+            value = getattr(self, name)
+            if name != "pairs" and isinstance(value, (int, float)):
+                continue
+            if isinstance(value, str) or len(value) != 2 or not all(isinstance(part, str) and part for part in value):
+                raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Pass both.")
+        if self.grid and self.validation == 0:
+            raise ParameterError(
+                "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
+            )
+        if self.keep_pairs is not None:
+            check_positive(self.keep_pairs, "keep_pairs", integer=True)
+        make_method(self.method, **{**self.parameters, **{name: values[0] for name, values in self.grid.items()}})
+
+    def _check_kind(self) -> None:
+        """Refuse what only JAM takes for other methods, and what JAM does not take for it."""
+        jam = self.method == JAM.method
+        foreign = ("unpaired_source", "unpaired_target", "keep_pairs") if jam else ("negatives", "tasks")
+        for name in foreign:
+            if getattr(self, name):
+                known = "nothing of unpaired rows" if jam else "nothing of wrong captions, which are for jam"
+                raise ParameterError(
+                    f"Got {name} for {self.method}, which learns {known}; expected none. Leave out {_OPTIONS[name]}."
+                )
+        if self.tasks is not None and self.negatives is None:
+            raise ParameterError("Got tasks without negatives; expected both. Pass --negatives.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as plain data, as :func:`read_recipe` takes it."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+
+def read_recipe(path: str | Path, **changes: Any) -> Recipe:
+    """Read a recipe from a YAML file.
+
+    Parameters
+    ----------
+    path : path-like
+    **changes
+        Entries that stand in for those of the file; ``parameters`` and ``grid`` are merged with it. None leaves an entry as it is.
+
+    Returns
+    -------
+    Recipe
+
+    Raises
+    ------
+    FileError, CorruptFileError
+        No such file, or not YAML.
+    ParameterError
+        An entry that is unknown or missing, or has a value it cannot have.
+    """
+    import yaml
+
+    try:
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"Got no file at {path}; expected a recipe in YAML. Check the path.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise CorruptFileError(
+            f"Got an unreadable recipe at {path} ({error}); expected YAML. Correct the line that the parser names."
+        ) from None
+    if not isinstance(given, dict):
+        raise CorruptFileError(
+            f"Got {type(given).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
+        )
+    return make_recipe({**given}, **changes)
+
+
+def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
+    """Make a recipe from plain data; see :func:`read_recipe`.
+
+    Raises
+    ------
+    ParameterError
+    """
+    known = [f.name for f in fields(Recipe)]
+    for name, value in changes.items():
+        if value is not None:
+            merged = {**(entries.get(name) or {}), **value} if name in ("parameters", "grid") else value
+            entries = {**entries, name: merged}
+    for name in entries:
+        check_choice(name, known, "entry of the recipe")
+    missing = [name for name in ("method", "pairs") if name not in entries]
+    if missing:
+        raise ParameterError(
+            f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
+        )
+    chosen = dict(entries)
+    for name in ("pairs", "validation", "test", "unpaired_source", "unpaired_target"):
+        if isinstance(chosen.get(name), (list, tuple)):
+            chosen[name] = tuple(chosen[name])
+        elif isinstance(chosen.get(name), str) and name.startswith("unpaired"):
+            chosen[name] = (chosen[name],)
+    return Recipe(**chosen)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,242 @@
+"""Running a recipe: read, divide, train, choose, and measure on pairs nothing was chosen by."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import Space
+from congruence.errors import TeacherWarning
+from congruence.evaluation.compositional import recall_by_task
+from congruence.recipe.items import Items, hold_out, keep_some, read_items, read_unpaired
+from congruence.recipe.plan import Recipe
+from congruence.splits import warn_duplicates
+from congruence.train import JAM, METHODS, make_method
+from congruence.train.retrieval import each_once, recalls
+from congruence.train.tuning import Tuned, search, tune
+
+#: Captions to choose from beside a single wrong one: the paper's 5-way task.
+OPTIONS = 5
+
+
+@dataclass(frozen=True)
+class Run:
+    """Outcome of :func:`run_recipe`.
+
+    Attributes
+    ----------
+    map : TwoSidedMap
+        The best, with what was measured in its ``scores_``.
+    parameters : dict
+        Those of the grid it was trained with.
+    score : float
+        On the validation pairs, what it was chosen by; NaN without such pairs.
+    trials : list of (dict, float)
+    items : Items
+        All pairs that were read, those held out included.
+    """
+
+    map: Any
+    parameters: dict[str, Any]
+    score: float
+    trials: list[tuple[dict[str, Any], float]]
+    items: Items
+
+
+def run_recipe(
+    recipe: Recipe,
+    *,
+    spaces: tuple[Space, Space] = (Space(), Space()),
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    report: Callable[[dict[str, Any], float], None] | None = None,
+) -> Run:
+    """Read the files, hold out pairs, train, and measure.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    spaces : tuple of two Space, optional
+        What is known of the models; the files' own word where this says nothing.
+    checkpoint : path-like, optional
+        Folder for the checkpoints, one for each point of the grid; made if need be. A run that was stopped resumes from them.
+    progress : bool, default=True
+    report : callable, optional
+        Called with the parameters and the validation score of each point of the grid.
+
+    Returns
+    -------
+    Run
+        The map's ``scores_`` hold the trials, ``test_…`` and, for SOTAlign, ``teacher_…``: the same of its linear teacher on the same rows.
+
+    Raises
+    ------
+    FileError, CorruptFileError, InputError, ParameterError, TrainingError
+
+    Warns
+    -----
+    DuplicateWarning
+        Pairs with identical vectors are kept in one part.
+    TeacherWarning
+        The heads retrieve worse than their teacher: on the test pairs if there are some, else on the validation pairs.
+    """
+    whole = items = read_items(recipe, spaces)
+    unpaired = [read_unpaired(files) for files in (recipe.unpaired_source, recipe.unpaired_target)]
+    divided = any(
+        getattr(recipe, name) and not isinstance(getattr(recipe, name), tuple) for name in ("test", "validation")
+    )
+    same = warn_duplicates(items.groups) if divided and recipe.groups == "identical" else None
+    assert recipe.seed is not None
+    test, items, rule = hold_out(recipe, "test", items, len(whole), recipe.seed + 1)
+    held, items, _ = hold_out(recipe, "validation", items, len(whole), recipe.seed)
+    if recipe.keep_pairs is not None:
+        items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed)
+    parameters = dict(recipe.parameters)
+    if recipe.method == JAM.method or "seed" in METHODS[recipe.method]().get_params(deep=False):
+        parameters.setdefault("seed", recipe.seed)
+    method = make_method(recipe.method, **parameters)
+    fit = _fit_jam if isinstance(method, JAM) else _fit
+    done = fit(method, recipe, items, unpaired, held, checkpoint, progress, report)
+    mapping = done.map
+    mapping.scores_ |= _scores(done, held, test, same)
+    if rule is not None and test is not None:
+        mapping.scores_["holdout"] = rule.to_dict()
+        parts = {"train": len(items), "validation": 0 if held is None else len(held), "test": len(test)}
+        mapping.facts_["split"] = parts
+    criterion = "recall_at_1" if isinstance(method, JAM) else "mean_recall_at_1"
+    mapping.scores_["trials"] = [{**point, criterion: score} for point, score in done.trials]
+    mapping.scores_["recipe"] = recipe.to_dict()
+    return Run(mapping, done.parameters, done.score, done.trials, whole)
+
+
+def _fit(
+    method: Any,
+    recipe: Recipe,
+    items: Items,
+    unpaired: list[Any],
+    held: Items | None,
+    checkpoint: str | Path | None,
+    progress: bool,
+    report: Callable[[dict[str, Any], float], None] | None,
+) -> Tuned:
+    sides = items.pairs.source, items.pairs.target
+    if held is None:
+        mapping = method.fit(*sides, *unpaired, checkpoint=_first(checkpoint), progress=progress)
+        return Tuned(mapping, {}, float("nan"), [], method)
+    validation: tuple[Any, ...] = held.pairs.source, held.pairs.target
+    if len(np.unique(held.groups)) < len(held):  # a copy of the row that is asked for is no mistake
+        validation = each_once(held.pairs.source.vectors, held.pairs.target.vectors, held.groups)
+    return tune(
+        method, recipe.grid, *sides, *unpaired, validation=validation, checkpoint=checkpoint, progress=progress, report=report
+    )  # fmt: skip
+
+
+def _fit_jam(
+    method: JAM,
+    recipe: Recipe,
+    items: Items,
+    unpaired: list[Any],
+    held: Items | None,
+    checkpoint: str | Path | None,
+    progress: bool,
+    report: Callable[[dict[str, Any], float], None] | None,
+) -> Tuned:
+    validation = None
+    if held is not None:
+        rows = held.captions()
+        validation = rows.source, rows.target, rows.negatives, rows.groups
+
+    def fit(jam: JAM, place: Path | None) -> Any:
+        return jam.fit(
+            items.pairs.source,
+            items.pairs.target,
+            items.negatives,
+            groups=items.groups,
+            validation=validation,
+            checkpoint=place,
+            progress=progress,
+        )
+
+    if held is None:
+        return Tuned(fit(method, _first(checkpoint)), {}, float("nan"), [], method)
+    # What the weights of a step are chosen by: is one of an image's own captions nearest, among these and the wrong ones.
+    criterion = "validation_source_to_target_recall_at_1"
+    return search(
+        method, recipe.grid, fit, lambda mapping: mapping.scores_[criterion], checkpoint=checkpoint, report=report
+    )
+
+
+def _first(folder: str | Path | None) -> Path | None:
+    if folder is None:
+        return None
+    Path(folder).mkdir(exist_ok=True)
+    return Path(folder) / "000"
+
+
+def _scores(done: Tuned, held: Items | None, test: Items | None, same: dict[str, int] | None) -> dict[str, Any]:
+    """Measure the chosen map, and beside it the teacher it learned from."""
+    scores: dict[str, Any] = {}
+    if same:
+        scores["identical_rows"], scores["identical_groups"] = same["rows"], same["groups"]
+    if held is not None:
+        scores["validation_pairs"] = len(held)
+        if not isinstance(done.method, JAM):
+            scores["validation_mean_recall_at_1"] = done.score
+    teacher = getattr(done.method, "teacher_", None)
+    if test is not None:
+        scores["test_pairs"] = len(test)
+        scores |= {f"test_{name}": score for name, score in _retrieval(done.map, test).items()}
+        if test.negatives is not None:
+            scores |= _choices(done.map, test)
+        if teacher is not None:
+            scores |= {f"teacher_test_{name}": score for name, score in _retrieval(teacher, test).items()}
+    if teacher is not None:
+        scores |= _compare(scores, done, held, test)
+    return scores
+
+
+def _compare(scores: dict[str, Any], done: Tuned, held: Items | None, test: Items | None) -> dict[str, Any]:
+    """Say so where the heads retrieve worse than their teacher: on the test pairs, or the validation pairs if there are no others."""
+    if test is not None:
+        rows, own, its = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
+    elif held is not None:
+        rows, own = f"{len(held):,} validation pairs", done.score
+        its = done.map.scores_["teacher_validation_mean_recall_at_1"]
+    else:
+        return {}
+    if own >= its:
+        return {}
+    note = (
+        f"The trained heads retrieve worse than their linear teacher on the same {rows}: mean recall at 1 {own:.3f} against {its:.3f}. "
+        "Use the teacher alone (congruence train procrustes or cca), begin at it (--set start=teacher), or provide more unpaired rows."
+    )
+    warnings.warn(note, TeacherWarning, stacklevel=4)
+    return {"notes": [note]}
+
+
+def _retrieval(mapping: Any, test: Items) -> dict[str, float]:
+    """Return recall of each side among the other, identical rows of a group once."""
+    sides = test.pairs.source.vectors, test.pairs.target.vectors
+    X, Y, x_labels, y_labels = each_once(sides[0], sides[1], test.groups)
+    return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
+
+
+def _choices(mapping: Any, test: Items) -> dict[str, Any]:
+    """Return how often an image is nearer its caption than the wrong ones, and than these and captions of other images."""
+    data = test.captions()
+    assert data.negatives is not None
+    n, k, width = data.negatives.shape
+    wrong = mapping.transform_target(data.negatives.reshape(n * k, width)).reshape(n, k, -1)
+    sides = mapping.transform(data.source), mapping.transform_target(data.target)
+    rows, note = recall_by_task(*sides, wrong, test.groups, test.tasks, texts=data.texts(), options=OPTIONS)
+    scores: dict[str, Any] = {"test_binary_recall": rows[-1]["binary"]}
+    if note is None:
+        scores |= {"test_choice_recall": rows[-1]["choice"], "test_choice_options": OPTIONS + k - 1}
+    else:
+        scores["test_choice_note"] = note
+    return {**scores, "test_tasks": {row["task"]: {name: row[name] for name in row if name != "task"} for row in rows}}

@@ -1,0 +1,121 @@
+"""Which columns of a file of vectors could hold its ids."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import CongruenceError
+from congruence.stores._base import is_folder, reading
+from congruence.stores.arrow import arrow_shapes, read_arrow_column
+from congruence.stores.hdf5 import hdf5_shapes, read_hdf5_column
+from congruence.stores.lance import lance_shapes, read_lance_column
+from congruence.stores.npy import npz_shapes, read_npz_column
+from congruence.stores.parquet import parquet_shapes, read_parquet_column
+from congruence.stores.safetensors_file import read_safetensors_column, safetensors_shapes
+from congruence.stores.text import read_csv_column, read_jsonl_column
+
+#: Names by which ids are found when none is given, in this order.
+USUAL_NAMES = ("id", "ids", "names")
+
+_WHOLE = re.compile(r"[-+]?\d+")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
+
+_READERS: dict[str, Callable[[Any, str | None], np.ndarray]] = {
+    ".npz": read_npz_column,
+    ".safetensors": read_safetensors_column,
+    ".parquet": read_parquet_column,
+    ".arrow": read_arrow_column,
+    ".feather": read_arrow_column,
+    ".csv": read_csv_column,
+    ".jsonl": read_jsonl_column,
+    ".h5": read_hdf5_column,
+    ".hdf5": read_hdf5_column,
+    ".lance": read_lance_column,
+}
+
+_SHAPES: dict[str, Callable[[Any], dict[str, tuple[int, ...]]]] = {
+    ".npz": npz_shapes,
+    ".safetensors": safetensors_shapes,
+    ".parquet": parquet_shapes,
+    ".arrow": arrow_shapes,
+    ".feather": arrow_shapes,
+    ".h5": hdf5_shapes,
+    ".hdf5": hdf5_shapes,
+    ".lance": lance_shapes,
+}
+
+
+def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
+    """Name the columns or keys that could hold ids: text or whole numbers, an entry a row, no entry twice.
+
+    Parameters
+    ----------
+    path : path-like
+        A file of vectors. A folder has none: its ids stand in several files.
+    key : str or None
+        Key or column of the vectors; for ``.csv`` the prefix of their columns' names.
+    n : int
+        Rows.
+
+    Returns
+    -------
+    list of str
+        In the file's order; empty for formats that hold one array.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    """
+    return [name for name in _candidates(path, key, n) if not id_fault(path, name)]
+
+
+def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
+    """Return the first of :data:`USUAL_NAMES` that names a column with an entry a row, whatever it holds, or None.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    """
+    there = _candidates(path, key, n)
+    return next((name for name in USUAL_NAMES if name in there), None)
+
+
+def id_fault(path: str | Path, name: str) -> str | None:
+    """Say why a column cannot serve as ids, or None if it can."""
+    try:
+        column = _READERS[Path(path).suffix.lower()](path, name)
+    except CongruenceError as error:
+        return str(error)
+    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in column.tolist()):
+        return "it holds numbers that are not whole"
+    values, counts = np.unique(column, return_counts=True)
+    if len(values) < len(column):
+        return f"it holds {str(values[counts > 1][0])!r} {counts[counts > 1][0]} times"
+    return None
+
+
+def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
+    """Return names of one-dimensional columns with an entry a row, the vectors' own left out."""
+    suffix = Path(path).suffix.lower()
+    if is_folder(path) or suffix not in _READERS:
+        return []
+    if suffix in _SHAPES:
+        return [name for name, shape in _SHAPES[suffix](path).items() if shape == (n,)]
+    with reading(path, UnicodeDecodeError), open(path, newline="", encoding="utf-8-sig") as stream:
+        if suffix == ".csv":
+            header = next(csv.reader(stream), [])
+            # Without a prefix every other column is a dimension of the vectors.
+            return (
+                [name for name in header if not name.startswith(key)]
+                if key
+                else [n for n in header if n in USUAL_NAMES]
+            )
+        record = json.loads(next((line for line in stream if line.strip()), "{}"))
+    return [name for name, value in record.items() if type(value) in (str, int)]
