@@ -225,9 +225,11 @@ def print_certificate(certificate: Certificate) -> None:
         ],
     )
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]
-    rows += [
-        [f"cosine of mapped {modality} and target {modality}", cell(e)] for modality, e in certificate.cosines.items()
-    ]
+    for modality, e in certificate.cosines.items():
+        known = certificate.controls.get(f"cosine/{modality}", {})
+        rows.append([f"cosine of mapped {modality} and target {modality}", cell(e)])
+        rows.append([f"  control: every {modality} at the target's mean", number(known.get("constant"))])
+        rows.append(["  control: a random rotation about the right means", number(known.get("random_rotation"))])
     rows += [
         [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
     ]

@@ -86,6 +86,17 @@ def test_estimates_are_near_what_other_items_show():
         assert estimate.low - 0.03 <= truth <= estimate.high + 0.03, way
 
 
+def test_no_cosine_stands_without_its_controls():
+    p = problem(n=200, source_noise=0.5)
+    certificate = certify(*sides(p), **QUICK)
+    for name, cosine in certificate.cosines.items():
+        target = p.target_images if name == "image" else p.target_texts
+        mean = target.mean(axis=0)
+        known = certificate.controls[f"cosine/{name}"]
+        assert known["constant"] == pytest.approx(np.mean(target @ mean) / np.linalg.norm(mean), abs=0.02)
+        assert known["random_rotation"] < cosine.value - 0.1
+
+
 def test_held_out_queries_are_scored_instead():
     p = problem()
     certificate = certify(*sides(p, slice(0, 200)), queries=sides(p, slice(200, None)), **QUICK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import InputError, ModalityError, ProjectionWarning
+from congruence.evaluation.controls import cosine_controls
 from congruence.maps import OrthogonalMap
 from congruence.upgrade.certify._certificate import Certificate, Verdict
 from congruence.upgrade.certify.anchors import choose_anchors, split_texts
@@ -32,7 +33,7 @@ from congruence.upgrade.certify.intervals import (
 from congruence.upgrade.certify.judge import judge
 from congruence.upgrade.certify.overlap import searches_of
 from congruence.upgrade.certify.overlap_trial import controls, cross_fit_overlap, overlap_on
-from congruence.upgrade.certify.tables import Tables, make_tables
+from congruence.upgrade.certify.tables import Tables, check_alike, make_tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import WAYS, Measured, cross_fit, fit_map, tasks_of, try_on
 from congruence.upgrade.certify.verdict import ACTIONS, Thresholds
@@ -129,7 +130,7 @@ def certify(
     tables = make_tables(source, target, labels)
     held = None if queries is None else make_tables(*queries, labels, what="queries")
     if held is not None:
-        _check_alike(tables, held)
+        check_alike(tables, held)
     on = held or tables
     texts = None if text_queries is None else _texts(text_queries, tables)
     names = _fitted(tables, fitted)
@@ -172,6 +173,9 @@ def certify(
             advance=advance,
         )
         below = controls(mapping, on, searches, neighbors, seed)
+        for name, rows in on.target.items():
+            known = cosine_controls(mapping.for_modality(name), on.source[name], rows, random_state=seed)
+            below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}
     rng = np.random.default_rng(seed)
     pairing = check_pairing(
         tables.source[names[0]], tables.target[names[0]], ids=tables.ids[names[0]], random_state=seed
@@ -284,26 +288,6 @@ def _fitted(tables: Tables, fitted: str | None) -> list[str]:
         return both
     check_choice(fitted, both, "fitted")
     return [fitted]
-
-
-def _check_alike(tables: Tables, held: Tables) -> None:
-    """Refuse queries whose vectors are not of the anchors' two models, or that are anchors."""
-    if (tables.stored, tables.asked, set(tables.target)) != (held.stored, held.asked, set(held.target)):
-        raise ModalityError(
-            f"Got queries of {sorted(held.source)} (target: {sorted(held.target)}); expected the anchors' modalities, "
-            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
-        )
-    for one, other, name in ((tables.source, held.source, "source"), (tables.target, held.target, "target")):
-        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
-        if a != b:
-            raise InputError(
-                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
-            )
-    same = np.intersect1d(tables.ids[tables.stored], held.ids[held.stored])
-    if len(same):
-        raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
-        )
 
 
 def _notes(

@@ -69,7 +69,8 @@ class Certificate:
     covered : dict of str to float
         Mean share of the scored vectors' variance (norm²) in directions that the anchors cover, by modality.
     controls : dict of str to dict of str to float
-        What a random list (``"chance"``) and a random rotation about the right means (``"random_rotation"``) reach, by measure.
+        What a random list (``"chance"``), every row at the target's mean (``"constant"``, of cosines) and a random rotation about the
+        right means (``"random_rotation"``) reach, by measure or ``"cosine/<modality>"``.
     theory : list of dict
         The theorems' conditions and bounds on the anchors, each with the number and a sentence.
     thresholds : Thresholds

@@ -118,6 +118,39 @@ def make_tables(
     return Tables(ids, left, right, stored, asked, classes, dropped)
 
 
+def check_alike(tables: Tables, held: Tables) -> None:
+    """Refuse queries whose vectors are not of the anchors' two models, or that are anchors.
+
+    Parameters
+    ----------
+    tables, held : Tables
+        Of the anchors, and of the queries.
+
+    Raises
+    ------
+    ModalityError
+        Other modalities.
+    InputError
+        Other widths, or an item in both.
+    """
+    if (tables.stored, tables.asked, set(tables.target)) != (held.stored, held.asked, set(held.target)):
+        raise ModalityError(
+            f"Got queries of {sorted(held.source)} (target: {sorted(held.target)}); expected the anchors' modalities, "
+            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
+        )
+    for one, other, name in ((tables.source, held.source, "source"), (tables.target, held.target, "target")):
+        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
+        if a != b:
+            raise InputError(
+                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
+            )
+    same = np.intersect1d(tables.ids[tables.stored], held.ids[held.stored])
+    if len(same):
+        raise InputError(
+            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
+        )
+
+
 def _widened(rows: np.ndarray) -> np.ndarray:
     """Return half precision as single: processors multiply it hundreds of times faster."""
     return rows.astype(np.float32) if rows.dtype == np.float16 else rows
