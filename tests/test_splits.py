@@ -112,6 +112,6 @@ def test_groups_that_cannot_be_divided():
 
 
 def test_identical_rows_are_told_of():
-    with pytest.warns(DuplicateWarning, match="4 of 5 rows .* 2 groups in one part"):
+    with pytest.warns(DuplicateWarning, match="4 of 5 rows .* 2 groups"):
         assert warn_duplicates(np.array([0, 1, 0, 1, 2])) == {"rows": 4, "groups": 2}
     assert warn_duplicates(np.arange(4)) is None

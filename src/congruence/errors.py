@@ -28,7 +28,8 @@
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
-    └── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    └── ConvergenceWarning                 iterations ended before their result can be relied on
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
@@ -170,3 +171,7 @@ class DuplicateWarning(CongruenceWarning):
 
 class TeacherWarning(CongruenceWarning):
     """Trained heads retrieve worse than the linear teacher they learned from."""
+
+
+class ConvergenceWarning(CongruenceWarning):
+    """Iterations ended before their result can be relied on."""

@@ -244,9 +244,9 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
         return None
     found = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
-        f"Got {found['rows']:,} of {len(groups):,} rows whose vectors are identical to another row's, on either side; expected each once. "
-        f"Keep each of the {found['groups']:,} group{'s' * (len(many) > 1)} in one part of the split, as is done now; pass groups=… to name "
-        "other groups.",
+        f"Got {found['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
+        f"item once, so its {found['groups']:,} group{'s' * (len(many) > 1)} of equal rows stay whole in a split. "
+        "Pass groups=None to split row by row.",
         DuplicateWarning,
         stacklevel=stacklevel + 1,
     )

@@ -39,6 +39,9 @@ from congruence.synthetic import unimodal_problem
 from congruence.train import METHODS, make_method
 from congruence.train.retrieval import chance_recall
 
+#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
+pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
+
 pytest.importorskip("torch")
 
 NAMES = config_names("sotalign")

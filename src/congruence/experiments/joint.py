@@ -24,10 +24,10 @@ JOINT_METRICS = {
     "epoch_at_best": "epoch of that step",
     "cca_linear": "first canonical correlation of 50 principal components",
     "cca_kernel": "the same of kernel principal components",
-    "cka_linear": "linear CKA of 10 principal components",
+    "cka_linear": "biased linear CKA of 10 principal components",
     "cka_rbf": "the same with a Gaussian kernel",
     "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA of 10 principal components, 10 neighbours",
+    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
     "parameters": "millions of parameters of an autoencoder",
     "mflops": "millions of operations of a row, there and back",
 }
