@@ -42,6 +42,7 @@ __all__ = [
     "ColumnsWarning",
     "CongruenceError",
     "CongruenceWarning",
+    "ConvergenceWarning",
     "CorruptFileError",
     "DegenerateWarning",
     "DirectionError",
