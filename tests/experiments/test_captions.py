@@ -148,7 +148,8 @@ def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
 def test_class_prompts_are_said_to_be_no_captions():
     results = run("fig55", quick=True, collections=[open_stand_in("sample")]).results
     assert any(
-        "no captions here" in note and "Birman → Russian Blue needs a file of captions" in note for note in results["notes"]
+        "no captions here" in note and "Birman → Russian Blue needs a file of captions" in note
+        for note in results["notes"]
     )
 
 
