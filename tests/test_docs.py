@@ -110,7 +110,7 @@ def test_names_on_the_pages_exist(page):
             "--" + name.replace("_", "-").removeprefix("as-")
             for name in re.findall(r"^    (\w+): Annotated", source, flags=re.M)
         }
-        known |= set(re.findall(r'typer\.Option\("(--[a-z-]+)"', source))
+        known |= set(re.findall(r'typer\.Option\(\s*"(--[a-z-]+)"', source))
     known |= {"--suffix", "--splits", "--repeat", "--all", "--real", "--pairs", "--read"}
     assert options <= known, options - known
 
