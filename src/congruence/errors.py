@@ -29,6 +29,7 @@
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
     ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    ├── ConvergenceWarning                 iterations ended before their result can be relied on
     ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
     └── ColumnsWarning                     the output has no room for some of a table's columns
 
@@ -172,6 +173,10 @@ class DuplicateWarning(CongruenceWarning):
 
 class TeacherWarning(CongruenceWarning):
     """Trained heads retrieve worse than the linear teacher they learned from."""
+
+
+class ConvergenceWarning(CongruenceWarning):
+    """Iterations ended before their result can be relied on."""
 
 
 class NormWarning(CongruenceWarning):

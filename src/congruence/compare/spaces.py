@@ -34,8 +34,8 @@ class Similarity:
     p_value : float
         Share of re-pairings, the actual one included, that score as close or closer: never below 1 / (permutations + 1).
     adjusted_p_value : float
-        The same against the closest score of *all* metrics measured together, each standardised by its own null
-        (Westfall and Young 1993): it stays honest when the best of several is picked.
+        The same against the closest score of *all* metrics measured together, each standardized by its own mean and
+        standard deviation over all re-pairings, the actual pairing included (Westfall and Young 1993): valid for the best of them.
     low, high : float
         About 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
     held_out : float or None
