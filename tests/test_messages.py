@@ -149,6 +149,7 @@ def test_flags_are_named_by_commands_only_and_exist():
             "Got no file at a/ids=3.npy, b.npz:ids=3 or 'ids=3'.",
             "Got no file at a/ids=3.npy, b.npz:ids=3 or 'ids=3'.",
         ),
+        ("embed", "Got layer=-9 of hf:a/b#layer=-9.", "Got --layer -9 of hf:a/b#layer=-9."),
         ("fit", "Got kind='a b', as x.ids=3.", "Got kind='a b', as x.ids=3."),
     ],
 )

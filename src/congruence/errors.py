@@ -29,12 +29,43 @@
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
     ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
-    └── ConvergenceWarning                 iterations ended before their result can be relied on
+    ├── ConvergenceWarning                 iterations ended before their result can be relied on
+    ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
+    └── ColumnsWarning                     the output has no room for some of a table's columns
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
 
 from __future__ import annotations
+
+__all__ = [
+    "ColumnsWarning",
+    "CongruenceError",
+    "CongruenceWarning",
+    "CorruptFileError",
+    "DegenerateWarning",
+    "DirectionError",
+    "DtypeError",
+    "FileError",
+    "IdError",
+    "InputError",
+    "MissingExtraError",
+    "ModalityError",
+    "NormWarning",
+    "NotFiniteError",
+    "OutputExistsError",
+    "PairingWarning",
+    "ParameterError",
+    "ProjectionWarning",
+    "ShapeError",
+    "SpaceMismatchError",
+    "StorageError",
+    "TooFewAnchorsError",
+    "TrainingError",
+    "UnpairedError",
+    "VersionError",
+    "ZeroRowError",
+]
 
 
 class CongruenceError(Exception):
@@ -146,3 +177,11 @@ class TeacherWarning(CongruenceWarning):
 
 class ConvergenceWarning(CongruenceWarning):
     """Iterations ended before their result can be relied on."""
+
+
+class NormWarning(CongruenceWarning):
+    """Whether mapped rows should have unit norm is not known, or cannot be said in the file written."""
+
+
+class ColumnsWarning(CongruenceWarning):
+    """The output has no room for some columns of the table that is read."""

@@ -52,7 +52,13 @@ def test_kinds_and_their_parameters_agree():
 
 def test_defaults_fill_what_is_left_out():
     config = parse_config(GOOD, "own")
-    assert config.parameters == {"fit": "image", "methods": ["orthogonal"], "classes": [2, 5], "means": "seen"}
+    assert config.parameters == {
+        "fit": "image",
+        "methods": ["orthogonal"],
+        "classes": [2, 5],
+        "means": "seen",
+        "evaluation_templates": "all",
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_defaults_fill_what_is_left_out():
         ("seeds: 2", "seed: 2", r"Got 'seed' in own\.yaml; expected one of name, title"),
         ("seeds: 2", "seeds: two", "Got seeds: 'two'.*a whole number"),
         ("seeds: 2", "seeds: true", "Got seeds: True.*a whole number"),
-        ("seeds: 2", "seeds: 0", "Got seeds 0.*1 at least"),
+        ("seeds: 2", "seeds: 0", "Got seeds 0.*at least 1"),
         ("kind: few_anchors", "kind: few", "Got kind 'few'.*few_anchors"),
         (
             "kind: few_anchors",
@@ -71,11 +77,16 @@ def test_defaults_fill_what_is_left_out():
         ("[text_cosine]", "[cosine]", "Got metrics 'cosine'.*text_cosine"),
         ("[text_cosine]", "text_cosine", "Got metrics: 'text_cosine'.*a list"),
         ("[sample]", "[imagenet]", "Got stand_ins 'imagenet'.*sample, lvis, caltech101"),
-        ("[2, 5]", "[1, 5]", "Got 1 classes.*2 at least"),
+        ("[2, 5]", "[1, 5]", "Got 1 classes.*at least 2"),
         ("[2, 5]", "[2.5]", "Got classes: 2.5.*a whole number"),
         ("name: own", "name: other", "Got name 'other'.*'own'"),
         ('title: "One of my own"\n', "", "without title"),
         ('claim: "none"', 'boast: "none"', r"Got 'boast' in paper of own\.yaml"),
+        ("numbers: null", "rules: [image_cosine > 0]", r"image_cosine > 0.*own\.yaml.*not among its metrics"),
+        ("numbers: null", "rules: [text_cosine]", "no comparison"),
+        ("numbers: null", "rules: text_cosine > 0", "Got rules.*a list"),
+        ("  classes: [2, 5]", "  fit_templates: all", "Got 'fit_templates'"),
+        ("  classes: [2, 5]", "  evaluation_templates: one", "evaluation_templates 'one'.*all, single"),
         ("  classes: [2, 5]", "  means: middle", "Got means 'middle'.*seen, all"),
         ('section: "7"', "section: 7", "Got section: 7.*text"),
     ],

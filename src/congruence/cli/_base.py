@@ -115,9 +115,9 @@ def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-#: ``name=value`` in a message of the library. A quote, a slash or a point before it belongs to a value or to a path.
+#: ``name=value`` in a message of the library. A quote, slash, point or # before it belongs to a value or to a path.
 _NAMED = re.compile(
-    r"""(?<![\w'"/:.=,<-])(?<!--set\ )(?<!--grid\ )
+    r"""(?<![\w'"/:#?&.=,<-])(?<!--set\ )(?<!--grid\ )
     (?P<name>[a-z][a-z_]*)=
     (?P<value>'[^']*' | "[^"]*" | \[[^\]]*\] | \([^)]*\) | … | [^\s;,…]*[^\s;,….:)])?""",
     re.VERBOSE,

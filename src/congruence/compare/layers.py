@@ -13,6 +13,8 @@ from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry
 
+__all__ = ["LayerComparison", "compare_layers"]
+
 
 @dataclass(frozen=True, eq=False)
 class LayerComparison:

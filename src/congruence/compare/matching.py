@@ -16,6 +16,8 @@ from congruence.metrics.definitions import Measure, measures
 from congruence.metrics.dissimilarity import MOST_ROWS
 from congruence.metrics.null import REPAIRED
 
+__all__ = ["DEFAULT", "Separation", "match_test"]
+
 #: The paper's four.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
 

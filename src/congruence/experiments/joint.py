@@ -102,6 +102,8 @@ class JointData:
         ``training``, parameters of :class:`congruence.train.JAM`.
     notes : tuple of str
         What a reader of the numbers must know.
+    title : str
+        What the data are, as it stands in titles; the name by default.
 
     Raises
     ------
@@ -120,6 +122,7 @@ class JointData:
     stand_in: str | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    title: str = ""
 
     def __post_init__(self) -> None:
         n, m = len(self.items), len(self.items.images)
@@ -183,6 +186,7 @@ class JointData:
         """Return what the data hold, as plain data."""
         return {
             "name": self.name,
+            "title": self.title or self.name,
             "stand_in": self.stand_in,
             "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
             "distinct_images": len(self.items.images),
