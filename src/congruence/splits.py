@@ -114,7 +114,7 @@ class Split:
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
                 f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected two groups left at least. "
-                "Pass a smaller holdout, or groups=None (--groups none) to divide row by row."
+                "Pass a smaller holdout=…, or groups=None to divide row by row."
             )
         held = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
@@ -244,7 +244,7 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
         return None
     found = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
-        f"{found['rows']:,} of {len(groups):,} rows have vectors identical to another row's, on either side. They form "
+        f"Got {found['rows']:,} of {len(groups):,} rows with vectors identical to another row's, on either side; expected rows that differ. They form "
         f"{found['groups']:,} group{'s' * (len(many) > 1)}, and each goes into one part of the split whole.",
         DuplicateWarning,
         stacklevel=stacklevel + 1,

@@ -113,7 +113,7 @@ class Recipe:
                     f"Got {name} for {self.method}, which learns {known}; expected none. Leave out {_OPTIONS[name]}."
                 )
         if self.tasks is not None and self.negatives is None:
-            raise ParameterError("Got tasks without negatives; expected both. Pass --negatives.")
+            raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain data, as :func:`read_recipe` takes it."""
