@@ -1,7 +1,8 @@
-"""Does a certificate say the truth? Intervals and verdicts on many simulated pairs of models, and on parts of real embeddings.
+"""Are certificates right? Intervals and verdicts on many simulated pairs of models, and on parts of real embeddings.
 
 Each simulated pair is two dual encoders that differ by a rotation, noise, a shear, directions one of them does not see, another width,
-or wrong pairs, each drawn at random. `certify` gets n anchors; the truth is what the map fitted on these n anchors scores
+or wrong pairs, each drawn at random (`--kind simulated`), or by a warp, heavy tails, unequal noise and near-duplicates
+(`--kind distorted`). `certify` gets n anchors; the truth is what the map fitted on these n anchors scores
 on thousands of other items, in galleries of n. The true verdict is the same rule applied to these true scores and to the
 true learning curve, measured with further anchors.
 """
@@ -18,11 +19,13 @@ import numpy as np
 from congruence import Embeddings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS, Thresholds, certify
+from congruence.upgrade.certify.overlap import searches_of
+from congruence.upgrade.certify.overlap_trial import overlap_on
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
-from congruence.upgrade.certify.verdict import decide, with_known
+from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 
-POPULATION = 6000
+POPULATION = 3000
 POOL = 2000
 NEAR = 0.02
 KINDS = ("pairs", "classes", "one modality")
@@ -82,6 +85,58 @@ def simulated(rng):
     return Case({"source": source, "target": target}, kind, p.labels, prompts), n, facts
 
 
+def distorted(rng):
+    """Two encoders that no rotation relates: warped, with heavy tails, noise of unequal size, and clusters of unequal size.
+
+    Nothing is shared with :func:`simulated`: it is there to find intervals and verdicts that are right on their own simulation only.
+    """
+    d = int(rng.choice([16, 32, 48]))
+    n = int(rng.choice([60, 120, 250, 500]))
+    kind = KINDS[rng.integers(len(KINDS))]
+    total, width, classes = n + POOL + POPULATION, d // 2, 20
+    warp, spread = float(rng.uniform(0, 1.5)), float(rng.uniform(0, 1.2))
+    noise = {"source": float(np.exp(rng.uniform(-3, 0.4))), "target": float(np.exp(rng.uniform(-3, 0.2)))}
+    # Clusters' shares fall as 1/rank, and the rows of one are a t-distribution with three degrees of freedom about its center.
+    shares = 1 / np.arange(1, classes + 1)
+    labels = rng.choice(classes, total, p=shares / shares.sum())
+    tails = np.sqrt(3 / rng.chisquare(3, (total, 1)))
+    within = float(rng.choice([0.2, 0.8]))
+    latent = rng.standard_normal((classes, width))[labels] + within * tails * rng.standard_normal((total, width))
+    # Items in groups of near-duplicates, which no two parts of the data share.
+    group = int(rng.choice([1, 1, 4]))
+    if group > 1:
+        own = np.arange(total) // group * group
+        latent, labels = latent[own] + 0.1 * rng.standard_normal((total, width)), labels[own]
+        tails = tails[own]
+    hard = np.exp(spread * rng.standard_normal((total, 1)))  # an item that one model finds hard, the other does too
+    hard = hard[np.arange(total) // group * group]
+    arrays, prompts = {}, {}
+    for model in ("source", "target"):
+        d_model = d if model == "source" else int(rng.choice([d, d, 2 * d]))
+        plain, bent = (rng.standard_normal((width, d_model)) / np.sqrt(width) for _ in range(2))
+        seen = latent @ plain + warp * np.tanh(1.5 * latent @ bent)
+        sides = {}
+        for modality in ("image", "text"):
+            shift = rng.standard_normal(d_model) * rng.uniform(0, 1)
+            rows = seen + noise[model] * hard * rng.standard_normal((total, d_model)) + shift
+            sides[modality] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        if kind == "classes":
+            means = np.stack([sides["text"][labels == k].mean(axis=0) for k in range(classes)])
+            prompts[model] = means / np.linalg.norm(means, axis=1, keepdims=True)
+        arrays[model] = sides if kind == "pairs" else {"image": sides["image"]}
+    facts = {
+        "d": d,
+        "n": n,
+        "kind": kind,
+        "warp": warp,
+        "spread": spread,
+        "group": group,
+        "within": within,
+        "noise": noise,
+    }
+    return Case(arrays, kind, labels, prompts or None), n, facts
+
+
 def true_scores(case, mapping, tasks, population, size):
     """Mean scores over disjoint galleries of the population."""
     out = defaultdict(list)
@@ -89,6 +144,8 @@ def true_scores(case, mapping, tasks, population, size):
         held = case.tables(population[start : start + size])
         for name, hits in score(mapping, held, np.arange(held.n), tasks).items():
             out[name].append(hits.score.mean())
+        for name, values in overlap_on(mapping, held, searches_of(held, None), 10, 0).scores.items():
+            out[name].append(values.mean())
         for modality in held.target:
             rows = np.arange(len(held.ids[modality]))
             out[f"cosine/{modality}"].append(cosines(mapping, held, modality, rows).mean())
@@ -100,14 +157,15 @@ def examine(case, n, rows, pool, population, thresholds, seed):
     said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, seed=seed)
     tables = case.tables(rows, "anchors")
     tasks = tasks_of(tables, labels is not None)
-    task = next(iter(tasks))
     mapping = fit_map(tables, said.fitted, np.arange(n), {})
     truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
     covered = defaultdict(list)
     for name, ways in said.ways.items():
         for way, e in ways.items():
-            for key in ("rate", f"rate, {way}"):
+            kind = "overlap" if "overlap@" in name else "rate"
+            for key in (kind, f"{kind}, {way}"):
                 covered[key].append((e.low, truth[f"{name}/{way}"], e.high))
+    task = said.task
     for name, e in said.retention.items():
         a, b = (truth[f"{task}/{way}"] for way in name.split("/"))
         covered["ratio"].append((e.low, a / b if b else np.inf, e.high))
@@ -136,11 +194,19 @@ def examine(case, n, rows, pool, population, thresholds, seed):
 
     ways = with_known({way: truth[f"{task}/{way}"] for way in said.ways[task]}, task)
     narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
-    right = decide(ways, enough, thresholds, narrows=narrows)
+    right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
     near = {right.action}
     for shift in (-NEAR, NEAR):
         moved = {way: value + (shift if way in ("stored", "queries") else 0) for way, value in ways.items()}
-        near.add(decide(moved, lambda wanted, shift=shift: enough(wanted - shift), thresholds, narrows=narrows).action)
+        near.add(
+            decide(
+                moved,
+                lambda wanted, shift=shift: enough(wanted - shift),
+                thresholds,
+                narrows=narrows,
+                of_lists=is_of_lists(task),
+            ).action
+        )
     return said, covered, gains, right, near
 
 
@@ -148,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--json", help="write every run here")
@@ -155,7 +222,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(options.seed)
     covered, gains, confusion, sure, log = defaultdict(list), [], Counter(), [], []
-    jobs = real_cases(options.data, rng, options.pairs) if options.real else simulated_cases(rng, options.pairs)
+    jobs = (
+        real_cases(options.data, rng, options.pairs)
+        if options.real
+        else simulated_cases(GENERATORS[options.kind], rng, options.pairs)
+    )
     for k, (case, n, facts, rows, pool, population) in enumerate(jobs):
         thresholds = Thresholds(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
         said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k)
@@ -182,7 +253,7 @@ def main() -> None:
         low, true, high = np.array(triples).T
         inside = (low <= true) & (true <= high)
         print(
-            f"| {name} | {len(true)} | {inside.mean():.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |"
+            f"| {name} | {len(true)} | {inside.mean():.1%} ± {np.sqrt(inside.mean() * (1 - inside.mean()) / len(true)):.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |"
         )
     expected, real, most = np.array(gains).T
     print(
@@ -203,16 +274,20 @@ def main() -> None:
         part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
         if len(part):
             print(
-                f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f}"
+                f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} "
+                f"± {np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
             )
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(log, file, indent=1)
 
 
-def simulated_cases(rng, count):
+GENERATORS = {"simulated": simulated, "distorted": distorted}
+
+
+def simulated_cases(generator, rng, count):
     for _ in range(count):
-        case, n, facts = simulated(rng)
+        case, n, facts = generator(rng)
         rows = np.arange(n)
         yield case, n, facts, rows, n + np.arange(POOL), n + POOL + np.arange(POPULATION)
 

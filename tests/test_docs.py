@@ -67,6 +67,17 @@ def test_the_readmes_python_runs_as_printed(tmp_path, monkeypatch, capsys):
     np.testing.assert_allclose(names["mapping"].apply(names["old"]).vectors, names["carried"].vectors)
 
 
+def test_the_first_lines_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for code in blocks(ROOT / "docs/python.md", "python"):
+        exec(compile(code, "python.md", "exec"), names)
+    np.testing.assert_allclose(names["mapped"], names["by_label"].transform(names["A"]))
+    assert names["scores"].to_dict() == names["same"].to_dict()
+    assert names["queries"].grad.shape == (4, 16)
+    np.testing.assert_allclose(names["again"].rotation_, names["mapping"].rotation_)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):

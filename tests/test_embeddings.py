@@ -13,6 +13,7 @@ from congruence.errors import (
     DirectionError,
     DtypeError,
     IdError,
+    MissingExtraError,
     ModalityError,
     NotFiniteError,
     ParameterError,
@@ -185,3 +186,89 @@ def test_joining_undoes_any_shuffle_and_any_loss(order, kept):
     pairs = Pairs.join(Embeddings(GOOD, ids=ids), Embeddings(GOOD[rows], ids=ids[rows]))
     assert np.array_equal(*pairs)
     assert pairs.ids.tolist() == [ids[k] for k in sorted(kept)]
+
+
+# ------------------------------------------------------------------ as an array, and in a notebook
+
+
+def test_embeddings_are_an_array_to_numpy():
+    e = Embeddings(GOOD, ids=list("abcdef"))
+    assert (e.shape, e.ndim, len(e), e.dtype) == ((6, 4), 2, 6, np.float64)
+    assert np.asarray(e) is e.vectors
+    assert np.array(e) is not e.vectors
+    assert np.asarray(e, dtype=np.float32).dtype == np.float32
+    np.testing.assert_array_equal(np.linalg.norm(e, axis=1), np.linalg.norm(GOOD, axis=1))
+    np.testing.assert_array_equal(np.stack(list(e)), GOOD)
+    assert not np.shares_memory(e.__array__(copy=True), GOOD)
+    assert e.__array__(copy=False) is e.vectors
+    with pytest.raises(ValueError, match="needs a copy"):
+        e.__array__(dtype=np.float32, copy=False)
+
+
+def test_indexing_gives_embeddings_and_one_item_its_vector():
+    e = Embeddings(GOOD, ids=list("abcdef"), space=Space("m"))
+    for which, rows in (
+        (slice(1, 4), [1, 2, 3]),
+        (slice(None, None, -2), [5, 3, 1]),
+        (np.array([True, False] * 3), [0, 2, 4]),
+        ([True, False] * 3, [0, 2, 4]),
+        (np.array([2, 0]), [2, 0]),
+        ([-1, 0], [5, 0]),
+        (["f", "b"], [5, 1]),
+        (np.array(["c"]), [2]),
+        (np.array(["c", "a"], dtype=object), [2, 0]),
+        ([], []),
+    ):
+        part = e[which]
+        assert isinstance(part, Embeddings)
+        np.testing.assert_array_equal(part.vectors, GOOD[rows])
+        assert part.ids.tolist() == [list("abcdef")[k] for k in rows]
+        assert part.space.model == "m"
+    for which, row in (("c", 2), (np.str_("c"), 2), (2, 2), (-1, 5), (np.int64(0), 0)):
+        np.testing.assert_array_equal(e[which], GOOD[row])
+    assert "c" in e
+    assert "z" not in e
+    assert 0 not in e
+    with pytest.raises(IdError, match="'z'"):
+        e["z"]
+    with pytest.raises(IndexError):
+        e[6]
+    with pytest.raises(ParameterError, match="2 indices"):
+        e[0, 1]
+    assert not Embeddings(GOOD)[1:3].has_ids
+
+
+def test_a_frame_and_back():
+    import pandas as pd
+
+    e = Embeddings(GOOD.astype(np.float32), ids=list("abcdef"))
+    frame = e.to_pandas()
+    assert frame.shape == (6, 4)
+    assert frame.index.name == "id"
+    assert set(frame.dtypes) == {np.dtype(np.float32)}
+    again = Embeddings(frame)
+    assert again.ids.tolist() == e.ids.tolist()
+    np.testing.assert_array_equal(again, e)
+    frame.iloc[0, 0] = 99
+    assert e.vectors[0, 0] != 99
+    assert isinstance(Embeddings(GOOD).to_pandas().index, pd.RangeIndex)
+
+
+def test_pandas_is_asked_for_by_name(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match=r"congruence\[pandas\]"):
+        Embeddings(GOOD).to_pandas()
+
+
+def test_embeddings_show_themselves_in_a_few_lines():
+    e = Embeddings(np.ones((1203, 512), dtype=np.float16), ids=range(1203), space=Space("<b>model", modality="text"))
+    lines = repr(e).splitlines()
+    assert lines[0] == "Embeddings: 1,203 × 512 float16"
+    assert "<b>model, text, 512-d, raw rows" in lines[1]
+    assert "'0', '1', '2', '3', …" in lines[2]
+    assert len(lines) <= 10
+    assert "&lt;b&gt;model" in e._repr_html_()
+    assert "<b>model" not in e._repr_html_()
+    assert "pair by position" in repr(Embeddings(GOOD))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -39,6 +41,34 @@ def test_every_public_name_exists():
     assert set(congruence.__all__) <= set(dir(congruence))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = congruence.nonsense
+
+
+def test_no_module_takes_the_place_of_a_function():
+    for module in pkgutil.walk_packages(congruence.__path__, "congruence."):
+        if module.name != "congruence.transport._triton":  # its compiler is not in the test extra
+            importlib.import_module(module.name)
+    for name in ("fit", "evaluate", "certify", "similarity", "compare_spaces", "compare_layers", "check_pairing"):
+        assert inspect.isfunction(getattr(congruence, name)), name
+    # Whatever was imported, dir() names what is public: __all__, and modules without an underscore.
+    extra = set(dir(congruence)) - set(congruence.__all__)
+    assert all(inspect.ismodule(getattr(congruence, name)) and not name.startswith("_") for name in extra)
+    assert not {"annotations", "importlib", "Any", "TYPE_CHECKING", "_arrays"} & set(dir(congruence))
+
+
+def test_every_public_module_says_what_is_public():
+    public = [f"congruence.{name}" for name in set(dir(congruence)) - set(congruence.__all__)]
+    for package in (congruence.compare, congruence.upgrade):
+        public += [f"{package.__name__}.{name}" for name in package.__all__]
+    for name in public:
+        module = importlib.import_module(name)
+        for item in module.__all__:
+            assert hasattr(module, item) or importlib.import_module(f"{name}.{item}"), (name, item)
+        own = {
+            key
+            for key, item in vars(module).items()
+            if getattr(item, "__module__", None) == name and callable(item) and not key.startswith("_")
+        }
+        assert own <= set(module.__all__), name
 
 
 def test_the_error_tree_is_drawn_as_it_is():

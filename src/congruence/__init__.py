@@ -1,4 +1,4 @@
-"""Find the rigid motion between two embedding spaces, and carry vectors across it.
+"""Find the rigid motion between two embedding spaces, and map vectors across it.
 
 Names are loaded when first used, so that ``import congruence`` costs next to nothing and never imports torch.
 """
@@ -96,4 +96,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
+    return sorted([*__all__, *_MODULES])

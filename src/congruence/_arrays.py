@@ -11,6 +11,9 @@ import numpy as np
 #: handful of them stay far below a laptop's memory.
 BLOCK_BYTES = 32 * 2**20
 
+#: Rows whose norms differ from 1 by less than this count as unit rows (float16 rounds at about 5e-4).
+UNIT_TOLERANCE = 5e-3
+
 
 def to_numpy(array: Any) -> np.ndarray:
     """Return ``array`` as a NumPy array, copying only when it lives elsewhere.
@@ -63,6 +66,29 @@ def is_tensor(array: Any) -> bool:
     return hasattr(array, "detach")
 
 
+def widen(tensor: Any) -> Any:
+    """Return a tensor in a precision to compute in: half precision as float32, integers as float64; with its graph."""
+    xp = namespace(tensor)
+    if xp.isdtype(tensor.dtype, "real floating"):
+        return xp.astype(tensor, xp.float32) if xp.finfo(tensor.dtype).bits < 32 else tensor
+    return xp.astype(tensor, xp.float64)
+
+
+def as_given(out: Any, given: Any) -> Any:
+    """Return a result in the dtype of the tensor it was computed from; NumPy arrays, and results for integers, as they are."""
+    if not (is_tensor(out) and is_tensor(given)):
+        return out
+    xp = namespace(given)
+    return xp.astype(out, given.dtype, copy=False) if xp.isdtype(given.dtype, "real floating") else out
+
+
+def beside(array: np.ndarray, rows: Any) -> Any:
+    """Return an array of a map in the library, on the device and in the dtype of the rows it is to meet."""
+    if not is_tensor(rows):
+        return array.astype(rows.dtype, copy=False)
+    return namespace(rows).asarray(array, dtype=rows.dtype, device=rows.device)
+
+
 def is_remote(array: Any) -> bool:
     """Say whether ``array`` is a torch tensor outside the host's memory, which NumPy cannot read in place."""
     return is_tensor(array) and array.device.type != "cpu"
@@ -96,3 +122,46 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
     step = max(minimum, budget // max(row_bytes, 1))
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
+
+
+def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
+    """Whether rows have unit norm, judged on at most ``sample`` evenly spaced rows.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d)
+    sample : int, default=4096
+
+    Returns
+    -------
+    bool
+    """
+    rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):  # a huge row is no unit row, whatever its norm
+        return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
+
+
+def normalize_rows(X: Any) -> Any:
+    """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; of a tensor with its graph.
+
+    Zero rows stay zero: a direction cannot be invented.
+
+    Parameters
+    ----------
+    X : ndarray or tensor, shape (n, d)
+
+    Returns
+    -------
+    ndarray or tensor, shape (n, d)
+    """
+    if is_tensor(X):
+        xp = namespace(X)
+        wide = X if X.device.type == "mps" else xp.astype(X, xp.float64)  # Apple's GPUs have no float64
+        norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
+        return xp.astype(wide / xp.where(norms > 0, norms, xp.ones_like(norms)), X.dtype)
+    out = np.empty_like(X, order="C")
+    for part in blocks(len(X), X.shape[1] * 8, budget=4 * 2**20):
+        block = X[part].astype(np.float64)
+        norms = np.linalg.norm(block, axis=1, keepdims=True)
+        out[part] = block / np.where(norms > 0, norms, 1)
+    return out

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, is_tensor, namespace, to_numpy
+from congruence._arrays import blocks, is_tensor, namespace
+from congruence._columns import refuse_sparse, to_rows
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -129,6 +130,7 @@ def as_matrix(
     Parameters
     ----------
     X : array_like, shape (n, d)
+        Also a column of vectors, a table of numbers or a list of tensors, as :func:`congruence._columns.to_rows` takes them.
     name : str
         What the caller calls the array, for messages.
     ids : sequence of str, optional
@@ -148,11 +150,7 @@ def as_matrix(
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
     """
-    if hasattr(X, "toarray") and hasattr(X, "nnz"):
-        raise DtypeError(
-            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are. Call {name}.toarray()."
-        )
-    A = to_numpy(X)
+    A = to_rows(X, name)
     if A.dtype == object:
         if not numeric_objects:
             raise DtypeError(
@@ -229,6 +227,7 @@ def as_native(X: Any, name: str, *, min_rows: int = 1) -> Any:
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
+    refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
         xp, A = namespace(X), X.detach()
         if xp.isdtype(A.dtype, ("bool", "integral", "real floating")):

@@ -2,174 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._arrays import UNIT_TOLERANCE, has_unit_rows, normalize_rows
 from congruence._check import as_matrix, check_choice, check_same_rows, name_rows
-from congruence.errors import DirectionError, IdError, ModalityError, SpaceMismatchError
+from congruence._columns import index_ids
+from congruence._display import as_html, as_text
+from congruence._extras import require
+from congruence._space import MODALITIES, Space, check_space
+from congruence.errors import IdError, ParameterError, SpaceMismatchError
 
-#: Modalities a space may have. ``None`` means "not said".
-MODALITIES = ("image", "text", "audio", "video", "other")
-
-#: Rows whose norms differ from 1 by less than this count as unit rows (float16 rounds at about 5e-4).
-UNIT_TOLERANCE = 5e-3
-
-
-@dataclass(frozen=True)
-class Space:
-    """Identity of an embedding space: which model made the vectors, and how.
-
-    Parameters
-    ----------
-    model : str, optional
-        Name of the model, for example ``"open_clip:ViT-B-32/openai"``. ``None`` when unknown.
-    revision : str, optional
-        Version of the weights.
-    modality : str, optional
-        One of :data:`MODALITIES`.
-    dim : int, optional
-        Width of the vectors.
-    normalized : bool, optional
-        Whether rows have unit norm.
-
-    Raises
-    ------
-    ParameterError
-        If the modality is unknown.
-    """
-
-    model: str | None = None
-    revision: str | None = None
-    modality: str | None = None
-    dim: int | None = None
-    normalized: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.modality is not None:
-            check_choice(self.modality, MODALITIES, "modality")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the known facts as a plain dictionary (unknown ones are left out)."""
-        return {key: value for key, value in self.__dict__.items() if value is not None}
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
-        """Build a space from :meth:`to_dict`'s output; keys of later versions are ignored."""
-        known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
-        return cls(**known)
-
-    def __str__(self) -> str:
-        parts = [self.model or "unnamed model"]
-        if self.revision:
-            parts[0] += f"@{self.revision}"
-        if self.modality:
-            parts.append(self.modality)
-        if self.dim:
-            parts.append(f"{self.dim}-d")
-        if self.normalized is not None:
-            parts.append("unit rows" if self.normalized else "raw rows")
-        return ", ".join(parts)
-
-
-def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:
-    """Refuse vectors of another space than the one a map was fitted on.
-
-    Only facts known on both sides are compared. Revisions count only when the model names agree.
-
-    Parameters
-    ----------
-    data : Space
-        Space of the vectors at hand.
-    expected, other : Space
-        The side of the map the vectors should come from, and its far side.
-    modality : bool, default=True
-        Compare modalities as well.
-
-    Raises
-    ------
-    DirectionError
-        The vectors come from the far side: the map is held the wrong way round.
-    SpaceMismatchError
-        Another model, revision, width or normalisation.
-    ModalityError
-        Another modality.
-    """
-    if data.model and expected.model and data.model != expected.model:
-        if data.model == other.model:
-            raise DirectionError(
-                f"Got vectors of {data.model!r}, which is where this map leads; expected vectors of "
-                f"{expected.model!r}. Use the inverse map."
-            )
-        raise SpaceMismatchError(
-            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}. Use a map fitted on this model."
-        )
-    if data.model and data.revision and expected.revision and data.revision != expected.revision:
-        raise SpaceMismatchError(
-            f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision "
-            f"{expected.revision!r}. Fit a map for this revision."
-        )
-    if data.dim and expected.dim and data.dim != expected.dim:
-        if data.dim == other.dim:
-            raise DirectionError(
-                f"Got {data.dim}-d vectors, the width this map leads to; expected {expected.dim}-d. "
-                "Use the inverse map."
-            )
-        raise SpaceMismatchError(
-            f"Got {data.dim}-d vectors; expected {expected.dim}-d. Use a map fitted on this model."
-        )
-    if None not in (data.normalized, expected.normalized) and data.normalized != expected.normalized:
-        got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
-        raise SpaceMismatchError(
-            f"Got {got} rows; expected {want} rows, as the map was fitted on. "
-            + ("Normalize them first." if want == "unit" else "Pass the vectors as they were before normalization.")
-        )
-    if modality and data.modality and expected.modality and data.modality != expected.modality:
-        raise ModalityError(
-            f"Got {data.modality} vectors; expected {expected.modality}. "
-            f"Pass modality={data.modality!r} to use the map's {data.modality} means, or add them with recenter."
-        )
-
-
-def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
-    """Whether rows have unit norm, judged on at most ``sample`` evenly spaced rows.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    sample : int, default=4096
-
-    Returns
-    -------
-    bool
-    """
-    rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
-    with np.errstate(over="ignore"):  # a huge row is no unit row, whatever its norm
-        return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
-
-
-def normalize_rows(X: np.ndarray) -> np.ndarray:
-    """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype.
-
-    Zero rows stay zero: a direction cannot be invented.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-
-    Returns
-    -------
-    ndarray, shape (n, d)
-    """
-    out = np.empty_like(X, order="C")
-    for part in blocks(len(X), X.shape[1] * 8, budget=4 * 2**20):
-        block = X[part].astype(np.float64)
-        norms = np.linalg.norm(block, axis=1, keepdims=True)
-        out[part] = block / np.where(norms > 0, norms, 1)
-    return out
+__all__ = [
+    "MODALITIES",
+    "UNIT_TOLERANCE",
+    "Embeddings",
+    "Pairs",
+    "Space",
+    "as_ids",
+    "check_space",
+    "has_unit_rows",
+    "normalize_rows",
+]
 
 
 def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
@@ -210,16 +67,21 @@ def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
     return array
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Embeddings:
     """A matrix of vectors whose ids and origin travel with it.
+
+    Indexing selects rows: ``e["cat"]`` and ``e[3]`` are the vector of one item; a slice, a mask, row numbers or a list of ids give
+    :class:`Embeddings`. NumPy takes the vectors by ``np.asarray(e)``.
 
     Parameters
     ----------
     vectors : array_like, shape (n, d)
-        float16, float32 or float64; integers widen to float64. Never modified.
+        float16, float32 or float64; integers widen to float64, bfloat16 tensors to float32. Never modified. Also a list of arrays or
+        tensors; a pandas, polars or Arrow column of lists; a table of numeric columns.
     ids : sequence of str or int, optional
-        One a row, each different. Without ids, rows are named by their number and pair by position.
+        One a row, each different. Without ids, rows are named by their number and pair by position. The index of a pandas object is
+        its ids, unless it is the default 0, 1, 2, ….
     space : Space, optional
         Origin. Width and normalisation are filled in from the data when not said.
     allow_zero_rows : bool, default=False
@@ -245,8 +107,9 @@ class Embeddings:
     has_ids: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        given = self.ids is not None
-        ids = as_ids(self.ids) if given else None
+        raw_ids = index_ids(self.vectors) if self.ids is None else self.ids
+        given = raw_ids is not None
+        ids = as_ids(raw_ids) if given else None
         X = as_matrix(self.vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
         if ids is None:
             ids = np.arange(len(X)).astype(str)
@@ -264,13 +127,90 @@ class Embeddings:
         object.__setattr__(self, "has_ids", given)
         object.__setattr__(self, "space", replace(space, dim=X.shape[1], normalized=normalized))
 
+    # ------------------------------------------------------------------ as an array
+
     def __len__(self) -> int:
         return len(self.vectors)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and width, as of ``vectors``."""
+        n, d = self.vectors.shape
+        return n, d
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes: 2."""
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Data type of the vectors."""
+        return self.vectors.dtype
 
     @property
     def dim(self) -> int:
         """Width of the vectors."""
         return self.vectors.shape[1]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy:
+            return np.array(self.vectors, dtype=dtype)
+        if copy is False and dtype is not None and np.dtype(dtype) != self.vectors.dtype:
+            raise ValueError(
+                f"Got copy=False for {self.vectors.dtype} vectors as {np.dtype(dtype)}; that needs a copy."
+            )
+        return np.asarray(self.vectors, dtype=dtype)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Iterate over the vectors, as over the rows of an array."""
+        return iter(self.vectors)
+
+    def __contains__(self, name: object) -> bool:
+        """Say whether an id is here."""
+        return isinstance(name, str) and bool((self.ids == name).any())
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, tuple):
+            raise ParameterError(
+                f"Got {len(which)} indices; expected one, which selects rows. Index the matrix instead: vectors[…, …]."
+            )
+        if isinstance(which, slice):
+            return self._with(self.vectors[which], self.ids[which])
+        if isinstance(which, (str, int, np.integer, np.str_)) and not isinstance(which, bool):
+            return self.take([which]).vectors[0] if isinstance(which, str) else self.vectors[which]
+        return self.take(which)
+
+    def to_pandas(self) -> Any:
+        """Return the vectors as a DataFrame, one item a row (extra ``pandas``).
+
+        Returns
+        -------
+        pandas.DataFrame, shape (n, d)
+            Its index, named ``id``, holds the ids; without ids it is the default one. A copy.
+
+        Raises
+        ------
+        MissingExtraError
+            Without pandas.
+        """
+        pandas = require("pandas", extra="pandas")
+        index = pandas.Index(self.ids, name="id", dtype=object) if self.has_ids else None
+        return pandas.DataFrame(self.vectors.copy(), index=index)
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        n, d = self.shape
+        first = ", ".join(map(repr, self.ids[:4].tolist())) + (", …" if n > 4 else "")
+        facts = {"space": str(self.space), "ids": first if self.has_ids else "none: rows pair by position"}
+        return f"Embeddings: {n:,} × {d:,} {self.dtype}", facts
+
+    # ------------------------------------------------------------------ as items
 
     @property
     def mean(self) -> np.ndarray:
@@ -295,6 +235,10 @@ class Embeddings:
             If an id is not here.
         """
         array = np.asarray(which)
+        if array.size == 0:  # an empty list is float64 to NumPy
+            array = array.astype(int)
+        if array.dtype.kind == "T" or (array.dtype == object and all(isinstance(name, str) for name in array)):
+            array = array.astype(str)  # as pandas keeps text
         if array.dtype.kind in "US":
             position = {name: row for row, name in enumerate(self.ids.tolist())}
             missing = [name for name in array.tolist() if name not in position]

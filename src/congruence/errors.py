@@ -28,12 +28,40 @@
     ├── ProjectionWarning                  the map loses dimensions: it is no isometry
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
-    └── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    └── ConvergenceWarning                 iterations ended before their result can be relied on
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
 
 from __future__ import annotations
+
+__all__ = [
+    "CongruenceError",
+    "CongruenceWarning",
+    "CorruptFileError",
+    "DegenerateWarning",
+    "DirectionError",
+    "DtypeError",
+    "FileError",
+    "IdError",
+    "InputError",
+    "MissingExtraError",
+    "ModalityError",
+    "NotFiniteError",
+    "OutputExistsError",
+    "PairingWarning",
+    "ParameterError",
+    "ProjectionWarning",
+    "ShapeError",
+    "SpaceMismatchError",
+    "StorageError",
+    "TooFewAnchorsError",
+    "TrainingError",
+    "UnpairedError",
+    "VersionError",
+    "ZeroRowError",
+]
 
 
 class CongruenceError(Exception):
@@ -141,3 +169,7 @@ class DuplicateWarning(CongruenceWarning):
 
 class TeacherWarning(CongruenceWarning):
     """Trained heads retrieve worse than the linear teacher they learned from."""
+
+
+class ConvergenceWarning(CongruenceWarning):
+    """Iterations ended before their result can be relied on."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
+__all__ = ["CrossSVD", "cross_svd", "procrustes", "rotation_from_svd"]
+
 
 @dataclass(frozen=True)
 class CrossSVD:

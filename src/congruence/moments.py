@@ -14,6 +14,8 @@ import numpy as np
 from congruence._arrays import blocks
 from congruence.errors import ShapeError
 
+__all__ = ["CrossMoments", "pooled_cross", "pooled_size"]
+
 
 class CrossMoments:
     """Weight, means and centred second moments of paired rows.

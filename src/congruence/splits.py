@@ -244,8 +244,9 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
         return None
     found = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
-        f"Got {found['rows']:,} of {len(groups):,} rows with vectors identical to another row's, on either side; expected rows that differ. They form "
-        f"{found['groups']:,} group{'s' * (len(many) > 1)}, and each goes into one part of the split whole.",
+        f"Got {found['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
+        f"item once, so its {found['groups']:,} group{'s' * (len(many) > 1)} of equal rows stay whole in a split. "
+        "Pass groups=None to split row by row.",
         DuplicateWarning,
         stacklevel=stacklevel + 1,
     )

@@ -8,6 +8,18 @@ import numpy as np
 
 from congruence.errors import ParameterError
 
+__all__ = [
+    "DualProblem",
+    "RigidProblem",
+    "UnimodalProblem",
+    "UpgradeProblem",
+    "dual_problem",
+    "random_rotation",
+    "rigid_problem",
+    "unimodal_problem",
+    "upgrade_problem",
+]
+
 
 @dataclass(frozen=True)
 class RigidProblem:

@@ -196,7 +196,7 @@ def test_jam_without_groups_keeps_an_image_in_one_part(here, repeated):
     quick = ["--set", "epochs=3", "--set", "hidden=[8]", "--set", "latent=4", "-o", str(repeated / "map")]
     done = here("train", "jam", *files, *quick, "--tasks", str(repeated / "tasks.txt"), "--json")
     assert done.code == 0, done.err
-    assert "120 of 120 rows with vectors identical" in done.err
+    assert "120 of 120 rows whose vectors equal" in done.err
     report = json.loads(done.out)
     scores = report["scores"]
     assert report["split"] == {"train": 84, "validation": 18, "test": 18}

@@ -19,10 +19,10 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
-from congruence.metrics import METRICS, cca, linear_cka
+from congruence.metrics import METRICS, cca, cknna, linear_cka, svcca
 from congruence.metrics.null import REPAIRED
 
-FEW = {"draws": 8, "permutations": 19}
+FEW = {"draws": 8, "permutations": 19, "definition": "congruence"}
 
 
 def pairs(n=90, d=14, e=11, noise=0.5, seed=0):
@@ -54,10 +54,11 @@ def test_a_smaller_score_may_be_the_closer_one():
 
 def test_scores_are_those_of_the_metrics():
     images, texts = pairs()
-    for one in match_test(images, texts, metrics=list(REPAIRED), components=None, draws=1, rows=90, permutations=1):
+    once = {"draws": 1, "permutations": 1, "definition": "congruence"}
+    for one in match_test(images, texts, metrics=list(REPAIRED), components=None, rows=90, **once):
         assert one.match == pytest.approx(METRICS[one.metric].fn(images, texts), abs=1e-7)
         assert one.match_scores == pytest.approx([one.match], abs=1e-7)  # of all rows, in another order
-    small = {one.metric: one.match for one in match_test(images, texts, components=3, draws=1, permutations=1)}
+    small = {one.metric: one.match for one in match_test(images, texts, components=3, **once)}
 
     def leading(A, k):
         U, s, _ = np.linalg.svd(A - A.mean(axis=0), full_matrices=False)
@@ -67,13 +68,13 @@ def test_scores_are_those_of_the_metrics():
     assert small["svcca"] == pytest.approx(cca(images, texts, rank=3))
     assert small["cca"] == pytest.approx(cca(images, texts, rank=50))
     wide = pairs(30, 70, 60)  # more dimensions than rows
-    (found, _) = match_test(*wide, metrics=["linear_cka"], components=4, draws=1, rows=20, permutations=1)
+    (found, _) = match_test(*wide, metrics=["linear_cka"], components=4, rows=20, **once)
     assert found.match == pytest.approx(linear_cka(leading(wide[0], 4), leading(wide[1], 4)))
 
 
 def test_effect_and_auc_against_their_definitions():
     images, texts = pairs(noise=4.0)
-    for one in match_test(images, texts, texts[::-1], draws=30, permutations=2):
+    for one in match_test(images, texts, texts[::-1], draws=30, permutations=2, definition="congruence"):
         a, b = np.array(one.match_scores), np.array(one.other_scores)
         assert one.auc == pytest.approx(mannwhitneyu(a, b).statistic / 900)
         assert one.effect_size == pytest.approx((a.mean() - b.mean()) / np.sqrt((a.var() + b.var()) / 2))
@@ -85,7 +86,8 @@ def test_unrelated_pairs_are_not_told_from_shuffled_ones():
     for seed in range(60):
         rng = np.random.default_rng(seed)
         images, texts = rng.standard_normal((40, 6)) ** 3, rng.standard_normal((40, 5))
-        p.append(match_test(images, texts, metrics=["linear_cka"], draws=1, permutations=19, seed=seed)[1].p_value)
+        found = match_test(images, texts, metrics=["linear_cka"], seed=seed, **{**FEW, "draws": 1})
+        p.append(found[1].p_value)
     assert np.sum(np.array(p) <= 0.1) <= 14
     assert 17 <= np.sum(np.array(p) <= 0.5) <= 43
 
@@ -98,7 +100,7 @@ def test_a_hard_text_as_good_as_the_right_one_is_not_told_apart():
         rng = np.random.default_rng(1000 + seed)
         hidden = texts
         texts, hard = (hidden + rng.standard_normal(hidden.shape) for _ in range(2))
-        one = match_test(images, texts, hard, metrics=["linear_cka"], draws=20, permutations=19, seed=seed)[2]
+        one = match_test(images, texts, hard, metrics=["linear_cka"], seed=seed, **{**FEW, "draws": 20})[2]
         p.append(one.p_value)
         gaps = np.subtract(one.match_scores, one.other_scores)
         t.append(abs(gaps.mean()) / (gaps.std(ddof=1) / 20**0.5) > 2.1)
@@ -194,6 +196,8 @@ def test_bad_input():
         ((images, texts), {"draws": 0}, ParameterError),
         ((images, texts), {"permutations": 0}, ParameterError),
         ((images, texts), {"components": 0}, ParameterError),
+        ((images, texts), {"definition": "paper"}, ParameterError),
+        ((images, texts), {"metrics": ["rsa"], "definition": "jam"}, ParameterError),
     ):
         with pytest.raises(error):
             match_test(*arguments, **{"metrics": ["linear_cka"], **FEW, **options})
@@ -217,12 +221,22 @@ def test_the_command(here, tmp_path):
     few = ("--draws", 5, "--permutations", 9, "--rows", 30, "--metric", "linear_cka")
     result = here("match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npz:v", *few, "--json")
     assert result.code == 0, result.err
-    expected = match_test(images[:80], texts[:80], wrong[:80], metrics=["linear_cka"], draws=5, permutations=9, rows=30)
+    options = {"metrics": ["linear_cka"], "draws": 5, "permutations": 9, "rows": 30}
+    expected = match_test(images[:80], texts[:80], wrong[:80], **options)
     assert json.loads(result.out)["results"] == json.loads(json.dumps([one.to_dict() for one in expected]))
     table = here("match", "images.npz:v", "texts.npz:v", "--hard", "nearest", "--unrelated", "wrong.npz:v", *few)
     assert {"noise", "unrelated", "hard"} <= set(table.out.split())
-    whole = here("match", "images.npz:v", "texts.npz:v", *few, "--components", 0, "--json")
+    for words in ("linear_cka, biased (paper)", "linear_cka, debiased (ours)", "paper: Yoon et al. (JAM)"):
+        assert words in table.out
+    whole = here(
+        "match", "images.npz:v", "texts.npz:v", *few, "--components", 0, "--definition", "congruence", "--json"
+    )
     assert json.loads(whole.out)["results"][0]["match"] == pytest.approx(linear_cka(images[:80], texts[:80]))
+    few = ("--draws", 1, "--permutations", 1, "--metric", "cknna", "--metric", "svcca", "--definition", "jam", "--json")
+    scaled = here("match", "images.npz:v", "texts.npz:v", "--normalize", "--standardize", "--components", 0, *few)
+    found = [one["match"] for one in json.loads(scaled.out)["results"][::2]]
+    cknna_scaled = cknna(images[:80], texts[:80], definition="jam", normalize=True)
+    assert found == pytest.approx([cknna_scaled, svcca(images[:80], texts[:80], standardize=True)])
 
 
 def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
@@ -232,7 +246,7 @@ def test_hard_texts_without_ids_follow_the_rows_of_the_texts(here, tmp_path):
     np.savez(tmp_path / "images.npz", v=images[::-1], ids=names[::-1])
     np.savez(tmp_path / "texts.npz", v=texts, ids=names)
     np.save(tmp_path / "wrong.npy", wrong)
-    few = ("--draws", 2, "--permutations", 9, "--metric", "linear_cka", "--json")
+    few = ("--draws", 2, "--permutations", 9, "--metric", "linear_cka", "--definition", "congruence", "--json")
     result = here("match", "images.npz:v", "texts.npz:v", "--hard", "wrong.npy", *few)
     hard = json.loads(result.out)["results"][2]
     assert hard["other"] == pytest.approx(match_test(images, wrong, metrics=["linear_cka"], **FEW)[0].match)

@@ -52,7 +52,13 @@ def test_kinds_and_their_parameters_agree():
 
 def test_defaults_fill_what_is_left_out():
     config = parse_config(GOOD, "own")
-    assert config.parameters == {"fit": "image", "methods": ["orthogonal"], "classes": [2, 5], "means": "seen"}
+    assert config.parameters == {
+        "fit": "image",
+        "methods": ["orthogonal"],
+        "classes": [2, 5],
+        "means": "seen",
+        "evaluation_templates": "all",
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,6 +82,11 @@ def test_defaults_fill_what_is_left_out():
         ("name: own", "name: other", "Got name 'other'.*'own'"),
         ('title: "One of my own"\n', "", "without title"),
         ('claim: "none"', 'boast: "none"', r"Got 'boast' in paper of own\.yaml"),
+        ("numbers: null", "rules: [image_cosine > 0]", r"image_cosine > 0.*own\.yaml.*not among its metrics"),
+        ("numbers: null", "rules: [text_cosine]", "no comparison"),
+        ("numbers: null", "rules: text_cosine > 0", "Got rules.*a list"),
+        ("  classes: [2, 5]", "  fit_templates: all", "Got 'fit_templates'"),
+        ("  classes: [2, 5]", "  evaluation_templates: one", "evaluation_templates 'one'.*all, single"),
         ("  classes: [2, 5]", "  means: middle", "Got means 'middle'.*seen, all"),
         ('section: "7"', "section: 7", "Got section: 7.*text"),
     ],

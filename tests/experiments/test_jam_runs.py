@@ -96,8 +96,9 @@ def test_every_jam_experiment_runs(name, tmp_path):
     outcome = run(name, quick=True)
     results = outcome.results
     assert results["rows"]
-    assert results["title"].endswith("[made up]")
+    assert results["title"].endswith("on made-up scenes [stand-in: made up of one latent]")
     assert {row["metric"] for row in results["rows"]} == set(load_config(name).metrics)
+    assert all(rule["of"] for rule in results["held"]["rules"])
     if name != "jam-table12":
         assert results["seeds"] == [5, 42]
         assert {row["n"] for row in results["rows"]} == {2}
@@ -105,7 +106,7 @@ def test_every_jam_experiment_runs(name, tmp_path):
     table = list(csv.DictReader(io.StringIO((tmp_path / "out" / "results.csv").read_text())))
     assert len(table) == len(results["rows"])
     drawn = ET.fromstring((tmp_path / "out" / "figure.svg").read_text())
-    assert "[made up]" in "".join(drawn.itertext())
+    assert "[stand-in: made up of one latent]" in " ".join(drawn.itertext())
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +171,7 @@ def test_users_features_run_and_have_no_stand_in_in_their_title(features):
     root, _, _ = features
     data = open_features(["dino/gemma"], root / "features", root / "sugarcrepe")
     results = run("jam-table12", collections=[data]).results
-    assert results["title"] == "Size of the autoencoders"
+    assert results["title"] == "Size of the autoencoders, on SugarCrepe"
     own = {(r["data"], r["pair"]): r["mean"] for r in results["rows"] if r["metric"] == "parameters"}
     assert own["SugarCrepe", "gemma (12)"] < own[None, "gemma2-2b (2304)"]
     # The paper's own two backbones of one model family differ by 7.26 − 8.90 millions; here one row of each first layer and of the last.

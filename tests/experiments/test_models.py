@@ -236,13 +236,14 @@ def test_the_command_lists_and_speaks_json(here):
     listed = here("reproduce", "--list")
     assert listed.code == 0
     assert "fig56" in listed.out
-    assert "runs here on synthetic, imagenet1000, caltech101; the paper's needs weights dinov3-vitl16" in listed.out
-    assert (
-        "runs here on sample, lvis, caltech101; the paper's needs weights openai-l14, flava; and data pets"
-        in listed.out
-    )
+    assert "published weights and data sets have not been run" in listed.out
+    assert "55 figures are 18 experiments and 2 tables are 2 experiments (the Canonical paper)" in listed.out
+    assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out
+    assert "§7.3    the paper's needs weights openai-l14, flava; data pets" in listed.out
     rows = json.loads(here("reproduce", "--list", "--json").out)
     assert len(rows) == 58 + 17 + 23
+    assert not any(row["published_weights_run"] for row in rows)
+    assert next(row for row in rows if row["name"] == "fig9")["same_experiment_here"] == ["fig2", "fig9"]
     results = json.loads(here("reproduce", "table1", "-o", "t", "--json").out)
     assert results["rows"][0]["quantity"] == "count"
 

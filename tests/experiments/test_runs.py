@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,9 +31,15 @@ from congruence.experiments import (
     parse_config,
     run,
 )
+from congruence.experiments.controls import controls
+from congruence.experiments.kinds import Job, main
+from congruence.experiments.kinds._base import draw_subset, fit_on
 from congruence.experiments.ledger import KEYS, Ledger
+from congruence.experiments.measure import View
+from congruence.experiments.run import title_of
 from congruence.report import draw_experiment, write_experiment
 from congruence.report.experiment import to_csv
+from congruence.synthetic import random_rotation
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -48,6 +55,10 @@ def test_every_experiment_runs_on_the_sample(name, tmp_path):
     assert results["config"]["name"] == name
     assert results["versions"]["numpy"] == np.__version__
     assert results["rows"]
+    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the sample has not.
+    elsewhere = {"few_anchors", "statistics", "templates"}
+    if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
+        assert all(rule["of"] for rule in results["held"]["rules"])
     for row in results["rows"]:
         assert set(row) == {*KEYS, "mean", "sd", "n", "values"}
         assert row["n"] == len(row["values"])
@@ -167,6 +178,109 @@ def test_draws_differ_but_the_references_of_a_fixed_split_do_not():
     assert len(set(get(results, "text_cosine")["values"])) == 3
     assert get(results, "text_cosine", "before")["n"] == 1
     assert "80%" in results["resampled"]
+
+
+@pytest.mark.parametrize("name", config_names("canonical"))
+def test_titles_name_what_was_run_and_never_what_was_not(name):
+    config = load_config(name)
+    title = title_of(config, [tiny()])
+    assert title == f"{config.title}, on tiny"
+    for data in ("Pets", "Oxford", "Caltech", "CIFAR", "STL", "DTD", "CLIP", "FLAVA", "SigLIP"):
+        assert data not in title
+
+
+def test_stand_ins_stand_in_title_json_figure_and_table(here, tmp_path):
+    result = here("reproduce", "fig5", "--quick", "-o", "out")
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["title"] == "Few classes, on emoji [stand-in: two small models of emoji]"
+    assert results["stands_for"] == {"models": ["openai-l14/flava"], "data": ["pets"]}
+    figure = "".join(ET.parse(tmp_path / "out/figure.svg").getroot().itertext())
+    for words in (
+        "Few classes, on emoji [stand-in: two small models of emoji]",
+        "The paper, of its own models and data: Seen and unseen classes rise together",
+        f"Held here: {results['held']['verdict']}",
+        "67 classes; 706 images to fit on, 742 to measure on",
+        "Seeds: 0, 1.",
+        "openai-l14/flava on pets, which have not been run",
+    ):
+        assert words in " ".join(result.out.split())
+        assert words.split(" [")[0] in " ".join(figure.split())
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig11", "fig34", "fig35", "fig36", "fig41", "fig49"])
+def test_no_cosine_without_its_controls(name):
+    rows = run(name, quick=True).results["rows"]
+    shown = {(r["data"], r["pair"], r["metric"]) for r in rows if "cosine" in r["metric"] and r["quantity"] == "after"}
+    assert shown
+    random = {"constant"} if name == "fig5" else {"constant", "random_rotation"}  # where it is a method of the figure
+    for data, pair, metric in shown:
+        found = {r["quantity"] for r in rows if (r["data"], r["pair"], r["metric"]) == (data, pair, metric)}
+        assert random <= found
+    assert "cosine" not in load_config(name).metrics[0]
+
+
+def test_the_controls_are_those_of_plain_numpy():
+    data = tiny(noise=0.1)
+    results = run("fig4", collections=[data], seeds=1).results
+    a, b = (model.images[45:] for model in data.models)
+    mean_a, mean_b = (model.images[:45].mean(0) for model in data.models)
+
+    def cosine(Z):
+        return float(np.mean((Z * b).sum(1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(b, axis=1)))
+
+    assert get(results, "image_cosine", "constant")["mean"] == pytest.approx(cosine(np.tile(mean_b, (45, 1))))
+    seen = View((a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)})
+    found = controls(seen, ["image_cosine"], draws=300)["image_cosine"]["random_rotation"]
+    turned = [cosine((a - mean_a) @ random_rotation(6, seed=k) + mean_b) for k in range(300)]
+    assert found == pytest.approx(np.mean(turned), abs=0.03)
+
+
+def one_template(data):
+    keep = data.prompt_templates == 0
+    return replace(
+        data,
+        models=tuple(Model(m.name, m.images, m.prompts[keep]) for m in data.models),
+        **{name: getattr(data, name)[keep] for name in ("prompt_labels", "prompt_templates", "text_fit")},
+    )
+
+
+def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
+    seen = []
+    data = one_template(tiny(noise=0.1))
+    config = load_config("fig34")
+
+    def watched(job, collection, pair, modality, anchors, *more, **options):
+        seen.append((modality, set(collection.prompt_labels[anchors]) if modality == "text" else None))
+        return fit_on(job, collection, pair, modality, anchors, *more, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "fit_on", watched)
+        results = run(config, collections=[data]).results
+    assert [labels for modality, labels in seen if modality == "text"] == [set(range(9))]
+    assert get(results, "text_retrieval", series="orthogonal")["n"] == 1  # a closed form on all prompts does not vary
+    assert get(results, "text_retrieval", series="orthogonal, fitted on images")["n"] == 3
+    assert "every prompt" in results["resampled"]
+
+
+def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
+    data = tiny(noise=0.1)
+    both, one = (run("fig34", collections=[data], evaluation_templates=e).results for e in ("all", "single"))
+    first = run("fig34", collections=[one_template(data)]).results
+    alone = {name: get(r, "aligned_image_text", "model_b")["mean"] for name, r in (("one", one), ("first", first))}
+    assert alone["one"] == alone["first"]
+    cosines = [get(r, "text_cosine", series="orthogonal")["mean"] for r in (both, one, first)]
+    assert len(set(cosines)) == 3  # fitted on both templates, measured by one, is neither of the others
+    assert [r["data"][0]["evaluation_templates"] for r in (both, one)] == ["all", "single"]
+    with pytest.raises(ParameterError, match="evaluation_templates 'some'.*all, single"):
+        run("fig34", collections=[data], evaluation_templates="some")
+
+
+def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
+    data = tiny(noise=0.1)
+    job = Job(load_config("fig39"), [data], [0])
+    drawn = [draw_subset(job, data, "text", 0.6, np.random.default_rng(k)) for k in range(4)]
+    assert len({tuple(rows) for rows in drawn}) > 1
+    assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
 
 
 def test_a_composition_needs_three_models():

@@ -25,7 +25,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.maps import METHODS, _layers, heads, make_map
+from congruence.maps import METHODS, _layers, make_map
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((50, 6))
@@ -149,8 +149,37 @@ def test_widths_are_read_off_the_layers():
 def test_blocks_of_rows_change_nothing(monkeypatch):
     m = two_heads()
     whole = m.transform(X)
-    monkeypatch.setattr(heads, "blocks", lambda n, row: (slice(k, min(k + 7, n)) for k in range(0, n, 7)))
+    monkeypatch.setattr(_layers, "blocks", lambda n, row: (slice(k, min(k + 7, n)) for k in range(0, n, 7)))
     np.testing.assert_allclose(m.transform(X), whole, atol=1e-12)
+
+
+def test_tensors_pass_every_layer_as_arrays_do(monkeypatch):
+    rng = np.random.default_rng(0)
+    W, b, d = rng.standard_normal((4, 4)), rng.standard_normal(4), rng.standard_normal(4)
+    head = [
+        {"kind": "normalize"},
+        {"kind": "center", "mean": d},
+        {"kind": "linear", "weight": W, "bias": b},
+        {"kind": "gelu"},
+        {"kind": "layernorm", "weight": d, "bias": b},
+        {"kind": "silu"},
+        {"kind": "swiglu", "weight": W, "gate_weight": W + 1, "bias": b, "gate_bias": d},
+        {"kind": "residual", "layers": [{"kind": "linear", "weight": W}, {"kind": "relu"}]},
+    ]
+    m = HeadsMap.from_layers(head, head, decode_source=head, decode_target=head)
+    rows = rng.standard_normal((20, 4))
+    rows[3] = 0  # stays zero, and has a gradient
+    tensor = torch.tensor(rows, requires_grad=True)
+    for call in (m.transform, m.transform_target, m.reconstruct, m.reconstruct_target):
+        out = call(tensor)
+        np.testing.assert_allclose(out.detach(), call(rows), atol=1e-10)
+        (gradient,) = torch.autograd.grad(out.sum(), tensor)
+        assert torch.isfinite(gradient).all()
+        assert call(tensor.half()).dtype == torch.float16
+    assert torch.autograd.gradcheck(m.transform, (tensor[:2].detach().requires_grad_(),))
+    whole = m.transform(tensor)
+    monkeypatch.setattr(_layers, "blocks", lambda n, row: (slice(k, min(k + 7, n)) for k in range(0, n, 7)))
+    torch.testing.assert_close(m.transform(tensor), whole)
 
 
 def test_reconstruction_goes_there_and_back():

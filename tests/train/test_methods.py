@@ -14,6 +14,9 @@ from congruence.train import CCA, CSA, METHODS, SAIL, ClosedForm, Contrastive, P
 
 pytest.importorskip("torch", reason="methods are trained with torch")
 
+#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
+pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
+
 NAMES = ["sotalign", "sail", "structure", "nnclr", "sclip", "sue", "csa", "contrastive", "cca", "procrustes"]
 QUICK = {
     "dim": 6,

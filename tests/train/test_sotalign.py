@@ -1,17 +1,29 @@
 """SAIL and SOTAlign: what they learn, what they accept, and that a run is the same run however it was stopped."""
 
 import sys
+import warnings
 
 import numpy as np
 import pytest
 
 from congruence import CCAMap, Embeddings, ProcrustesHeads, load
-from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, TrainingError
+from congruence.errors import (
+    ConvergenceWarning,
+    InputError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    TrainingError,
+)
 from congruence.train import SAIL, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.tuning import grid_points, tune
 
 torch = pytest.importorskip("torch", reason="training needs torch")
+
+#: Thirty iterations are too few for KLOT's plans: quick, and said in one test.
+pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
 QUICK = {"dim": 16, "steps": 60, "learning_rate": 3e-3, "validate_every": 20, "n_iter": 30}
 SAIL_QUICK = {k: v for k, v in QUICK.items() if k != "n_iter"}
@@ -41,6 +53,27 @@ def test_every_teacher_with_every_divergence(world, teacher, divergence):
         losses["loss"], np.array(losses["supervised"]) + 0.1 * np.array(losses[divergence]), rtol=1e-5
     )
     assert recall(mapping, world.held, 5) > 4 * 5 / 60
+
+
+def test_too_few_iterations_are_recorded_and_warned_of_once(world):
+    few = {**QUICK, "steps": 40, "log_every": 1, "n_iter": 3}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mapping = SOTAlign(**few).fit(*world.pairs, *world.unpaired, progress=False)
+    (warning,) = [one for one in caught if one.category is ConvergenceWarning]
+    assert warning.filename == __file__
+    losses = mapping.facts_["history"]["losses"]
+    past = sum(error > 0.01 for error in losses["gradient_error"])
+    assert f"in {past} of the 40 steps" in str(warning.message)
+    assert past > 0
+    assert all(len(losses[name]) == 40 for name in ("marginal_error", "marginal_error_teacher"))
+    assert max(losses["marginal_error_teacher"]) > 0.01
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        enough = SOTAlign(**{**few, "steps": 3, "n_iter": 3000}).fit(*world.pairs, *world.unpaired, progress=False)
+        other = SOTAlign(**{**few, "steps": 3, "divergence": "cka"}).fit(*world.pairs, *world.unpaired, progress=False)
+    assert enough.facts_["history"]["losses"]["gradient_error"] == [0, 0, 0]
+    assert "marginal_error" not in other.facts_["history"]["losses"]
 
 
 def test_a_strong_divergence_brings_the_teachers_geometry(world):

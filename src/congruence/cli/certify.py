@@ -1,4 +1,4 @@
-"""``congruence certify``: what two models' anchors say about a change of models, ending in a verdict."""
+"""``congruence certify``: what to do about a change of models, from items encoded by both."""
 
 from __future__ import annotations
 
@@ -27,42 +27,57 @@ def command(
     query_target_image: Annotated[str | None, typer.Option(help="Held-out images in the target model.")] = None,
     query_target_text: Annotated[str | None, typer.Option(help="Held-out texts in the target model.")] = None,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
+    queries_text: Annotated[
+        str | None,
+        typer.Option(help="Texts of any items in the target model: do they find the same items in a mapped store?"),
+    ] = None,
+    queries_text_source: Annotated[
+        str | None,
+        typer.Option(help="The same texts in the source model, in the same order, to compare with keeping it."),
+    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(help="file:column with the class of each image (of each text, if there are no images)."),
     ] = None,
     query_labels: Annotated[str | None, typer.Option(help="The same for the held-out items.")] = None,
     anchors: Annotated[
-        int | None, typer.Option(help="Take this many items at random as anchors; the others are the held-out queries.")
+        int | None,
+        typer.Option(
+            help="Take this many of the items that both models have as anchors, at random; the others are the held-out queries."
+        ),
     ] = None,
     fitted: Annotated[
         str | None, typer.Option(help="Fit on image, text or both. Default: all that both models have.")
     ] = None,
     retention: Annotated[
-        float, typer.Option(help="Least share of the target's own score to ask of carried vectors.")
+        float, typer.Option(help="Least share of the target's own score that mapped vectors must reach.")
     ] = 0.95,
     worth: Annotated[float, typer.Option(help="Smallest difference of scores worth acting on.")] = 0.01,
     tie: Annotated[
-        float, typer.Option(help="Least advantage of carried queries over a carried store to leave the store as it is.")
+        float, typer.Option(help="Least advantage of mapped queries over a mapped store to leave the store as it is.")
     ] = 0.03,
     most_anchors: Annotated[int, typer.Option(help="Most further anchors that could be collected.")] = 5000,
     must_move: Annotated[
-        bool, typer.Option("--must-move", help="The source model goes away: staying is no choice.")
+        bool, typer.Option("--must-move", help="The source model goes away: keeping it is no choice.")
     ] = False,
+    neighbors: Annotated[int, typer.Option(help="Length of the result lists that overlap compares.")] = 10,
+    theory: Annotated[str, typer.Option(help="brief, or full: with κ, whose linear programs take minutes.")] = "brief",
+    source_model: Annotated[str | None, typer.Option(help="Name of the source model, for the certificate.")] = None,
+    target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
     repeats: Annotated[int, typer.Option(help="Random orders of the anchors for the learning curve.")] = 10,
     seed: Annotated[int, typer.Option(help="Of folds, orders and bootstrap samples.")] = 0,
     report: Annotated[str | None, typer.Option(help="HTML file to write the certificate to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to carry.")] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Ask whether vectors can be carried between two models, how far the answer holds, and what to do."""
+    """Say whether to map vectors between two models or to re-embed, with the evidence."""
     from pathlib import Path
 
     from congruence.cli._base import print_json, progress
-    from congruence.errors import OutputExistsError
-    from congruence.upgrade.certify import Thresholds, certify
+    from congruence.errors import OutputExistsError, ParameterError
+    from congruence.upgrade.certify import Thresholds, certify, choose_anchors
 
     if report is not None and Path(report).exists() and not force:  # said before the work, not after it
         raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
@@ -75,23 +90,32 @@ def command(
         {"image": query_source_image, "text": query_source_text},
         {"image": query_target_image, "text": query_target_text},
     )
-    sides = _from_bundle(data) if data is not None else _read(given, ids)
+    models = (source_model, target_model)
+    sides = _from_bundle(data, models) if data is not None else _read(given, ids, models)
     classes = _labels(labels, sides)
-    queries = _read(asked, ids) if any(spec for side in asked for spec in side.values()) else None
+    queries = _read(asked, ids, models) if any(spec for side in asked for spec in side.values()) else None
     if queries is not None and classes is not None:
         classes |= _labels(query_labels, queries) or {}
     if anchors is not None:
-        sides, queries = _split(sides, queries, anchors, seed, by_class=classes is not None)
+        if queries is not None:
+            raise ParameterError(
+                "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
+            )
+        sides, queries = choose_anchors(*sides, anchors, by_class=classes is not None, seed=seed, name="--anchors ")
     with progress("certifying", (1 if queries else folds) + repeats, as_json) as advance:
         certificate = certify(
             *sides,
             fitted=fitted,
             queries=queries,
+            text_queries=_text_queries(queries_text_source, queries_text, models),
             labels=classes,
             thresholds=thresholds,
+            neighbors=neighbors,
+            theory=theory,
             folds=folds,
             repeats=repeats,
             seed=seed,
+            data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
             advance=advance,
         )
     if report is not None:
@@ -104,27 +128,52 @@ def command(
         print_certificate(certificate)
         if report is not None:
             print(f"Report: {report}")
-    if exit_code and certificate.verdict.action not in ("carry", "queries"):
+    if exit_code and certificate.verdict.action not in ("map", "queries"):
         raise typer.Exit(1)
 
 
 def _read(
-    specs: tuple[dict[str, str | None], ...], ids: str | None
+    specs: tuple[dict[str, str | None], ...], ids: str | None, models: tuple[str | None, str | None]
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
     from congruence.cli._base import read
     from congruence.embeddings import Space
 
     first, second = (
-        {m: read(spec, ids, Space(modality=m)) for m, spec in side.items() if spec is not None} for side in specs
+        {m: read(spec, ids, Space(model=model, modality=m)) for m, spec in side.items() if spec is not None}
+        for side, model in zip(specs, models, strict=True)
     )
     return first, second
 
 
-def _from_bundle(data: str) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+def _text_queries(
+    source: str | None, target: str | None, models: tuple[str | None, str | None]
+) -> tuple[Embeddings | None, Embeddings] | None:
+    from congruence.errors import ParameterError
+
+    if target is None:
+        if source is not None:
+            raise ParameterError(
+                "Got --queries-text-source alone; expected the target's texts. Pass --queries-text too."
+            )
+        return None
+    first, second = _read(({"text": source}, {"text": target}), None, models)
+    return first.get("text"), second["text"]
+
+
+def _from_bundle(
+    data: str, models: tuple[str | None, str | None]
+) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+    from dataclasses import replace
+
     from congruence.datasets import load_sample, read_bundle
 
     bundle = load_sample() if data == "sample" else read_bundle(data)
-    return bundle.side("source"), bundle.side("target")
+    first, second = bundle.side("source"), bundle.side("target")
+    for side, model in zip((first, second), models, strict=True):
+        for kind, rows in side.items():
+            if model is not None:
+                side[kind] = replace(rows, space=replace(rows.space, model=model))
+    return first, second
 
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
@@ -143,38 +192,6 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     return dict(zip(stored.ids.tolist(), map(str, column.tolist()), strict=True))
 
 
-def _split(
-    sides: tuple[dict[str, Embeddings], dict[str, Embeddings]], queries: Any, anchors: int, seed: int, *, by_class: bool
-) -> tuple[tuple[dict[str, Embeddings], dict[str, Embeddings]], tuple[dict[str, Embeddings], dict[str, Embeddings]]]:
-    """Take some items as anchors and leave the others as queries; texts of classes belong to both."""
-    from congruence.errors import ParameterError
-    from congruence.splits import Split
-
-    if queries is not None:
-        raise ParameterError(
-            "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
-        )
-    stored = "image" if "image" in sides[0] else next(iter(sides[0]), "image")
-    n = len(sides[0].get(stored, ()))
-    if not 0 < anchors < n:
-        raise ParameterError(
-            f"Got --anchors {anchors} of {n} items; expected fewer, so that some are left to score. Pass --anchors {n // 2}, for example."
-        )
-    rule = Split.choose(sides[0][stored].ids, n - anchors, seed)
-
-    def part(held: bool) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-        first, second = (
-            {
-                m: rows if by_class and m != stored else rows.take(rule.held_out(rows.ids) == held)
-                for m, rows in side.items()
-            }
-            for side in sides
-        )
-        return first, second
-
-    return part(False), part(True)
-
-
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
     from congruence.cli._base import number, print_table
@@ -184,7 +201,9 @@ def print_certificate(certificate: Certificate) -> None:
     print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
     print("In bootstrap samples: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
-        print("Below 90 %: these items cannot tell the verdicts named apart; encode more of them.")
+        print("Below 90 %: in simulation such verdicts were right about every other time. Encode more items.")
+    facts = certificate.facts
+    print(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
     print()
 
     def cell(estimate: Any) -> str:
@@ -194,18 +213,23 @@ def print_certificate(certificate: Certificate) -> None:
 
     print_table(
         f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items scored; 95 % intervals",
-        ["measure", "stay", "carry the store", "carry queries", "re-embed"],
+        ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
         [
-            [task, *(cell(ways.get(way)) for way in ("stay", "stored", "queries", "re-embed"))]
+            [
+                task,
+                *(cell(ways.get(way)) for way in ("keep", "stored", "queries")),
+                "1 by definition" if task in certificate.controls else cell(ways.get("re-embed")),
+                *(number(certificate.controls.get(task, {}).get(way)) for way in ("chance", "random_rotation")),
+            ]
             for task, ways in certificate.ways.items()
         ],
     )
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]
     rows += [
-        [f"cosine of carried {modality} and target {modality}", cell(e)] for modality, e in certificate.cosines.items()
+        [f"cosine of mapped {modality} and target {modality}", cell(e)] for modality, e in certificate.cosines.items()
     ]
     rows += [
-        [f"{m} energy in directions the anchors probed", f"{share:.1%}"] for m, share in certificate.probed.items()
+        [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
     ]
     print_table("", ["", "value"], rows)
     print_table(

@@ -63,7 +63,10 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
 def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
     """Say where each loss began and ended, and how the validation went."""
     rows = [
-        (name if name == "loss" else f"loss: {name}", f"{curve[0]:.4g} → {curve[-1]:.4g}")
+        (
+            name if name == "loss" or name.endswith(("_error", "_teacher")) else f"loss: {name}",
+            f"{curve[0]:.4g} → {curve[-1]:.4g}",
+        )
         for name, curve in history["losses"].items()
         if name != "step"
     ]

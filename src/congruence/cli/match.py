@@ -19,9 +19,18 @@ def command(
     metric: Annotated[
         list[str] | None, typer.Option(help="A metric, or all. May be repeated; by default the JAM paper's four.")
     ] = None,
+    definition: Annotated[
+        str, typer.Option(help="jam: the paper's formulas; congruence: ours; or both, one below the other.")
+    ] = "both",
     components: Annotated[
         int, typer.Option(help="Principal components before scoring (50 for cca); 0 for whole embeddings.")
     ] = 10,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Scale rows to unit norm before CKNNA, as Huh et al.'s code does.")
+    ] = False,
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="Scale columns to unit variance before SVCCA, as that code does.")
+    ] = False,
     draws: Annotated[int, typer.Option(help="Random subsets of rows.")] = 100,
     rows: Annotated[int | None, typer.Option(help="Rows in each; half by default.")] = None,
     permutations: Annotated[int, typer.Option(help="Randomisations behind each p-value.")] = 200,
@@ -55,7 +64,10 @@ def command(
             wrong,
             unrelated=others,
             metrics=chosen,
+            definition=definition,
             components=components or None,
+            normalize=normalize,
+            standardize=standardize,
             draws=draws,
             rows=rows,
             permutations=permutations,
@@ -65,9 +77,10 @@ def command(
     if as_json:
         print_json({"images": images, "texts": texts, "hard": hard, "results": [one.to_dict() for one in found]})
         return
+    whose = {"jam": "paper", "congruence": "ours", "both": "both"}
     lines = [
         [
-            one.metric,
+            f"{one.metric}, {one.formula} ({whose[one.definition]})" if one.formula else one.metric,
             one.against,
             number(one.match),
             number(one.other),
@@ -84,3 +97,8 @@ def command(
         ["metric", "against", "match", "other", "match, drawn", "other, drawn", "effect", "AUC", "p"],
         lines,
     )
+    if any(one.formula for one in found):
+        print(
+            "paper: Yoon et al. (JAM), appendix B.2: the first canonical correlation, biased CKA (eq. 3–4), CKNNA by eq. 6–9. "
+            "ours: the mean canonical correlation, debiased CKA, CKNNA by the code of Huh et al. SVCCA is the same in both."
+        )

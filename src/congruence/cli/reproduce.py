@@ -34,6 +34,25 @@ def command(
         str | None, typer.Option(help="Folder of the data sets, for models by name; for jam-… that of SugarCrepe.")
     ] = None,
     cache: Annotated[str | None, typer.Option(help="Folder for embeddings; by default ROOT/embeddings.")] = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(
+            help="Captions for fig55 and fig56: .csv or .tsv with the columns id and caption, or .json; an id is an image's or a class."
+        ),
+    ] = None,
+    edits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit",
+            help="BEFORE=AFTER: replace the name of a class in the captions (Birman='Russian Blue'); may be repeated.",
+        ),
+    ] = None,
+    evaluation_templates: Annotated[
+        str | None,
+        typer.Option(
+            help="all: texts are measured by the mean of their class's templates; single: by the first template."
+        ),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of draws.")] = None,
     device: Annotated[str, typer.Option(help="Of the encoders.")] = "auto",
     dtype: Annotated[str, typer.Option(help="Of the encoders.")] = "auto",
@@ -71,13 +90,38 @@ def command(
     # The folder first: embedding may take hours, and an output that cannot be written is known now.
     with atomic_path(out, force=force, directory=True) as folder:
         outcome = run(
-            name, models=models, data=named, file=file, root=root, cache=cache, seeds=seeds, quick=quick, **options
+            name,
+            models=models,
+            data=named,
+            file=file,
+            root=root,
+            cache=cache,
+            seeds=seeds,
+            quick=quick,
+            captions=captions,
+            edits=_edits(edits),
+            evaluation_templates=evaluation_templates,
+            **options,
         )
         write_files(folder, outcome, png=png)
     if as_json:
         print_json(outcome.results)
         return
     _print(outcome, out, png)
+
+
+def _edits(given: list[str] | None) -> dict[str, str] | None:
+    from congruence.errors import ParameterError
+
+    if not given:
+        return None
+    pairs = [part.partition("=") for part in given]
+    for before, sign, after in pairs:
+        if not (before.strip() and sign and after.strip()):
+            raise ParameterError(
+                f"Got --edit {before}{sign}{after}; expected BEFORE=AFTER, two class names. Write --edit 'Birman=Russian Blue'."
+            )
+    return {before.strip(): after.strip() for before, _, after in pairs}
 
 
 def _say(words: str) -> None:
@@ -88,32 +132,59 @@ def _say(words: str) -> None:
 
 def _list(as_json: bool) -> None:
     from congruence.cli._base import print_json
-    from congruence.experiments import listing
+    from congruence.experiments import NOT_RUN, count_experiments, listing
 
     rows = listing()
     if as_json:
         print_json(rows)
         return
+    print(NOT_RUN)
+    papers = {"canonical": "the Canonical paper", "jam": "JAM", "sotalign": "SOTAlign"}
+    for line in count_experiments(rows):
+        words = [
+            f"{line[f'{kind}s']} {kind}s are {line[f'{kind}_experiments']} experiments"
+            for kind in ("figure", "table")
+            if line[f"{kind}s"]
+        ]
+        print(f"On a stand-in, {' and '.join(words)} ({papers[line['paper']]}).")
+    print()
     for row in rows:
-        state = [f"runs here on {', '.join(row['runs_here'])}"] if row["runs_here"] else [row["kind"]]
-        if row["needs_weights"]:
-            state.append(f"the paper's needs weights {', '.join(row['needs_weights'])}")
-            state.append(f"and data {', '.join(row['needs_data'])}")
-        print(f"{row['name']:16} §{row['section']:6} {row['title']}\n{'':24} {'; '.join(state)}")
+        if row["same_experiment_here"] and row["name"] != row["same_experiment_here"][0]:
+            continue
+        print(f"{', '.join(row['same_experiment_here']) or row['name']}: {row['title']}")
+        if row["runs_here"]:
+            print(f"    runs here on {', '.join(row['runs_here'])}{_as_one(row)}")
+        else:
+            print(f"    {row['kind']}")
+        for own in rows:
+            if own["needs_weights"] and own["name"] in row["same_experiment_here"]:
+                needs = f"weights {', '.join(own['needs_weights'])}; data {', '.join(own['needs_data'])}"
+                print(f"    {own['name']:16} §{own['section']:6} the paper's needs {needs}")
+
+
+def _as_one(row: dict[str, Any]) -> str:
+    count = len(row["same_experiment_here"])
+    return f", one experiment for these {count}" if count > 1 else ""
 
 
 def _print(outcome: Outcome, out: str, png: bool) -> None:
+    from rich.markup import escape
+
     from congruence.cli._base import number, print_table
+    from congruence.experiments import claim_lines, data_lines
 
     results = outcome.results
     columns = ["data", "pair", "series", "part", "x", "metric", "quantity"]
     shown = [column for column in columns if any(row[column] is not None for row in results["rows"])]
+    metrics = list(dict.fromkeys([*results["config"]["metrics"], *(row["metric"] for row in results["rows"])]))
     table = []
-    for row in results["rows"]:
+    # By metric, so that a cosine stands beside its controls; the configurations name retrieval first.
+    for row in sorted(results["rows"], key=lambda row: metrics.index(row["metric"])):
         cells = ["" if row[column] is None else str(row[column]) for column in shown]
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])
-    print_table(f"{results['experiment']}: {results['title']}", [*shown, "mean", "sd", "n"], table)
-    print(f"Resampled: {results['resampled']}.")
+    print_table(escape(f"{results['experiment']}: {results['title']}"), [*shown, "mean", "sd", "n"], table)
+    for line in [*claim_lines(results), *data_lines(results)]:
+        print(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:
         print(note)
     print(f"Written to {out}: results.json, results.csv, figure.svg{', figure.png' if png else ''}")

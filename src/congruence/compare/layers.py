@@ -13,6 +13,8 @@ from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry
 
+__all__ = ["LayerComparison", "compare_layers"]
+
 
 @dataclass(frozen=True, eq=False)
 class LayerComparison:
@@ -29,8 +31,9 @@ class LayerComparison:
     p_values : ndarray, shape (L, M)
         Share of re-pairings, the actual one included, in which this pair of layers scores as close or closer.
     adjusted_p_values : ndarray, shape (L, M)
-        The same against the closest of *all* pairs of layers in each re-pairing, every one standardised by its own null
-        (Westfall and Young 1993). These stay honest whichever pairs are looked at.
+        The same against the closest of *all* pairs of layers in each re-pairing, every one standardized by its own mean
+        and standard deviation over all re-pairings, the actual pairing included (Westfall and Young 1993). For unrelated models the
+        probability that any of them is at most α is at most α, whatever L, M and the number of re-pairings.
     best : tuple of str
         The pair of layers that scores closest.
     best_value, best_p_value, best_adjusted_p_value : float

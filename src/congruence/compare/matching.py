@@ -12,8 +12,11 @@ from congruence._check import as_matrix, check_positive, check_same_rows
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS
 from congruence.metrics._base import check_same_width, unit
+from congruence.metrics.definitions import Measure, measures
 from congruence.metrics.dissimilarity import MOST_ROWS
-from congruence.metrics.null import REPAIRED, entry
+from congruence.metrics.null import REPAIRED
+
+__all__ = ["DEFAULT", "Separation", "match_test"]
 
 #: The paper's four.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
@@ -26,6 +29,11 @@ class Separation:
     Attributes
     ----------
     metric : str
+    definition : {"jam", "congruence", "both"}
+        Whose definition of the metric it is: the JAM paper's, the one of :data:`congruence.metrics.METRICS`, or both, where they agree.
+    formula : str
+        What tells the two apart: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper
+        or ``"Huh et al."``
     against : {"noise", "shuffled", "unrelated", "hard"}
     match, other : float
         Scores of all rows; of ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean of ``permutations`` draws.
@@ -44,6 +52,8 @@ class Separation:
     """
 
     metric: str
+    definition: str
+    formula: str
     against: str
     match: float
     other: float
@@ -69,7 +79,10 @@ def match_test(
     *,
     unrelated: Any = None,
     metrics: Sequence[str] = DEFAULT,
+    definition: str = "both",
     components: int | None = 10,
+    normalize: bool = False,
+    standardize: bool = False,
     draws: int = 100,
     rows: int | None = None,
     permutations: int = 200,
@@ -92,9 +105,18 @@ def match_test(
         random.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
+    definition : {"both", "jam", "congruence"}, default="both"
+        ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and 4), CKNNA by equations 6 to 9, and
+        the mean of the canonical correlations for SVCCA. ``"congruence"``: those of :data:`congruence.metrics.METRICS`, the mean canonical
+        correlation, debiased CKA, and CKNNA by the code of Huh et al. (2024).
     components : int or None, default=10
         Leading principal components each side is reduced to beforehand, as in the paper's appendix B.3; for ``cca`` 50 there
         and here. ``None``: whole embeddings, and each metric's own defaults.
+    normalize : bool, default=False
+        Scale the (reduced) rows to unit norm before CKNNA, as the code of Huh et al. does to all features.
+    standardize : bool, default=False
+        Divide each column by its standard deviation before the principal components of SVCCA are taken, as that code does. The JAM paper
+        mentions neither.
     draws : int, default=100
         Random subsets of rows, the same for every metric and kind of non-match.
     rows : int, optional
@@ -108,12 +130,13 @@ def match_test(
     Returns
     -------
     list of Separation
-        For each metric: ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
+        For each metric, and for each definition of it, the paper's first: ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
 
     Raises
     ------
     ParameterError
-        An unknown metric, or one that needs both sides in one space; other parameters out of range.
+        An unknown metric, or one that needs both sides in one space, or that the paper does not define where ``definition`` is ``"jam"``; other
+        parameters out of range.
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
 
     Notes
@@ -142,8 +165,8 @@ def match_test(
     >>> rng = np.random.default_rng(0)
     >>> images = rng.standard_normal((80, 12))
     >>> found = match_test(images, images @ rng.standard_normal((12, 8)), metrics=["linear_cka"], draws=10)
-    >>> [(one.against, one.auc) for one in found]
-    [('noise', 1.0), ('shuffled', 1.0)]
+    >>> [(one.formula, one.against, one.auc) for one in found]
+    [('biased', 'noise', 1.0), ('biased', 'shuffled', 1.0), ('debiased', 'noise', 1.0), ('debiased', 'shuffled', 1.0)]
 
     References
     ----------
@@ -155,8 +178,11 @@ def match_test(
         raise ParameterError(
             f"Got no metric; expected one that compares two spaces: {', '.join(REPAIRED)}. Pass at least one of these as metrics=…."
         )
-    for name in names:
-        entry(name)
+    scored = [
+        one
+        for name in names
+        for one in measures(name, definition, components=components is not None, normalize=normalize)
+    ]
     check_positive(draws, "draws", integer=True)
     check_positive(permutations, "permutations", integer=True)
     if components is not None:
@@ -172,23 +198,24 @@ def match_test(
     conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]
     rng = np.random.default_rng(seed)
 
-    def side(A: np.ndarray, name: str) -> dict[str, Any]:
-        return _prepare(A, name, names, components)
+    def side(A: np.ndarray, name: str) -> _Side:
+        return _prepare(A, name, scored, components, standardize)
 
-    def compare(first: dict[str, Any], second: dict[str, Any]) -> np.ndarray:
-        return np.array([REPAIRED[_steps(m, components)].compare(first[m], second[m]) for m in names])
+    def compare(first: _Side, second: _Side) -> np.ndarray:
+        return np.array([one.steps.compare(first[_key(one)], second[_key(one)]) for one in scored])
 
-    def easy(images_here: dict[str, Any], texts_here: dict[str, Any], raw: np.ndarray) -> list[np.ndarray]:
+    def easy(images_here: _Side, texts_here: _Side, raw: np.ndarray) -> list[np.ndarray]:
         """Score one noise and one other set of texts, of as many rows as these images."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
             order = rng.permutation(len(raw))
-            others = {m: REPAIRED[_steps(m, components)].reorder(prepared, order) for m, prepared in texts_here.items()}
+            reorder = {_key(one): one.steps.reorder for one in scored}
+            others = {key: reorder[key](prepared, order) for key, prepared in texts_here.items()}
         else:
             others = side(U[rng.choice(len(U), len(raw), replace=False)], "unrelated")
         return [compare(side(noise, "noise"), texts_here), compare(images_here, others)]
 
-    match_scores, other_scores = np.empty((draws, len(names))), np.empty((draws, len(conditions), len(names)))
+    match_scores, other_scores = np.empty((draws, len(scored))), np.empty((draws, len(conditions), len(scored)))
     for k in range(draws):
         chosen = rng.choice(n, rows, replace=False)
         ours, theirs = side(V[chosen], "images"), side(T[chosen], "texts")
@@ -202,8 +229,8 @@ def match_test(
 
     ours, theirs = side(V, "images"), side(T, "texts")
     match = compare(ours, theirs)
-    sign = np.array([1.0 if METRICS[m].larger_is_closer else -1.0 for m in names])
-    reached, total = np.ones((len(conditions), len(names))), np.zeros((len(conditions), len(names)))
+    sign = np.array([1.0 if METRICS[one.metric].larger_is_closer else -1.0 for one in scored])
+    reached, total = np.ones((len(conditions), len(scored))), np.zeros((len(conditions), len(scored)))
     wrong = match if H is None else compare(ours, side(H, "hard"))
     for _ in range(permutations):
         for c, scores in enumerate(easy(ours, theirs, V)):
@@ -220,7 +247,9 @@ def match_test(
         total[2] = wrong
     return [
         Separation(
-            metric=name,
+            metric=one.metric,
+            definition=one.definition,
+            formula=one.formula,
             against=condition,
             match=float(match[m]),
             other=float(total[c, m]),
@@ -229,12 +258,12 @@ def match_test(
             effect_size=_effect(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             auc=_auc(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             p_value=float(reached[c, m] / (permutations + 1)),
-            larger_is_closer=METRICS[name].larger_is_closer,
+            larger_is_closer=METRICS[one.metric].larger_is_closer,
             n=n,
             rows=rows,
             permutations=permutations,
         )
-        for m, name in enumerate(names)
+        for m, one in enumerate(scored)
         for c, condition in enumerate(conditions)
     ]
 
@@ -278,22 +307,31 @@ def _unrelated(unrelated: Any, T: np.ndarray) -> np.ndarray:
     return U
 
 
-def _steps(metric: str, components: int | None) -> str:
-    """Name the entry that scores a metric: SVCCA of a given number of components is CCA of these."""
-    return "cca" if metric == "svcca" and components is not None else metric
+#: Prepared sides, one for all definitions that begin alike.
+_Side = dict[tuple[str, Any], Any]
 
 
-def _prepare(A: np.ndarray, name: str, metrics: list[str], components: int | None) -> dict[str, Any]:
+def _key(measure: Measure) -> tuple[str, Any]:
+    return measure.metric, measure.steps.prepare
+
+
+def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool) -> _Side:
     """Reduce one side as each metric asks, and prepare it."""
+    kinds = {_key(one): one.steps.prepare for one in scored}
+    scaled = _standardized(A) if standardize and any(metric == "svcca" for metric, _ in kinds) else A
     if components is None:
-        return {metric: REPAIRED[metric].prepare(A, name) for metric in metrics}
-    wide = _principal(A, max(50 if "cca" in metrics else 0, components))
-    return {
-        metric: REPAIRED[_steps(metric, components)].prepare(
-            wide[:, :50] if metric == "cca" else wide[:, :components], name
-        )
-        for metric in metrics
-    }
+        return {key: prepare(scaled if key[0] == "svcca" else A, name) for key, prepare in kinds.items()}
+    wide = _principal(A, max(50 if any(metric == "cca" for metric, _ in kinds) else 0, components))
+    reduced = {"cca": wide[:, :50], "svcca": wide[:, :components] if scaled is A else _principal(scaled, components)}
+    return {key: prepare(reduced.get(key[0], wide[:, :components]), name) for key, prepare in kinds.items()}
+
+
+def _standardized(A: np.ndarray) -> np.ndarray:
+    """Return centered columns of one length, without those that do not vary."""
+    A = A[:, np.ptp(A, axis=0) > 0].astype(np.float64)
+    A = A - A.mean(axis=0)
+    A = A / np.abs(A).max(axis=0)
+    return A / np.linalg.norm(A, axis=0)
 
 
 def _principal(A: np.ndarray, k: int) -> np.ndarray:

@@ -16,9 +16,12 @@ import numpy as np
 
 from congruence._arrays import blocks
 from congruence._check import as_matrix, check_positive, check_same_rows, name_rows
+from congruence._inputs import check_order
 from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg import cross_svd, rotation_from_svd
 from congruence.moments import CrossMoments
+
+__all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
 
 #: Fewest pairs on which the question can be answered.
 FEWEST = 20
@@ -129,6 +132,7 @@ def check_pairing(
     """
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
+    check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")

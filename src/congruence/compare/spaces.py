@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence._inputs import as_pair
+from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
 from congruence.metrics.null import REPAIRED, chance, entry
+
+__all__ = ["DEFAULT", "Similarity", "compare_spaces"]
 
 #: Measured when nothing is said: one of each family whose chance level is known to be near zero, or is reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
@@ -30,8 +34,8 @@ class Similarity:
     p_value : float
         Share of re-pairings, the actual one included, that score as close or closer: never below 1 / (permutations + 1).
     adjusted_p_value : float
-        The same against the closest score of *all* metrics measured together, each standardised by its own null
-        (Westfall and Young 1993): it stays honest when the best of several is picked.
+        The same against the closest score of *all* metrics measured together, each standardized by its own mean and
+        standard deviation over all re-pairings, the actual pairing included (Westfall and Young 1993): valid for the best of them.
     low, high : float
         About 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
     held_out : float or None
@@ -76,9 +80,9 @@ def compare_spaces(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
-        Row i belongs to row i of ``X``.
+    X : Embeddings or array_like, shape (n, d)
+    Y : Embeddings or array_like, shape (n, e)
+        Row i belongs to row i of ``X``; embeddings with ids, and pandas objects with an index, pair by those.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
     permutations : int, default=200
@@ -100,7 +104,7 @@ def compare_spaces(
     ------
     ParameterError
         An unknown metric, or one that needs both sides in one space.
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
+    ShapeError, DtypeError, NotFiniteError, IdError, TooFewAnchorsError, InputError
 
     Notes
     -----
@@ -127,9 +131,12 @@ def compare_spaces(
     entries = [entry(name) for name in names]
     check_positive(permutations, "permutations", integer=True)
     check_positive(halves, "halves", integer=True)
-    A = as_matrix(X, "X", min_rows=8, allow_zero_rows=True)
-    B = as_matrix(Y, "Y", min_rows=8, allow_zero_rows=True)
-    check_same_rows(len(A), len(B), "X", "Y")
+    ours, theirs = as_pair(X, Y, ("X", "Y"), allow_zero_rows=True)
+    if not (ours.has_ids and theirs.has_ids):
+        check_same_rows(len(ours), len(theirs), "X", "Y")
+    pairs = Pairs.join(ours, theirs)
+    A = as_matrix(pairs.source.vectors, "X", min_rows=8, allow_zero_rows=True)
+    B = as_matrix(pairs.target.vectors, "Y", min_rows=8, allow_zero_rows=True)
     rng = np.random.default_rng(seed)
     if max_rows is not None:
         check_positive(max_rows, "max_rows", integer=True)

@@ -10,6 +10,7 @@ from congruence._check import check_choice
 from congruence.datasets._base import Entry, ImageDataset
 from congruence.datasets.bundle import KINDS, Bundle, read_bundle, write_bundle
 from congruence.datasets.caltech101 import ENTRY as _CALTECH101
+from congruence.datasets.captions import read_captions
 from congruence.datasets.cifar100 import ENTRY as _CIFAR100
 from congruence.datasets.download import Resource, install
 from congruence.datasets.dtd import ENTRY as _DTD
@@ -34,6 +35,7 @@ __all__ = [
     "load_sugarcrepe",
     "open_dataset",
     "read_bundle",
+    "read_captions",
     "write_bundle",
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._inputs import by_modality
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
 from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first
@@ -20,9 +21,10 @@ __all__ = ["Score", "Scores", "evaluate"]
 
 def evaluate(
     mapping: Map,
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
+    source: Any,
+    target: Any,
     *,
+    modality: str | None = None,
     labels: Mapping[str, str] | None = None,
     prompt_labels: Mapping[str, str] | None = None,
 ) -> Scores:
@@ -32,8 +34,12 @@ def evaluate(
     ----------
     mapping : Map
         Fitted.
-    source, target : mapping of str to Embeddings
-        Embeddings by modality (``"image"``, ``"text"``). Any may be missing; what can be measured is.
+    source, target : Embeddings or array_like, or mapping of str to those
+        Rows of one modality in both models, or by modality (``"image"``, ``"text"``), of which any may be missing; what can be measured
+        is. Rows of both sides pair as in :func:`congruence.fit`: by id, or by position where they have none.
+    modality : str, optional
+        Of rows that are not in a mapping; by default what embeddings say, or else the modality the map was fitted on, or else
+        ``"other"``.
     labels : mapping of str to str, optional
         Class of each image by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
@@ -47,8 +53,8 @@ def evaluate(
     Raises
     ------
     InputError
-        Nothing can be measured.
-    SpaceMismatchError, DirectionError, IdError, ShapeError
+        Nothing can be measured, or a mapping on one side only.
+    SpaceMismatchError, DirectionError, ModalityError, IdError, ShapeError, DtypeError, NotFiniteError
 
     Notes
     -----
@@ -68,6 +74,8 @@ def evaluate(
     ----------
     Gupta et al. (2026), appendix D.4.2. SOTAlign, section 6 (mean recall at 1).
     """
+    mapping._check_fitted()
+    source, target = by_modality(source, target, modality, spaces=(mapping.source_space_, mapping.target_space_))
     if not source:
         raise InputError(
             "Got no source embeddings; expected those of at least one modality. Pass source=… as a dict of embeddings by modality."
@@ -114,7 +122,7 @@ def _known(mapping: Map, modality: str) -> str | None:
 
 def _carry(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
     vectors = mapping.for_modality(_known(mapping, modality)).transform(items.vectors)
-    return Embeddings(vectors, ids=items.ids, allow_zero_rows=True)
+    return Embeddings(vectors, ids=items.ids if items.has_ids else None, allow_zero_rows=True)
 
 
 def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:

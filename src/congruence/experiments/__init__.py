@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from congruence.experiments.alignment import ALIGNMENT_METRICS, Held, Parts, UnimodalData, measure_heads
+from congruence.experiments.captions import CaptionBank, edit_caption
+from congruence.experiments.claims import check_claim, check_rule
 from congruence.experiments.config import (
     ALIGNMENT_STAND_INS,
     CONFIGS,
@@ -22,11 +24,13 @@ from congruence.experiments.joint import JOINT_METRICS, JointData, JointParts, f
 from congruence.experiments.joint_data import open_joint
 from congruence.experiments.joint_files import open_features
 from congruence.experiments.kinds import KINDS
+from congruence.experiments.listing import NOT_RUN, count_experiments, listing
 from congruence.experiments.measure import METHODS, METRICS
-from congruence.experiments.run import Outcome, listing, run
+from congruence.experiments.run import Outcome, run
 from congruence.experiments.stand_ins import VARIANTS, open_stand_in
 from congruence.experiments.unimodal import open_unimodal
 from congruence.experiments.word_images import word_images
+from congruence.experiments.words import claim_lines, data_lines
 
 __all__ = [
     "ALIGNMENT_METRICS",
@@ -39,9 +43,11 @@ __all__ = [
     "METHODS",
     "METRICS",
     "MODELS",
+    "NOT_RUN",
     "PARAMETERS",
     "STAND_INS",
     "VARIANTS",
+    "CaptionBank",
     "Collection",
     "Config",
     "Contender",
@@ -53,8 +59,14 @@ __all__ = [
     "Outcome",
     "Parts",
     "UnimodalData",
+    "check_claim",
+    "check_rule",
+    "claim_lines",
     "config_names",
     "contrastive_heads",
+    "count_experiments",
+    "data_lines",
+    "edit_caption",
     "fit_contender",
     "fit_joint",
     "listing",

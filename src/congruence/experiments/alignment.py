@@ -93,6 +93,10 @@ class UnimodalData:
         Parameters of the experiments that suit these data better than the paper's.
     notes : tuple of str
         What a reader of the numbers must know.
+    title : str
+        What the data are, as it stands in titles; the name by default.
+    stand_in : str, optional
+        What stands for the paper's encoders and data. It is part of every title.
 
     Raises
     ------
@@ -110,6 +114,8 @@ class UnimodalData:
     sources: tuple[str, ...] = ("all",)
     sizes: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    title: str = ""
+    stand_in: str | None = None
 
     def __post_init__(self) -> None:
         if not self.encoders:
@@ -148,6 +154,8 @@ class UnimodalData:
         """Return what the data hold, as plain data."""
         return {
             "name": self.name,
+            "title": self.title or self.name,
+            "stand_in": self.stand_in,
             "images": {name: list(rows.shape) for name, rows in self.images.items()},
             "texts": {name: list(rows.shape) for name, rows in self.texts.items()},
             "labels": len(np.unique(self.image_labels)),

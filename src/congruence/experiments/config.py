@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.experiments.alignment import ALIGNMENT_METRICS
+from congruence.experiments.claims import parse_rule
 from congruence.experiments.contenders import CONTENDERS
 from congruence.experiments.joint import JOINT_METHODS, JOINT_METRICS, TASKS
 from congruence.experiments.joint_data import JOINT
@@ -31,23 +32,27 @@ _SIZES: dict[str, Any] = {"unpaired": 0, "validation": 0, "test": 0, "training":
 #: Of JAM's kinds; 0 or nothing leaves them to the data.
 _PARTS: dict[str, Any] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
 
+#: What class prototypes are made of when texts are measured: all templates (eq. 6), or the first alone, as the caption of table 2 says.
+_EVALUATED: dict[str, Any] = {"evaluation_templates": "all"}
+
 #: Parameters of each kind, with the type each must have and what it is when left out.
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "main": {"fit": "image", "methods": ["orthogonal"], "share": 0.8},
+    "main": {"fit": "image", "methods": ["orthogonal"], "share": 0.8, "fit_templates": "all", **_EVALUATED},
     "few_anchors": {
         "fit": "image",
         "methods": ["orthogonal"],
         "classes": [2, 3, 5, 10, 15, 20, 30, 50],
         "means": "seen",
+        **_EVALUATED,
     },
-    "transfer": {"share": 0.8, "means": ["evaluated", "fitted"]},
-    "cycle": {"fit": "image", "share": 0.95},
-    "composition": {"fit": "image", "share": 0.95},
-    "gap": {"steps": 11, "points": 60},
-    "kernels": {"points": 400},
-    "clouds": {"points": 60, "share": 0.8},
+    "transfer": {"share": 0.8, "means": ["evaluated", "fitted"], **_EVALUATED},
+    "cycle": {"fit": "image", "share": 0.95, **_EVALUATED},
+    "composition": {"fit": "image", "share": 0.95, **_EVALUATED},
+    "gap": {"steps": 11, "points": 60, **_EVALUATED},
+    "kernels": {"points": 400, **_EVALUATED},
+    "clouds": {"points": 60, "share": 0.8, **_EVALUATED},
     "commuting": {"examples": 3, "share": 0.8},
-    "edits": {"examples": 4, "share": 0.8, "swaps": 500},
+    "edits": {"examples": 4, "share": 0.8, "swaps": 500, "captions": "", "edits": {}},
     "statistics": {},
     "templates": {},
     "align_methods": {"methods": ["sotalign", "sail"], "pairs": [], **_SIZES},
@@ -82,6 +87,8 @@ _CHOICES = {
     "fit": ("image", "text"),
     "methods": (),  # those of the family
     "means": ("seen", "all", "evaluated", "fitted"),
+    "fit_templates": ("all", "single"),
+    "evaluation_templates": ("all", "single"),
     "teachers": ("procrustes", "cca", "contrastive"),
     "divergences": ("none", "cka", "infonce", "klot"),
     "over": ("pairs", "unpaired"),
@@ -111,6 +118,7 @@ class Config:
     name : str
         ``"fig5"``, ``"table1"``; those of other papers than the Canonical one bear its name, ``"jam-table2"``.
     title : str
+        What is shown. The data and models it is shown on are put behind it by each run.
     section : str
         Of the paper.
     kind : str
@@ -132,7 +140,7 @@ class Config:
         Of the kind.
     paper : dict
         ``claim``: what the paper says of the figure. ``numbers``: numbers its text gives; null where they can only
-        be read off a plot.
+        be read off a plot. ``rules``: when the claim holds, see :mod:`congruence.experiments.claims`.
     """
 
     name: str
@@ -217,7 +225,11 @@ def parse_config(text: str, name: str) -> Config:
     if data.get("seeds", 3) < 1:
         raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Write a larger number.")
     _typed(where, "paper", data["paper"], dict)
-    _keys(f"paper of {where}", data["paper"], ("claim", "numbers"))
+    _keys(f"paper of {where}", data["paper"], ("claim", "numbers", "rules"))
+    _typed(where, "rules", data["paper"].get("rules") or [], list)
+    for rule in data["paper"].get("rules") or []:
+        _typed(where, "rules", rule, str)
+        parse_rule(rule, where, data.get("metrics", []))
     parameters = data.get("parameters") or {}
     _typed(where, "parameters", parameters, dict)
     return Config(**{**data, "parameters": _parameters(where, data["kind"], parameters)})
@@ -238,6 +250,9 @@ def _parameters(where: str, kind: str, given: Mapping[str, Any]) -> dict[str, An
                 )
         elif key == "baselines":
             for name in value:
+                _typed(where, key, name, str)
+        elif key == "edits":
+            for name in (*value, *value.values()):
                 _typed(where, key, name, str)
         elif isinstance(value, list) and key != "classes":
             for n in value:
@@ -346,9 +361,32 @@ def load_config(name: str) -> Config:
             f"Got {name!r}; expected one of {', '.join(config_names())}. Pass one of these, or the path of a .yaml."
         )
     try:
-        return parse_config(path.read_text(encoding="utf-8"), path.stem)
+        config = parse_config(path.read_text(encoding="utf-8"), path.stem)
     except UnicodeDecodeError as error:
         raise CorruptFileError(f"Got {path} that is not UTF-8; expected YAML. Save it as UTF-8.") from error
+    captions = config.parameters.get("captions")
+    if captions:  # a path in a file is meant from where the file lies
+        config = replace(config, parameters={**config.parameters, "captions": str(path.parent / captions)})
+    return config
+
+
+def with_parameters(config: Config, **given: Any) -> Config:
+    """Return a configuration with some of its parameters replaced; None leaves one as it is.
+
+    Raises
+    ------
+    ParameterError
+        Its kind has no such parameter, or the value is none of the choices.
+    """
+    given = {key: value for key, value in given.items() if value is not None}
+    for key in given:
+        if key not in config.parameters:
+            raise ParameterError(
+                f"Got {key}=… for {config.name}, a figure of kind {config.kind}; expected {', '.join(config.parameters) or 'no parameters'}. "
+                f"Leave out {key}=…."
+            )
+    checked = _parameters(config.name, config.kind, given)
+    return replace(config, parameters={**config.parameters, **{key: checked[key] for key in given}})
 
 
 def all_configs() -> Iterator[Config]:

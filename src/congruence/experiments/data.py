@@ -11,6 +11,7 @@ import numpy as np
 
 from congruence._check import as_matrix
 from congruence.errors import InputError, ShapeError
+from congruence.experiments.captions import CaptionBank
 from congruence.metrics import ensemble_prompts
 
 
@@ -69,6 +70,16 @@ class Collection:
         What a reader of the numbers must know.
     steps : tuple of int
         Numbers of classes to fit on that suit these data better than the paper's.
+    title : str
+        What the data are, as it stands in titles; the name by default.
+    stand_in : str, optional
+        What stands for the paper's models and data. It is part of every title.
+    evaluation_templates : {"all", "single"}
+        Class prototypes for evaluation are the mean of all prompts of a class, or its first template alone; fits do not depend on it.
+    kinds : tuple of str
+        What kind of pair each of ``pairs`` is, where they differ (``"same training data"``).
+    bank : CaptionBank, optional
+        Captions in every model, with edited versions of them.
 
     Raises
     ------
@@ -93,6 +104,11 @@ class Collection:
     picture: Callable[[str], bytes | None] | None = None
     notes: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
+    title: str = ""
+    stand_in: str | None = None
+    evaluation_templates: str = "all"
+    kinds: tuple[str, ...] = ()
+    bank: CaptionBank | None = None
 
     def __post_init__(self) -> None:
         n, p, k = len(self.ids), len(self.prompt_labels), len(self.classes)
@@ -126,16 +142,27 @@ class Collection:
 
     @cached_property
     def prototypes(self) -> tuple[np.ndarray | None, ...]:
-        """Class prototypes of each model, shape (k, d), by eq. (6)."""
+        """Class prototypes of each model, shape (k, d): by eq. (6), or the first template of each class alone."""
+        rows = np.ones(len(self.prompt_labels), bool)
+        if self.evaluation_templates == "single":
+            first = np.full(len(self.classes), np.iinfo(int).max)
+            np.minimum.at(first, self.prompt_labels, self.prompt_templates)
+            rows = self.prompt_templates == first[self.prompt_labels]
         return tuple(
-            None if model.prompts is None else ensemble_prompts(model.prompts, self.prompt_labels)[0]
+            None if model.prompts is None else ensemble_prompts(model.prompts[rows], self.prompt_labels[rows])[0]
             for model in self.models
         )
+
+    def kind_of(self, pair: tuple[int, int]) -> str | None:
+        """Return what kind of pair one of ``pairs`` is, where they differ."""
+        return self.kinds[self.pairs.index(pair)] if self.kinds else None
 
     def facts(self) -> dict[str, Any]:
         """Return what the collection holds, as plain data."""
         return {
             "name": self.name,
+            "title": self.title or self.name,
+            "stand_in": self.stand_in,
             "models": {
                 model.name: {
                     "images": None if model.images is None else list(model.images.shape),
@@ -147,6 +174,8 @@ class Collection:
             "train_images": int(self.train.sum()),
             "test_images": int((~self.train).sum()),
             "templates": len(np.unique(self.prompt_templates)),
+            "evaluation_templates": self.evaluation_templates,
+            "captions": 0 if self.bank is None else len(self.bank.texts),
             "notes": list(self.notes),
         }
 
@@ -167,6 +196,7 @@ class Collection:
         return replace(
             self,
             name=name,
+            bank=None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
             models=tuple(
                 Model(
                     m.name,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from congruence._atomic import atomic_path
+from congruence.datasets import DATASETS, read_captions
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -19,6 +21,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
+from congruence.experiments.captions import edit_captions
 from congruence.experiments.data import Collection, Model, unit_rows
 
 #: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
@@ -88,6 +91,8 @@ def open_models(
     load_encoder: Callable[..., Any] | None = None,
     open_dataset: Callable[..., Any] | None = None,
     log: Callable[[str], None] | None = None,
+    captions: str | Path | None = None,
+    edits: Mapping[str, str] | None = None,
 ) -> Collection:
     """Embed a data set with two models or more.
 
@@ -108,6 +113,10 @@ def open_models(
         In place of :func:`congruence.encoders.load_encoder` and :func:`congruence.datasets.open_dataset`.
     log : callable, optional
         Told what is being embedded.
+    captions : path-like, optional
+        Captions of images or classes, see :func:`congruence.datasets.read_captions`, which are embedded too.
+    edits : mapping of str to str, optional
+        Names of classes to be replaced in the captions.
 
     Returns
     -------
@@ -125,6 +134,10 @@ def open_models(
         open_(data, root=own if own.is_dir() else Path(root).expanduser(), split=split) for split in ("train", "test")
     ]
     prompts = list(parts[0].prompts())
+    label_of = {str(i): int(k) for part in parts for i, k in zip(part.ids, part.labels, strict=True)}
+    bank = None
+    if captions:
+        bank = edit_captions(read_captions(captions), edits or {}, parts[0].classes, label_of)
     made = []
     for short, full in models:
         sides = {}
@@ -135,14 +148,20 @@ def open_models(
             if modality == "text":
                 words = [text for _, _, text in prompts]
                 sides[modality] = embed_rows(encoder, words, words, Path(cache), batch_size)
+                if bank is not None:
+                    rows, edited = (
+                        unit_rows(embed_rows(encoder, list(texts), texts, Path(cache), batch_size))
+                        for texts in (bank.texts, bank.edited_texts)
+                    )
+                    bank = replace(bank, vectors=(*bank.vectors, rows), edited=(*bank.edited, edited))
             else:
-                rows = [
+                shots = [
                     embed_rows(
                         encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
                     )
                     for part in parts
                 ]
-                sides[modality] = np.concatenate(rows)
+                sides[modality] = np.concatenate(shots)
         made.append(Model(short, unit_rows(sides["image"]), unit_rows(sides["text"])))
     ids = [str(i) for part in parts for i in part.ids]
     whole = [(part, k) for part in parts for k in range(len(part))]
@@ -161,6 +180,8 @@ def open_models(
             i: parts[0].classes[k] for part in parts for i, k in zip(map(str, part.ids), part.labels, strict=True)
         },
         picture=lambda i: _thumbnail(*whole[place[i]]),
+        title=DATASETS[data].title if data in DATASETS and data != "folder" else data,
+        bank=bank,
     )
 
 

@@ -24,10 +24,10 @@ JOINT_METRICS = {
     "epoch_at_best": "epoch of that step",
     "cca_linear": "first canonical correlation of 50 principal components",
     "cca_kernel": "the same of kernel principal components",
-    "cka_linear": "linear CKA of 10 principal components",
+    "cka_linear": "biased linear CKA of 10 principal components",
     "cka_rbf": "the same with a Gaussian kernel",
     "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA of 10 principal components, 10 neighbours",
+    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
     "parameters": "millions of parameters of an autoencoder",
     "mflops": "millions of operations of a row, there and back",
 }
@@ -102,6 +102,8 @@ class JointData:
         ``training``, parameters of :class:`congruence.train.JAM`.
     notes : tuple of str
         What a reader of the numbers must know.
+    title : str
+        What the data are, as it stands in titles; the name by default.
 
     Raises
     ------
@@ -120,6 +122,7 @@ class JointData:
     stand_in: str | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    title: str = ""
 
     def __post_init__(self) -> None:
         n, m = len(self.items), len(self.items.images)
@@ -183,6 +186,7 @@ class JointData:
         """Return what the data hold, as plain data."""
         return {
             "name": self.name,
+            "title": self.title or self.name,
             "stand_in": self.stand_in,
             "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
             "distinct_images": len(self.items.images),

@@ -148,7 +148,8 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> Join
         encoders=chosen if variant == "sizes" else chosen[1:],
         dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
         unrelated={"made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32)},
-        stand_in="made up",
+        title="made-up scenes",
+        stand_in="stand-in: made up of one latent",
         sizes={
             "training": {
                 "hidden": (48, 48),
@@ -208,6 +209,7 @@ def _sugarcrepe(
         {name: {layer: states[right, k] for layer, k in depth.items()} for name, depth in depths.items()},
         {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
         unrelated={WORD_IMAGES: word_images(strange)},
+        title="SugarCrepe's captions",
         stand_in="stand-in images, made of the words of the captions; no photo was looked at",
         # For one core; the paper speaks of 200 to 1,000 pairs.
         sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
@@ -256,6 +258,8 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JointDat
         items,
         {name: (T, T[wrong]) for name, T in texts.items()},
         variant,
+        title="1,000 ImageNet photos",
+        stand_in="stand-in: small encoders, class names for captions",
         sizes={"training": {"device": "cpu"}},
         notes=(
             'One photo and one text ("a photo of a …") of each of 1,000 classes; classes that are measured on were seen by no method. The wrong '
@@ -280,6 +284,8 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JointData
         {name: (T[labels, form], T[wrong, form]) for name, T in texts.items()},
         variant,
         labels=labels,
+        title="Caltech-101 photos",
+        stand_in="stand-in: small encoders, class prompts for captions",
         sizes={"train": 700, "validation": 150, "training": {"device": "cpu"}},
         notes=(
             "Photos of 100 classes, captions of one of 34 templates each; photos that are measured on were seen by no method, their classes "

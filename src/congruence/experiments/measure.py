@@ -44,14 +44,22 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 Means = tuple[np.ndarray, np.ndarray | None]
 
 
-class _RandomRotation:
-    """A control: a rotation that knows nothing of the target but its mean."""
+class RandomRotation:
+    """A control: a rotation that knows nothing of the target but its mean.
+
+    Parameters
+    ----------
+    own : (ndarray, ndarray)
+        Means of the source and of the target.
+    seed : int
+    """
 
     def __init__(self, own: tuple[np.ndarray, np.ndarray], seed: int) -> None:
         self._own = own
         self._rotation = random_rotation(len(own[0]), len(own[1]), seed=seed)
 
     def transform(self, rows: np.ndarray) -> np.ndarray:
+        """Rotate rows about the means."""
         return ((rows - self._own[0]) @ self._rotation + self._own[1]).astype(rows.dtype)
 
 
@@ -76,7 +84,7 @@ class Carrier:
 
     def __init__(
         self,
-        fitted: Map | _RandomRotation,
+        fitted: Map | RandomRotation,
         own: tuple[np.ndarray, np.ndarray],
         means: Mapping[str, Means],
         exchange: bool,
@@ -122,7 +130,7 @@ def fit_carrier(
     kind, parameters = METHODS[method]
     own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
     if kind == "random":
-        return Carrier(_RandomRotation(own, seed), own, means, exchange=True)
+        return Carrier(RandomRotation(own, seed), own, means, exchange=True)
     if kind == "mlp":
         parameters = {"random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
     with warnings.catch_warnings():

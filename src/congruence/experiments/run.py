@@ -5,23 +5,25 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from congruence._check import check_positive
 from congruence._version import __version__
+from congruence.datasets import DATASETS
 from congruence.errors import InputError, ParameterError
 from congruence.experiments.alignment import UnimodalData
+from congruence.experiments.captions import no_captions
+from congruence.experiments.claims import check_claim
 from congruence.experiments.config import (
     ALIGNMENT_STAND_INS,
     JOINT_STAND_INS,
     STAND_INS,
     Config,
-    all_configs,
     load_config,
-    place,
+    with_parameters,
 )
 from congruence.experiments.data import Collection
 from congruence.experiments.encoding import open_models
@@ -35,23 +37,6 @@ from congruence.experiments.unimodal import open_unimodal
 #: Version of the form of ``results.json``.
 FORMAT = 1
 
-#: Figures and tables without numbers.
-NOTHING_TO_RUN = {
-    "fig8": ("a drawing of how the theorems follow from each other", "C"),
-    "jam-fig2": ("a drawing of the method", "3"),
-    "jam-fig3": ("a drawing of the Spread loss", "3.1"),
-    "jam-table1": ("a glossary", "3.1"),
-    "jam-table4": ("properties of the statistical measures, in words", "B.1"),
-    "jam-table5": ("a glossary", "B.2"),
-    "jam-table9": ("notation of two Spread losses", "C.3"),
-    "jam-table10": ("terms of the Spread loss, in words", "C.3"),
-    "jam-table11": ("sizes of the backbones, which are those of jam-table12", "D.1"),
-    "sotalign-fig1": ("a drawing of the task", "1"),
-    "sotalign-fig2": ("a drawing of the method", "3"),
-    "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/bench_klot.py", "5"),
-    "sotalign-fig6": ("memory and time of the gradient of KLOT: benchmarks/bench_klot.py", "B.1"),
-}
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -61,13 +46,24 @@ class Outcome:
     ----------
     results : dict
         Plain data: every number with its mean, standard deviation and values, what was resampled, seeds, versions,
-        wall time, the configuration and the data.
+        wall time, the configuration and the data; ``title``, with the data that were run on and what stands for the paper's models; the paper's
+        ``claim`` and whether it ``held``.
     pictures : dict of str to bytes
         Thumbnails of the examples, by id.
     """
 
     results: dict[str, Any]
     pictures: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def claim(self) -> str:
+        """What the paper says of its figure."""
+        return str(self.results["claim"])
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """Whether that held on the numbers measured, see :func:`congruence.experiments.check_claim`."""
+        return dict(self.results["held"])
 
 
 def run(
@@ -80,6 +76,9 @@ def run(
     cache: str | Path | None = None,
     seeds: int | None = None,
     quick: bool = False,
+    captions: str | Path | None = None,
+    edits: Mapping[str, str] | None = None,
+    evaluation_templates: str | None = None,
     collections: Sequence[Collection | UnimodalData | JointData] | None = None,
     advance: Callable[[int], None] | None = None,
     log: Callable[[str], None] | None = None,
@@ -108,6 +107,13 @@ def run(
         Number of draws; by default the configuration's.
     quick : bool, default=False
         Fewer draws, anchors and steps: to see that everything works.
+    captions : path-like, optional
+        For figures 55 and 56 with models by name: captions of images or classes, see :func:`congruence.datasets.read_captions`; by default the
+        configuration's ``captions``.
+    edits : mapping of str to str, optional
+        Classes to be replaced in the captions (``{"Birman": "Russian Blue"}``); by default the configuration's ``edits``.
+    evaluation_templates : {"all", "single"}, optional
+        Measure texts by the mean of all templates of a class, or by the first; by default the configuration's.
     collections : sequence of Collection, UnimodalData or JointData, optional
         Embeddings of your own, in place of ``models``.
     advance : callable, optional
@@ -133,6 +139,8 @@ def run(
     True
     """
     config = experiment if isinstance(experiment, Config) else load_config(experiment)
+    given = {"captions": None if captions is None else str(captions), "edits": None if edits is None else dict(edits)}
+    config = with_parameters(config, **given, evaluation_templates=evaluation_templates)
     models = models or next(iter(config.stand_ins), "sample")
     started = time.perf_counter()
     draws = check_positive(config.seeds if seeds is None else seeds, "seeds", integer=True)
@@ -145,30 +153,59 @@ def run(
     )
     if not opened:
         raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")
+    opened = [
+        replace(data, evaluation_templates=config.parameters.get("evaluation_templates", "all"))
+        if isinstance(data, Collection)
+        else data
+        for data in opened
+    ]
     seen = paper_seeds(draws) if config.family == "joint" else list(range(draws))
     job = Job(config, [], seen, quick, advance=advance)
     _hand_over(job, opened)
     function, resampled = KINDS[config.kind]
     function(job)
     pictures = _pictures(job)
-    stand_ins = " and ".join(dict.fromkeys(data.stand_in for data in job.joint if data.stand_in))
+    rows = job.ledger.rows()
+    stand_ins = list(dict.fromkeys(data.stand_in for data in opened if data.stand_in))
     results = {
         "format": FORMAT,
         "experiment": config.name,
-        "title": f"{config.title} [{stand_ins}]" if stand_ins else config.title,
+        "title": title_of(config, opened),
+        "stand_in": " and ".join(stand_ins) or None,
+        "stands_for": {"models": config.models, "data": config.data} if stand_ins else None,
+        "claim": config.paper["claim"],
+        "held": check_claim(config.paper, rows, job.unchecked),
         "ran_on": models if collections is None else "collections",
         "quick": quick,
         "seeds": job.seeds,
-        "resampled": resampled.format(share=config.parameters.get("share", 1.0)),
+        "resampled": job.resampled or resampled.format(share=config.parameters.get("share", 1.0)),
         "config": config.to_dict(),
         "data": [collection.facts() for collection in opened],
         "notes": job.notes,
-        "rows": job.ledger.rows(),
+        "rows": rows,
         "extra": job.extra,
         "versions": versions(),
         "seconds": round(time.perf_counter() - started, 3),
     }
     return Outcome(results, pictures)
+
+
+def title_of(config: Config, data: Sequence[Collection | UnimodalData | JointData]) -> str:
+    """Return what was shown, on which data, and what stands for the paper's models.
+
+    Parameters
+    ----------
+    config : Config
+    data : sequence of Collection, UnimodalData or JointData
+
+    Returns
+    -------
+    str
+        ``"Few classes are enough, on emoji [stand-in: two small models of emoji]"``.
+    """
+    names = ", ".join(dict.fromkeys(own.title or own.name for own in data))
+    stand_ins = " and ".join(dict.fromkeys(own.stand_in for own in data if own.stand_in))
+    return f"{config.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
 
 
 def _open(
@@ -187,7 +224,12 @@ def _open(
             f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins)}: the paper's encoders and collections are not fetched "
             "from here. Embed them yourself, and pass collections=[UnimodalData(…)]."
         )
+    captions = config.parameters.get("captions")
     if models in stand_ins:
+        if captions:
+            raise ParameterError(
+                f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
+            )
         if data:
             raise ParameterError(
                 f"Got data {', '.join(data)} for {models}, which brings its own; expected none. Leave out data=…."
@@ -214,6 +256,12 @@ def _open(
         raise ParameterError(
             f"Got no folder of data sets for {', '.join(sets)}; expected one. Pass root=… (or models='sample')."
         )
+    if captions:
+        options |= {"captions": captions, "edits": config.parameters["edits"]}
+    elif config.kind == "edits":
+        for name in sets:  # said before hours of embedding, not after
+            if name in DATASETS and len(DATASETS[name].templates) == 1:
+                raise no_captions(name, config.name)
     place = Path(root).expanduser() / "embeddings" if cache is None else cache
     return [open_models(spec, name, root=root, cache=place, **options) for spec in named for name in sets]
 
@@ -257,31 +305,3 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return out
-
-
-def listing() -> list[dict[str, Any]]:
-    """Return every figure and table of the papers with what it runs on and what its own models need.
-
-    Returns
-    -------
-    list of dict
-        ``name``, ``title``, ``section``, ``kind``, ``runs_here`` (stand-ins), ``needs_weights``, ``needs_data``.
-    """
-    out: list[dict[str, Any]] = []
-    for config in all_configs():
-        weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
-        out.append(
-            {
-                "name": config.name,
-                "title": config.title,
-                "section": config.section,
-                "kind": config.kind,
-                "runs_here": config.stand_ins,
-                "needs_weights": list(weights),
-                "needs_data": config.data,
-            }
-        )
-    for name, (why, section) in NOTHING_TO_RUN.items():
-        entry = {"name": name, "title": why, "section": section, "kind": "nothing to run", "runs_here": []}
-        out.append({**entry, "needs_weights": [], "needs_data": []})
-    return sorted(out, key=lambda row: place(row["name"]))

@@ -19,6 +19,17 @@ from congruence.experiments.heads import contrastive_heads
 #: What an experiment may ask of a stand-in.
 VARIANTS = ("items", "narrow", "third", "same_data")
 
+#: What the data are, and what stands for the paper's models, in the words of a title.
+_TITLES = {"sample": "emoji", "lvis": "LVIS class names", "caltech101": "Caltech-101 photos"}
+_STAND_INS = {
+    "sample": "stand-in: two small models of emoji",
+    "lvis": "stand-in: texts of three CLIPs, images of one",
+    "caltech101": "stand-in: linear heads on unimodal encoders",
+}
+
+#: What kinds of pair there are in the variant ``same_data``.
+SAME_DATA, OTHER_DATA = "same training data", "other training data"
+
 _FILES = {"lvis": "lvis1203_clip.npz", "caltech101": "caltech101_unimodal.npz"}
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 
@@ -133,6 +144,8 @@ def _sample(variant: str | None) -> Collection:
             text_fit=train[owner],
             held_classes=~train,
             texts=tuple(data["texts"]),
+            title=_TITLES["sample"],
+            stand_in=_STAND_INS["sample"],
             notes=("A class is one emoji; fitted on 800 emoji, measured on the others.",),
             **common,
         )
@@ -178,6 +191,8 @@ def _sample(variant: str | None) -> Collection:
         domain=np.where(people, 0, 1),
         domains=("people", "things"),
         texts=tuple(np.array(data["texts"], dtype=object)[mine]),
+        title=_TITLES["sample"],
+        stand_in=_STAND_INS["sample"],
         notes=tuple(notes),
         **common,
     )
@@ -239,6 +254,9 @@ def _lvis(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
         captions={name: name for name in names.tolist()},
         notes=tuple(notes),
         steps=_STEPS,
+        title=_TITLES["lvis"],
+        stand_in=_STAND_INS["lvis"],
+        kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
     )
 
 
@@ -287,7 +305,7 @@ def _caltech(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
     templates = arrays["templates"].tolist()
     classes = arrays["classes"].tolist()
     return Collection(
-        "caltech101",
+        "caltech101-heads",  # the data set itself, by models of one's own, is "caltech101"
         tuple(models),
         tuple(classes),
         arrays["image_file"][rest].astype(str),
@@ -301,6 +319,9 @@ def _caltech(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
         texts=tuple(t.format(c) for c in classes for t in templates),
         captions={i: classes[k] for i, k in zip(arrays["image_file"][rest].tolist(), labels[rest], strict=True)},
         notes=tuple(notes),
+        title=_TITLES["caltech101"],
+        stand_in=_STAND_INS["caltech101"],
+        kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
     )
 
 

@@ -106,6 +106,8 @@ def _synthetic(variant: str | None) -> UnimodalData:
             "test": 100,
             "training": {**_TRAINING, "dim": 32, "steps": 60, "learning_rate": 1e-2, "validate_every": 10, "tol": 1e-2},
         },
+        title="made-up rows",
+        stand_in="stand-in: made up of one latent",
         notes=(
             "Made up: a latent of 10 dimensions that both encoders see with noise (more of it in 'dim' and 'vague'), among nuisances of their own.",
         ),
@@ -148,6 +150,8 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> Unimodal
         text_source=animals,
         sources=("things", "animals") if variant else ("all",),
         sizes=sizes,
+        title="1,000 ImageNet photos and class names",
+        stand_in="stand-in: small encoders of photos and class names",
         notes=('One photo and one text ("a photo of a …") of each of 1,000 classes; parts have no class in common.',),
     )
 
@@ -180,6 +184,8 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> UnimodalD
         text_source=parity[1],
         sources=("even classes", "odd classes") if variant == "sources" else ("all",),
         sizes=sizes,
+        title="Caltech-101 photos and class prompts",
+        stand_in="stand-in: small encoders of photos and class prompts",
         notes=(
             "A label is one of 100 classes, and any text of an image's class is a hit; photos and texts that are measured on are seen by no method, "
             "their classes may be.",

@@ -10,23 +10,26 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from congruence import persist
-from congruence._arrays import to_numpy
-from congruence._check import as_matrix, check_same_rows, check_width
+from congruence._arrays import as_given, beside, is_tensor, widen
+from congruence._check import as_matrix, as_native, check_same_rows, check_width
+from congruence._columns import to_rows
+from congruence._inputs import as_embeddings, check_order
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.maps._shown import Shown
 
 
 class NotFittedMapError(CongruenceError, NotFittedError):
     """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
 
 
-class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):
+class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
     """Base of all maps between two embedding spaces.
 
     A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is written into
@@ -63,33 +66,34 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         """
 
     @abstractmethod
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Carry source rows into the target space.
 
         Parameters
         ----------
-        X : array_like, shape (m, d_source)
+        X : array_like or tensor, shape (m, d_source)
 
         Returns
         -------
-        ndarray, shape (m, d_out)
+        ndarray or tensor, shape (m, d_out)
+            For a tensor a tensor, on its device, in its dtype and with its graph.
         """
 
-    def transform_target(self, Y: Any) -> np.ndarray:
+    def transform_target(self, Y: Any) -> Any:
         """Carry target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
 
         Parameters
         ----------
-        Y : array_like, shape (m, d_target)
+        Y : array_like or tensor, shape (m, d_target)
 
         Returns
         -------
-        ndarray, shape (m, d_out)
+        ndarray or tensor, shape (m, d_out)
         """
         self._check_fitted()
-        Y = as_matrix(Y, "Y", allow_zero_rows=True)
-        check_width(Y.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
-        return Y
+        B = check_native(Y, "Y")
+        check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
+        return as_given(B, Y)
 
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
@@ -140,16 +144,17 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
                 f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
                 "target rows. Call fit(X, Y)."
             )
+        check_order(X, Y)
         A = as_matrix(X, "X", numeric_objects=True)
-        labels = to_numpy(Y)
+        labels = to_rows(Y, "Y")
         if labels.ndim == 1 and labels.dtype.kind in "iub":
             # scikit-learn's contract: a transformer may be handed 1-D integer targets. They are one column.
-            Y = labels[:, None]
-        B = as_matrix(Y, "Y", numeric_objects=True)
+            labels = labels[:, None]
+        B = as_matrix(labels, "Y", numeric_objects=True)
         check_same_rows(len(A), len(B), "X", "Y")
         if not reset:
             check_width(A.shape[1], self.n_features_in_, type(self).__name__)
-        validate_data(self, X if hasattr(X, "columns") else A, reset=reset, skip_check_array=True)
+        validate_data(self, _with_names(X, A), reset=reset, skip_check_array=True)
         weights = None
         if sample_weight is not None:
             weights = self._check_weights(sample_weight, A)
@@ -174,12 +179,17 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
             )
         return weights
 
-    def _check_source(self, X: Any) -> np.ndarray:
-        """Validate rows to transform. Zero rows pass: the estimator has no ids to name them by."""
+    def _check_source(self, X: Any) -> Any:
+        """Validate rows to transform; a tensor stays one (:func:`check_native`).
+
+        Zero rows pass: the estimator has no ids to name them by.
+        """
         self._check_fitted()
-        A = as_matrix(X, "X", allow_zero_rows=True, numeric_objects=True)
+        A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
-        validate_data(self, X if hasattr(X, "columns") else A, reset=False, skip_check_array=True)
+        # A map of congruence.fit never saw column names: those of a frame are then no news to warn of.
+        known = _with_names(X, A) if hasattr(self, "feature_names_in_") else A
+        validate_data(self, known, reset=False, skip_check_array=True)
         return A
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
@@ -194,12 +204,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         """Return the map to use for a modality: itself, unless the method keeps means for each."""
         return self
 
-    def apply(self, embeddings: Embeddings, *, modality: str | None = None, normalize: bool = False) -> Embeddings:
+    def apply(self, embeddings: Any, *, modality: str | None = None, normalize: bool = False) -> Any:
         """Carry embeddings across, after checking that they come from this map's source space.
 
         Parameters
         ----------
-        embeddings : Embeddings
+        embeddings : Embeddings or array_like, shape (m, d_source)
         modality : str, optional
             Which means to use; the embeddings' own modality by default.
         normalize : bool, default=False
@@ -208,13 +218,19 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         Returns
         -------
         Embeddings
-            Same ids, in the target space.
+            Same ids, in the target space. For a tensor a tensor, as from :meth:`transform`: it has a device and a graph to keep.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ModalityError
+        ShapeError, DtypeError, NotFiniteError
+            Of what is not :class:`~congruence.Embeddings`.
         """
         self._check_fitted()
+        if is_tensor(embeddings):
+            out = self.for_modality(modality).transform(embeddings)
+            return normalize_rows(out) if normalize else out
+        embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
         wanted = modality or embeddings.space.modality
         mapped = self.for_modality(wanted)
         check_space(embeddings.space, mapped.source_space_, mapped.target_space_, modality=False)
@@ -229,6 +245,38 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC)
         )
 
     # ------------------------------------------------------------------ saving
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Any:
+        """Load a map of this kind from a local folder or from the Hugging Face hub (extra ``hub``).
+
+        Parameters
+        ----------
+        name_or_path : str or path-like
+            A folder, or ``"owner/name"`` on the hub.
+        revision, token : str, optional
+            On the hub.
+
+        Returns
+        -------
+        Map
+            Of this class; ``Map.from_pretrained`` and :func:`congruence.from_pretrained` take any kind.
+
+        Raises
+        ------
+        ParameterError
+            The folder holds a map of another kind.
+        FileError, CorruptFileError, VersionError, MissingExtraError
+        """
+        from congruence.maps import from_pretrained  # the table of kinds stands above its members
+
+        found = from_pretrained(name_or_path, revision=revision, token=token)
+        if not isinstance(found, cls):
+            raise ParameterError(
+                f"Got a map of kind {found.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}. Load it with "
+                f"{type(found).__name__}.from_pretrained, or with congruence.from_pretrained, which takes every kind."
+            )
+        return found
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
@@ -400,17 +448,18 @@ class AffineMap(Map):
     def _n_features_out(self) -> int:
         return len(self.target_mean_)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Carry source rows into the target space.
 
         Parameters
         ----------
-        X : array_like, shape (m, d_source)
-            float64 input gives float64 output; float16 and float32 give float32.
+        X : array_like or tensor, shape (m, d_source)
+            float64 input gives float64 output; float16 and float32 arrays give float32.
 
         Returns
         -------
-        ndarray, shape (m, d_target)
+        ndarray or tensor, shape (m, d_target)
+            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
 
         Raises
         ------
@@ -418,9 +467,26 @@ class AffineMap(Map):
         """
         A = self._check_source(X)
         # The means are folded into one offset, so a block is read once and never copied to be centred.
-        out = A @ self.matrix.astype(A.dtype, copy=False)
-        out += self.offset.astype(A.dtype)
-        return out
+        out = A @ beside(self.matrix, A)
+        out += beside(self.offset, A)
+        return as_given(out, X)
+
+
+def check_native(X: Any, name: str) -> Any:
+    """Return rows to map as an array, float32 or float64; a tensor stays one, on its device and with its graph.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    if is_tensor(X):
+        return widen(as_native(X, name))
+    return as_matrix(X, name, allow_zero_rows=True, numeric_objects=True)
+
+
+def _with_names(X: Any, A: Any) -> Any:
+    """Return the frame whose column names scikit-learn remembers and compares, or the matrix where columns are not features."""
+    return X if hasattr(X, "columns") and getattr(X, "shape", ())[1:] == A.shape[1:] else A
 
 
 def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
@@ -432,7 +498,7 @@ def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
     """
     if isinstance(mean, Embeddings):
         mean = mean.mean
-    array = np.asarray(mean)
+    array = to_rows(mean, name)
     if array.ndim == 1:
         array = array[None, :]
     array = as_matrix(array, name, allow_zero_rows=True)

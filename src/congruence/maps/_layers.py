@@ -1,4 +1,4 @@
-"""The layers a trained head may have: a written table, their checks, and their forward pass in NumPy."""
+"""The layers a trained head may have: a written table, their checks, and their forward pass in NumPy or torch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import to_numpy
-from congruence.embeddings import normalize_rows
+from congruence._arrays import beside, blocks, is_tensor, namespace, normalize_rows, to_numpy
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 
 #: Layers within layers go no deeper; a saved file must not be able to exhaust the stack.
@@ -34,48 +33,54 @@ class Kind:
         Entries that are no arrays.
     """
 
-    apply: Callable[[Mapping[str, Any], np.ndarray], np.ndarray]
+    apply: Callable[[Mapping[str, Any], Any], Any]
     arrays: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
-def _linear(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def _linear(layer: Mapping[str, Any], x: Any) -> Any:
     out = x @ layer["weight"]
     return out + layer["bias"] if "bias" in layer else out
 
 
-def _gelu(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def gelu(x: Any) -> Any:
+    """Return x Φ(x), exactly, of an array or a tensor."""
+    if is_tensor(x):
+        return x * 0.5 * (1 + (x * math.sqrt(0.5)).erf())
     from scipy.special import erf
 
     return x * x.dtype.type(0.5) * (1 + erf(x * x.dtype.type(1 / math.sqrt(2))))
 
 
-def _relu(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0)
+def _relu(layer: Mapping[str, Any], x: Any) -> Any:
+    return x.relu() if is_tensor(x) else np.maximum(x, 0)
 
 
-def _silu(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def _silu(layer: Mapping[str, Any], x: Any) -> Any:
+    if is_tensor(x):
+        return x * x.sigmoid()
     from scipy.special import expit
 
     return x * expit(x)
 
 
-def _layernorm(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    centred = x - x.mean(axis=1, keepdims=True)
-    variance = np.mean(centred**2, axis=1, keepdims=True)
-    out = centred / np.sqrt(variance + x.dtype.type(layer["eps"]))
+def _layernorm(layer: Mapping[str, Any], x: Any) -> Any:
+    xp = namespace(x)
+    centred = x - xp.mean(x, axis=1, keepdims=True)
+    variance = xp.mean(centred**2, axis=1, keepdims=True)
+    out = centred / xp.sqrt(variance + layer["eps"])
     out = out * layer["weight"] if "weight" in layer else out
     return out + layer["bias"] if "bias" in layer else out
 
 
-def _swiglu(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def _swiglu(layer: Mapping[str, Any], x: Any) -> Any:
     gate = x @ layer["gate_weight"]
     gate = gate + layer["gate_bias"] if "gate_bias" in layer else gate
     return _silu(layer, gate) * _linear(layer, x)
 
 
-def _residual(layer: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+def _residual(layer: Mapping[str, Any], x: Any) -> Any:
     return x + forward(layer["layers"], x)
 
 
@@ -84,7 +89,7 @@ LAYERS: dict[str, Kind] = {
     "normalize": Kind(lambda layer, x: normalize_rows(x)),
     "center": Kind(lambda layer, x: x - layer["mean"], {"mean": "d"}),
     "linear": Kind(_linear, {"weight": "io", "bias": "o"}, ("bias",)),
-    "gelu": Kind(_gelu),
+    "gelu": Kind(lambda layer, x: gelu(x)),
     "relu": Kind(_relu),
     "silu": Kind(_silu),
     "layernorm": Kind(_layernorm, {"weight": "d", "bias": "d"}, ("weight", "bias", "eps"), ("eps",)),
@@ -97,22 +102,43 @@ LAYERS: dict[str, Kind] = {
 }
 
 
-def forward(layers: Iterable[Mapping[str, Any]], x: np.ndarray) -> np.ndarray:
-    """Send rows through checked layers whose arrays have the rows' dtype."""
+def forward(layers: Iterable[Mapping[str, Any]], x: Any) -> Any:
+    """Send rows through checked layers whose arrays are of the rows' library, device and dtype."""
     for layer in layers:
         x = LAYERS[layer["kind"]].apply(layer, x)
     return x
 
 
-def cast(layers: Iterable[Mapping[str, Any]], dtype: np.dtype) -> list[dict[str, Any]]:
-    """Return the layers with their arrays in one dtype; nothing is copied that has it."""
+def run(layers: list[dict[str, Any]], rows: Any, width: int) -> Any:
+    """Send rows through checked layers, a block at a time, in the rows' own precision and library.
+
+    Parameters
+    ----------
+    layers : list of dict
+    rows : ndarray or tensor, shape (m, d)
+    width : int
+        Of the rows that come out.
+
+    Returns
+    -------
+    ndarray or tensor, shape (m, width)
+        Of a tensor with its graph.
+    """
+    layers = cast(layers, rows)
+    parts = blocks(len(rows), 4 * rows.itemsize * widest(layers, rows.shape[1]))
+    if is_tensor(rows):
+        return namespace(rows).concat([forward(layers, rows[part]) for part in parts])
+    out = np.empty((len(rows), width), dtype=rows.dtype)
+    for part in parts:
+        out[part] = forward(layers, rows[part])
+    return out
+
+
+def cast(layers: Iterable[Mapping[str, Any]], rows: Any) -> list[dict[str, Any]]:
+    """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only where they differ."""
     return [
         {
-            key: cast(value, dtype)
-            if key == "layers"
-            else value.astype(dtype, copy=False)
-            if is_array(value)
-            else value
+            key: cast(value, rows) if key == "layers" else beside(value, rows) if is_array(value) else value
             for key, value in layer.items()
         }
         for layer in layers

@@ -1,4 +1,4 @@
-"""A trained head for each side, served with NumPy."""
+"""A trained head for each side, served with NumPy, and with torch for tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._arrays import as_given
 from congruence.embeddings import Space
 from congruence.errors import ParameterError, ShapeError
 from congruence.maps import _layers
@@ -194,10 +194,10 @@ class HeadsMap(TwoSidedMap):
     def _n_features_out(self) -> int:
         return self._joint_width
 
-    def _head(self, rows: np.ndarray, side: str) -> np.ndarray:
+    def _head(self, rows: Any, side: str) -> Any:
         if side == "source":
-            return _run(self.source_layers_, rows, self._joint_width)
-        return _run(self.target_layers_, rows, self._joint_width)
+            return _layers.run(self.source_layers_, rows, self._joint_width)
+        return _layers.run(self.target_layers_, rows, self._joint_width)
 
     def layers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the layers of both heads.
@@ -213,16 +213,16 @@ class HeadsMap(TwoSidedMap):
         self._check_fitted()
         return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
 
-    def reconstruct(self, X: Any) -> np.ndarray:
+    def reconstruct(self, X: Any) -> Any:
         """Carry source rows into the joint space and back.
 
         Parameters
         ----------
-        X : array_like, shape (m, d_source)
+        X : array_like or tensor, shape (m, d_source)
 
         Returns
         -------
-        ndarray, shape (m, d_source)
+        ndarray or tensor, shape (m, d_source)
 
         Raises
         ------
@@ -232,18 +232,19 @@ class HeadsMap(TwoSidedMap):
         """
         self._check_fitted()
         layers = self._decoder(self.decode_source_layers_, "source")
-        return _run(layers, self.transform(X), self.n_features_in_)
+        joint = self._head(self._check_source(X), "source")
+        return as_given(_layers.run(layers, joint, self.n_features_in_), X)
 
-    def reconstruct_target(self, Y: Any) -> np.ndarray:
+    def reconstruct_target(self, Y: Any) -> Any:
         """Carry target rows into the joint space and back.
 
         Parameters
         ----------
-        Y : array_like, shape (m, d_target)
+        Y : array_like or tensor, shape (m, d_target)
 
         Returns
         -------
-        ndarray, shape (m, d_target)
+        ndarray or tensor, shape (m, d_target)
 
         Raises
         ------
@@ -253,7 +254,8 @@ class HeadsMap(TwoSidedMap):
         """
         self._check_fitted()
         layers = self._decoder(self.decode_target_layers_, "target")
-        return _run(layers, self.transform_target(Y), self.d_target)
+        joint = self._head(self._check_target(Y), "target")
+        return as_given(_layers.run(layers, joint, self.d_target), Y)
 
     def _decoder(self, layers: list[dict[str, Any]] | None, side: str) -> list[dict[str, Any]]:
         if layers is None:
@@ -295,15 +297,6 @@ class HeadsMap(TwoSidedMap):
             name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_")) for name in facts["layers"]
         }
         return facts
-
-
-def _run(layers: list[dict[str, Any]], rows: np.ndarray, width: int) -> np.ndarray:
-    """Send rows through layers, a block at a time, in the rows' own precision."""
-    layers = _layers.cast(layers, rows.dtype)
-    out = np.empty((len(rows), width), dtype=rows.dtype)
-    for part in blocks(len(rows), 4 * rows.itemsize * _layers.widest(layers, rows.shape[1])):
-        out[part] = _layers.forward(layers, rows[part])
-    return out
 
 
 def _line(layer: Mapping[str, Any]) -> str:

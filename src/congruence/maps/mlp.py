@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._arrays import as_given, beside, blocks, is_tensor, namespace
 from congruence._check import check_positive
 from congruence._extras import require
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
+from congruence.maps._layers import gelu
 from congruence.maps.linear import LinearMap
 from congruence.splits import duplicate_groups
 
@@ -220,29 +221,32 @@ class MLPMap(Map):
 
         return track(range(self.max_epochs), "training", console=Console(stderr=True), transient=True)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Carry source rows into the target space; needs NumPy only.
 
         Parameters
         ----------
-        X : array_like, shape (m, d_source)
+        X : array_like or tensor, shape (m, d_source)
 
         Returns
         -------
-        ndarray, shape (m, d_target)
+        ndarray or tensor, shape (m, d_target)
+            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
         """
-        from scipy.special import erf
-
         A = self._check_source(X)
-        w = {name: value.astype(A.dtype, copy=False) for name, value in self.weights_.items()}
+        w = {name: beside(value, A) for name, value in self.weights_.items()}
+
+        def move(rows: Any) -> Any:
+            centred = rows - w["source_mean"]
+            hidden = gelu(centred @ w["w1"] + w["b1"])
+            return centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+
+        parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
+        if is_tensor(A):
+            return as_given(namespace(A).concat([move(A[part]) for part in parts]), X)
         out = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
-        half = A.dtype.type(0.5)
-        root = A.dtype.type(1 / math.sqrt(2))
-        for part in blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize):
-            centred = A[part] - w["source_mean"]
-            hidden = centred @ w["w1"] + w["b1"]
-            hidden = half * hidden * (1 + erf(hidden * root))
-            out[part] = centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+        for part in parts:
+            out[part] = move(A[part])
         return out
 
     @property

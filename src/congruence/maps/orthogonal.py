@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from congruence._check import as_matrix, check_choice, check_positive, check_width
+from congruence._arrays import as_given, beside, to_numpy
+from congruence._check import check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES, Space, check_space
 from congruence.errors import (
     DegenerateWarning,
@@ -21,7 +22,7 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.linalg import cross_svd, rotation_from_svd
-from congruence.maps._base import AffineMap, check_mean, check_same_kind
+from congruence.maps._base import AffineMap, check_mean, check_native, check_same_kind
 from congruence.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
 
@@ -393,7 +394,7 @@ class OrthogonalMap(AffineMap):
         self._check_fitted()
         return self.rotation_
 
-    def inverse_transform(self, Z: Any) -> np.ndarray:
+    def inverse_transform(self, Z: Any) -> Any:
         """Carry target rows back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
         Exact on what :meth:`transform` returns when the map is an isometry; otherwise the part that was lost
@@ -401,17 +402,19 @@ class OrthogonalMap(AffineMap):
 
         Parameters
         ----------
-        Z : array_like, shape (m, d_target)
+        Z : array_like or tensor, shape (m, d_target)
 
         Returns
         -------
-        ndarray, shape (m, d_source)
+        ndarray or tensor, shape (m, d_source)
+            As from :meth:`transform`.
         """
         self._check_fitted()
-        A = as_matrix(Z, "Z", allow_zero_rows=True)
+        A = check_native(Z, "Z")
         check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
         back = self.rotation_.T
-        return A @ back.astype(A.dtype) + (self.source_mean_ - self.target_mean_ @ back).astype(A.dtype)
+        out = A @ beside(back, A) + beside(self.source_mean_ - self.target_mean_ @ back, A)
+        return as_given(out, Z)
 
     def inverse(self) -> OrthogonalMap:
         """Return the map from target to source: the one a fit with the sides exchanged would give.
@@ -573,7 +576,7 @@ class OrthogonalMap(AffineMap):
             In [0, 1]. What is missing to 1 was never seen by the fit: it is dropped, or, under ``spectrum="full"``,
             turned arbitrarily. A row equal to the mean counts as 1.
         """
-        A = self._check_source(X)
+        A = to_numpy(self._check_source(X))
         basis = self._probed_basis()
         centred = A - self.source_mean_
         total = np.einsum("ij,ij->i", centred, centred)

@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._arrays import blocks, is_tensor
 from congruence._check import check_positive
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
+from congruence.maps import _layers
 from congruence.maps.two_sided import TwoSidedMap
 
 
@@ -147,11 +148,13 @@ class ProjectionMap(TwoSidedMap):
     def _n_features_out(self) -> int:
         return self.source_weights_.shape[1]
 
-    def _head(self, rows: np.ndarray, side: str) -> np.ndarray:
+    def _head(self, rows: Any, side: str) -> Any:
         if side == "source":
             mean, weights = self.source_mean_, self.source_weights_
         else:
             mean, weights = self.target_mean_, self.target_weights_
+        if is_tensor(rows):
+            return _layers.run(self._layers(mean, weights), rows, weights.shape[1])
         # The mean is folded into one offset, so that a block is never copied to be centred.
         offset = -(mean @ weights).astype(rows.dtype)
         weights = weights.astype(rows.dtype, copy=False)

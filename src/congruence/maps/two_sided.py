@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from congruence._check import as_matrix, check_choice, check_width
+from congruence._arrays import as_given, is_tensor
+from congruence._check import check_choice, check_width
+from congruence._inputs import as_embeddings
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
-from congruence.maps._base import Map
+from congruence.maps._base import Map, check_native
 
 #: The two sides of a map, as ``side=`` names them.
 SIDES = ("source", "target")
@@ -35,8 +37,8 @@ class TwoSidedMap(Map):
         """Width of the target model's vectors."""
 
     @abstractmethod
-    def _head(self, rows: np.ndarray, side: str) -> np.ndarray:
-        """Carry checked rows of one side into the joint space, in their own precision and bounded extra memory."""
+    def _head(self, rows: Any, side: str) -> Any:
+        """Carry checked rows of one side into the joint space, in their own precision and library and bounded extra memory."""
 
     @abstractmethod
     def layers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -52,45 +54,47 @@ class TwoSidedMap(Map):
         NotFittedMapError
         """
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """Carry source rows into the joint space.
 
         Parameters
         ----------
-        X : array_like, shape (m, d_source)
-            float64 input gives float64 output; float16 and float32 give float32.
+        X : array_like or tensor, shape (m, d_source)
+            float64 input gives float64 output; float16 and float32 arrays give float32.
 
         Returns
         -------
-        ndarray, shape (m, d_out)
+        ndarray or tensor, shape (m, d_out)
+            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
-        return self._head(self._check_source(X), "source")
+        return as_given(self._head(self._check_source(X), "source"), X)
 
-    def transform_target(self, Y: Any) -> np.ndarray:
+    def transform_target(self, Y: Any) -> Any:
         """Carry target rows into the joint space.
 
         Parameters
         ----------
-        Y : array_like, shape (m, d_target)
-            float64 input gives float64 output; float16 and float32 give float32.
+        Y : array_like or tensor, shape (m, d_target)
+            float64 input gives float64 output; float16 and float32 arrays give float32.
 
         Returns
         -------
-        ndarray, shape (m, d_out)
+        ndarray or tensor, shape (m, d_out)
+            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
 
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
-        return self._head(self._check_target(Y), "target")
+        return as_given(self._head(self._check_target(Y), "target"), Y)
 
-    def _check_target(self, Y: Any) -> np.ndarray:
+    def _check_target(self, Y: Any) -> Any:
         self._check_fitted()
-        B = as_matrix(Y, "Y", allow_zero_rows=True, numeric_objects=True)
+        B = check_native(Y, "Y")
         owner = f"{type(self).__name__}.transform_target"
         check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
         return B
@@ -195,17 +199,17 @@ class TwoSidedMap(Map):
 
     def apply(
         self,
-        embeddings: Embeddings,
+        embeddings: Any,
         *,
         modality: str | None = None,
         normalize: bool = False,
         side: str | None = None,
-    ) -> Embeddings:
+    ) -> Any:
         """Carry embeddings of either side into the joint space.
 
         Parameters
         ----------
-        embeddings : Embeddings
+        embeddings : Embeddings or array_like, shape (m, d_source) or (m, d_target)
         modality : str, optional
             What to call the vectors; the embeddings' own modality by default.
         normalize : bool, default=False
@@ -216,12 +220,20 @@ class TwoSidedMap(Map):
         Returns
         -------
         Embeddings
-            Same ids, in the joint space.
+            Same ids, in the joint space. For a tensor a tensor: it has a device and a graph to keep.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ParameterError
+        ShapeError, DtypeError, NotFiniteError
+            Of what is not :class:`~congruence.Embeddings`.
         """
+        if is_tensor(embeddings):
+            space = Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)
+            source = self.side_of(space, side) == "source"
+            out = (self.transform if source else self.transform_target)(embeddings)
+            return normalize_rows(out) if normalize else out
+        embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
         wanted = modality or embeddings.space.modality
         chosen = self.side_of(replace(embeddings.space, modality=wanted), side)
         vectors = (self.transform if chosen == "source" else self.transform_target)(embeddings.vectors)

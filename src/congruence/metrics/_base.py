@@ -10,6 +10,7 @@ import numpy as np
 
 from congruence._arrays import device, is_tensor, namespace, to_numpy
 from congruence._check import as_matrix, as_native, check_same_rows
+from congruence._inputs import check_order
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
 #: What may be done without changing a value. Up to ``"joint permutation"`` to either side alone, each in its own way.
@@ -64,6 +65,7 @@ def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
     ------
     ShapeError, DtypeError, NotFiniteError
     """
+    check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
@@ -86,6 +88,7 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
     ------
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
+    check_order(X, Y)
     A, B = (as_native(side, name, min_rows=min_rows) for side, name in zip((X, Y), names, strict=True))
     check_same_rows(len(A), len(B), *names)
     try:

@@ -214,7 +214,7 @@ def kept(xp: Any, s: Any, keep: float | int) -> int:
     return int(np.count_nonzero(share < keep - 8 * _EPS)) + 1
 
 
-def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean") -> Any:
+def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean", standardize: bool = False) -> Any:
     """Singular vector CCA: canonical correlations of the leading principal components.
 
     Parameters
@@ -226,6 +226,9 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
         all there are. So ``1.0`` keeps everything and ``1`` a single component.
     components : {"mean", "first", "all"}, default="mean"
         The paper's similarity is the mean.
+    standardize : bool, default=False
+        Divide each column by its standard deviation before the principal components are taken, as the code of Huh et al. (2024) does; columns
+        that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
 
     Returns
     -------
@@ -242,7 +245,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
     Notes
     -----
     The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
-    either side. Saturates as :func:`cca` does.
+    either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as :func:`cca` does.
 
     References
     ----------
@@ -258,7 +261,11 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean")
     xp, A, B = float_pair(X, Y)
     bases = []
     for side, name in ((A, "X"), (B, "Y")):
-        U, s, _ = spectrum(xp, _contrasts(xp, side, name))
+        C = _contrasts(xp, side, name)
+        if standardize:
+            C = C / xp.max(xp.abs(C), axis=0)  # first: squares of a column far smaller than the rest would vanish
+            C = C / xp.sqrt(xp.sum(C * C, axis=0))
+        U, s, _ = spectrum(xp, C)
         bases.append(U[:, : kept(xp, s, keep)])
     return _summary(xp, _correlations(xp, *bases), components)
 

@@ -14,10 +14,11 @@ import numpy as np
 from congruence._arrays import blocks
 from congruence._check import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
+from congruence.metrics._base import unit
 from congruence.metrics.neighbours import check_k, home, moderate, neighbour_table, pair_values
 
 
-def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
+def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bool = False) -> float:
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
     Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the k rows j ≠ i with the largest K_ij (lowest row number first among
@@ -27,7 +28,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     Parameters
     ----------
     X : array_like, shape (n, d)
-        n ≥ 4. Nothing is centred or normalised beforehand; the original paper normalises rows first.
+        n ≥ 4. Nothing is centred beforehand.
     Y : array_like, shape (n, e)
         Row i belongs to row i of X; the widths may differ.
     k : int, default=10
@@ -35,6 +36,8 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     definition : {"huh", "jam"}, default="huh"
         ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
         JAM paper (Yoon et al.). Both are described below; their values differ.
+    normalize : bool, default=False
+        Scale rows to unit norm first, as the code of Huh et al. does. The JAM paper does not mention it.
 
     Returns
     -------
@@ -44,6 +47,8 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError
+    ZeroRowError
+        A row of zeros, with ``normalize``.
     TooFewAnchorsError
         n < 4: the unbiased estimate divides by n − 3.
     InputError
@@ -91,6 +96,8 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh") -> float:
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
     check_k(k, n)
+    if normalize:
+        A, B = unit(A, "X"), unit(B, "Y")
     first, second = (
         masked_gram(side, k, centred=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
     )
@@ -129,9 +136,10 @@ class Masked(NamedTuple):
     values: np.ndarray
     scale: float
     n: int
+    definition: str = "huh"
 
 
-def prepare_masked(A: np.ndarray, name: str, k: int = 10) -> Masked:
+def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh") -> Masked:
     """Prepare one side of :func:`cknna`.
 
     Parameters
@@ -141,6 +149,7 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10) -> Masked:
     name : str
         For messages.
     k : int, default=10
+    definition : {"huh", "jam"}, default="huh"
 
     Returns
     -------
@@ -151,8 +160,9 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10) -> Masked:
     ParameterError, InputError
     """
     n = len(A)
-    gram = masked_gram(A, k, centred=False)
-    return Masked(*gram, math.sqrt(_with_itself(gram, n, k, name, "huh")), n)
+    check_k(k, n)
+    gram = masked_gram(A, k, centred=definition == "jam")
+    return Masked(*gram, math.sqrt(_with_itself(gram, n, k, name, definition)), n, definition)
 
 
 def reorder_masked(side: Masked, order: np.ndarray) -> Masked:
@@ -161,12 +171,12 @@ def reorder_masked(side: Masked, order: np.ndarray) -> Masked:
     place = np.argsort(order)
     moved = place[i] * side.n + place[j]
     again = np.argsort(moved)
-    return Masked(moved[again], side.values[again], side.scale, side.n)
+    return side._replace(keys=moved[again], values=side.values[again])
 
 
 def compare_masked(first: Masked, second: Masked) -> float:
     """Return :func:`cknna` of two prepared sides."""
-    return _numerator(first[:2], second[:2], first.n) / (first.scale * second.scale)
+    return _numerator(first[:2], second[:2], first.n, first.definition) / (first.scale * second.scale)
 
 
 def masked_gram(A: np.ndarray, k: int, *, centred: bool, place: Any = None) -> tuple[np.ndarray, np.ndarray]:

@@ -8,16 +8,29 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from congruence import __version__
 from congruence._atomic import atomic_path
 from congruence.report.figures import Plot
 from congruence.report.render import fill
 from congruence.upgrade.certify import ACTIONS, Certificate, Estimate
 
-_NAMES = {"stay": "stay", "stored": "carry the store", "queries": "carry queries", "re-embed": "re-embed"}
+_NAMES = {
+    "keep": "keep the old model",
+    "stored": "map the store",
+    "queries": "map the queries",
+    "re-embed": "re-embed",
+}
 #: Short enough to stand side by side on an axis.
-_LABELS = {**_NAMES, "stored": "carry store"}
-_KINDS = {"stay": "before", "stored": "after", "queries": "after", "re-embed": "oracle"}
+_LABELS = {"keep": "keep old", "stored": "map store", "queries": "map queries", "re-embed": "re-embed"}
+_KINDS = {"keep": "before", "stored": "after", "queries": "queries", "re-embed": "oracle"}
+
+#: What each verdict has a user type or do.
+_NEXT = {
+    "map": "fit the map (congruence fit), write the mapped store (congruence transform), and query it with the target model.",
+    "queries": "fit the map (congruence fit), leave the store as it is, and map each query of the target model with the inverse map.",
+    "collect": "encode more items by both models, and certify again.",
+    "re-embed": "encode the store again by the target model.",
+    "keep": "leave store and queries as they are.",
+}
 
 
 def render_certificate(certificate: Certificate) -> str:
@@ -33,19 +46,25 @@ def render_certificate(certificate: Certificate) -> str:
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
     verdict = certificate.verdict
-    level = {"carry": "carries", "queries": "carries", "collect": "partly"}.get(verdict.action, "fails")
+    level = {"map": "carries", "queries": "carries", "collect": "partly"}.get(verdict.action, "fails")
     return fill(
         "certificate.html",
         c=certificate,
-        version=__version__,
-        level="" if verdict.action == "stay" else level,
+        level="" if verdict.action == "keep" else level,
+        next=_NEXT[verdict.action],
         actions=ACTIONS,
         names=_NAMES,
         plots={
-            "ways": {task: Markup(ways_chart(ways, task)) for task, ways in certificate.ways.items()},
+            "ways": {task: Markup(ways_chart(certificate.ways[task], task)) for task in _charted(certificate)},
             "curve": Markup(curve_chart(certificate)),
         },
     )
+
+
+def _charted(certificate: Certificate) -> list[str]:
+    """Return the measures to draw: what the verdict rests on, and the plain overlap of result lists."""
+    overlap = next((name for name in certificate.ways if name.startswith("overlap@")), certificate.task)
+    return list(dict.fromkeys([certificate.task, overlap]))
 
 
 def write_certificate(path: str | Path, certificate: Certificate, *, force: bool = False) -> None:

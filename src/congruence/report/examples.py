@@ -41,7 +41,10 @@ def commuting(
     """Compare the direct path with the one through texts (appendix E.12, figures 53 and 54)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
-    queries = some(len(source["image"]), 2_000, rng)
+    # Drawn from the pictures that both models have, where there are any: a few encoded again may be all that can be shown.
+    common = np.flatnonzero(np.isin(source["image"].ids, target["image"].ids))
+    common = common if len(common) else np.arange(len(source["image"]))
+    queries = common[some(len(common), 2_000, rng)]
     pictures = unit(target["image"])
     carried = aligned["image"].vectors[queries].astype(np.float32, copy=False)
     direct = _nearest(carried, pictures, 5)

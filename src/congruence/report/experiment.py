@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence._atomic import atomic_path
-from congruence.experiments import ALIGNMENT_METRICS, JOINT_METRICS, METRICS, Outcome
+from congruence.experiments import ALIGNMENT_METRICS, JOINT_METRICS, METRICS, Outcome, claim_lines, data_lines
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png
 
@@ -26,9 +26,17 @@ svg{font:11px system-ui,sans-serif;background:#fff}
 .line{fill:none;stroke-width:1.8}.band{opacity:.18;stroke:none}.pair{stroke:#b9c0ca;fill:none;stroke-width:.6}
 .dot{fill:none;stroke-linecap:round}.line.same{stroke:#b9c0ca;stroke-dasharray:3 3}
 """
-#: Colours that stay apart for the colour-blind (Okabe and Ito); what is not a map's work is grey.
+#: Colours that stay apart for the colour-blind (Okabe and Ito); what is not a map's work is grey, its controls are brown.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8c6d1f", "#5f3dc4")
-_GREYS = {"before": "#d5dae1", "chance": "#d5dae1", "model_a": "#9aa4b1", "model_b": "#66717f", "oracle": "#1b2430"}
+_GREYS = {
+    "before": "#d5dae1",
+    "chance": "#d5dae1",
+    "constant": "#c9b79c",
+    "random_rotation": "#b08d57",
+    "model_a": "#9aa4b1",
+    "model_b": "#66717f",
+    "oracle": "#1b2430",
+}
 _NAMED = {"source": "#0072b2", "target": "#d55e00", "after": "#0072b2", "faint": "#b9c0ca"}
 
 #: Width of a letter of a label, on average.
@@ -37,6 +45,8 @@ _LETTER = 5.2
 _MEASURES = {**METRICS, **ALIGNMENT_METRICS, **JOINT_METRICS}
 _WORDS = {
     "before": "before",
+    "constant": "every row at the target's mean",
+    "random_rotation": "random rotation about the right means",
     "model_a": "model A alone",
     "model_b": "model B alone",
     "oracle": "model B itself",
@@ -49,6 +59,7 @@ _WORDS = {
     "gap": "distance between the means",
     "right_class_at_5": "right class among five",
     "overlap_at_5": "images shared among five",
+    "rest_kept": "rest of the text kept",
     "same_text": "same class of text",
 }
 
@@ -167,7 +178,7 @@ def _groups(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _bars(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tuple[str, str]]]:
     groups = _groups(rows)
-    order = {"before": 0, "chance": 0, "model_a": 2, "model_b": 3, "oracle": 4}
+    order = {"before": 0, "chance": 0, "constant": 0.3, "random_rotation": 0.6, "model_a": 2, "model_b": 3, "oracle": 4}
     styles = _styles(
         (_name(row, rows), row["quantity"]) for row in sorted(rows, key=lambda r: order.get(r["quantity"], 1))
     )
@@ -290,8 +301,10 @@ def _sheet(
     for example in examples:
         drawn, top = _example(example, pictures, top)
         parts += drawn
+    drawn, top = _claim(results, width, top)
+    parts += drawn
     quick = " (quick run)" if results["quick"] else ""
-    below = f"Run on {results['ran_on']}{quick}; {len(results['seeds'])} draws. Resampled: {results['resampled']}."
+    below = f"{len(results['seeds'])} draws{quick}; the claim and the data stand below."
     classes = {**{f"c{k}": c for k, c in enumerate(_COLOURS)}, **{f"g-{name}": c for name, c in _GREYS.items()}}
     colours = "".join(f".{k}{{fill:{c}}}.line.{k},.dot.{k}{{fill:none;stroke:{c}}}" for k, c in classes.items())
     named = "".join(
@@ -303,6 +316,16 @@ def _sheet(
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(titles)}'
         f'<text class="tick" x="8" y="{said + 18}">{escape(_short(below, width // 5))}</text>{"".join(parts)}</svg>\n'
     )
+
+
+def _claim(results: dict[str, Any], width: int, top: int) -> tuple[list[str], int]:
+    """Write the paper's claim, whether it held, and the data below the panels."""
+    parts = []
+    for line in [*claim_lines(results), *data_lines(results)]:
+        for words in textwrap.wrap(line, int(width / _LETTER), subsequent_indent="    ", drop_whitespace=True):
+            parts.append(f'<text class="tick" xml:space="preserve" x="8" y="{top}">{escape(words)}</text>')
+            top += 14
+    return parts, top + 6
 
 
 def _letter(k: int) -> str:

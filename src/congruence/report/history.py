@@ -22,6 +22,9 @@ _TERMS = {
     "klot": "KLOT",
     "cka": "CKA",
     "infonce": "InfoNCE",
+    "marginal_error": "Marginal error of the heads' plan",
+    "marginal_error_teacher": "Marginal error of the teacher's plan",
+    "gradient_error": "Marginal errors over ‖P − P*‖₁",
 }
 
 #: Settings of a training that are shown where a map has them, and what they are called.

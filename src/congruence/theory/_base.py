@@ -34,9 +34,11 @@ class Bound:
     measured : float
         The left-hand side: the largest error over the rows given.
     trivial : float
-        What holds of any two models, whatever they are.
+        An error that needs no knowledge of the models: that of ``baseline``. A map that was fitted can do worse, and ``measured`` then be larger.
     conditions : dict of str to float
         The numbers the right-hand side is made of.
+    baseline : str
+        What errs by at most ``trivial`` on any two models, in words.
     """
 
     theorem: str
@@ -45,10 +47,11 @@ class Bound:
     measured: float
     trivial: float
     conditions: dict[str, float]
+    baseline: str = "any rotation, since no two unit vectors are farther apart"
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound promises nothing that is not true of any two models."""
+        """Whether the bound promises no less than ``trivial``."""
         return not self.value < self.trivial
 
     @property
@@ -66,7 +69,7 @@ class Bound:
         if self.vacuous:
             return (
                 f"{what}; {self.theorem} promises at most {self.value:.3g}, which is vacuous: "
-                f"at most {self.trivial:.3g} is true of any two models."
+                f"an error of at most {self.trivial:.3g} is that of {self.baseline}."
             )
         return f"{what}; {self.theorem} promises at most {self.value:.3g}."
 

@@ -146,7 +146,7 @@ def linear_bound(F: Any, G: Any, F_target: Any, G_target: Any) -> Bound:
     -------
     Bound
         √m ε / σ_min(G̃), infinite where the anchors leave directions of the target unprobed. ``measured`` is Δ of
-        Theorem C.23. ``trivial`` is 1, which the map A = 0 reaches. ``conditions``: ``epsilon``, ``sigma_min``,
+        Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse. ``conditions``: ``epsilon``, ``sigma_min``,
         ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
 
     Raises
@@ -180,6 +180,7 @@ def linear_bound(F: Any, G: Any, F_target: Any, G_target: Any) -> Bound:
             "rank": float(A.rank),
             "sharp": longest / sigma if sigma else float("inf"),
         },
+        "the map A = 0, which sends every image to the zero vector",
     )
 
 

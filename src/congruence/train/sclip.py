@@ -98,11 +98,21 @@ class SCLIP(HeadTrainer):
 
     Notes
     -----
-    The logits share the trained scale of the supervised loss. S-CLIP's pseudo-labels on key words are left out, as SOTAlign leaves them out.
+    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes. The public code of S-CLIP differs:
+
+    - It trains whole encoders, on unpaired images only; here heads are trained on frozen features, on unpaired texts too.
+    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the assignment; here no gradient goes
+      through it, and the default space is the encoder's own.
+    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations; here it is
+      ``assignment_temperature``, and there are up to 100.
+    - The loss on pseudo-labels has weight 1/2; here ``image_weight``.
+    - Unpaired images also stand among the candidates of each caption in the supervised loss; here that loss sees pairs only.
+    - It adds a loss on pseudo-labels of key words; SOTAlign leaves it out, and so does this.
 
     References
     ----------
-    Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions"; SOTAlign, appendix A.2.
+    Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its code,
+    https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
     """
 
     method = "sclip"

@@ -16,6 +16,7 @@ from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
+from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
 
 TEACHERS = ("cca", "procrustes", "contrastive")
 DIVERGENCES = ("klot", "infonce", "cka")
@@ -36,12 +37,13 @@ class SOTAlign(HeadTrainer):
     alpha : float or "auto", default="auto"
         Weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
         under plans of mass n, as the paper writes them, the same weight is α/n. The paper takes 1e-4, give or take a factor of ten, with
-        10,000 pairs. The gradient of a mean over n² logits, of which n are of pairs, falls as 1/n, so the same balance with n pairs is
-        1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
+        10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not say, its published code has KLOT
+        only, and SigLIP's own loss is a sum over n² logits divided by n, under which α would be n times as large. The gradient of a mean over n² logits, of which n are of pairs,
+        falls as 1/n, so the same balance with n pairs is 1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two transport plans, or temperatures of the two softmaxes.
     n_iter : int, default=100
-        The most Sinkhorn iterations for a plan.
+        The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
     tol : float, optional
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
     teacher_dim : int, optional
@@ -61,6 +63,11 @@ class SOTAlign(HeadTrainer):
     teacher_ : TwoSidedMap
         The teacher of the last fit. Its score on the validation rows is ``scores_["teacher_validation_mean_recall_at_1"]`` of the map that
         ``fit`` returns, to compare with that of the heads, ``scores_["validation_mean_recall_at_1"]``.
+
+    Notes
+    -----
+    The history has the terms ``marginal_error``, ``marginal_error_teacher`` and ``gradient_error`` beside the losses, if the divergence is KLOT: see
+    :class:`congruence.transport.Convergence`.
 
     References
     ----------
@@ -162,6 +169,11 @@ class SOTAlign(HeadTrainer):
                 _begin_at(torch, head, task.teacher[i])
 
     def _map(self, task: Any, data: Data, history: History, spaces: tuple[Space, Space]) -> HeadsMap:
+        errors = history.losses.get("gradient_error", [])
+        if errors:
+            off = sum(error > GRADIENT_ERROR for error in errors)
+            where = f"at worst, and past the bound in {off} of the {len(errors)} steps recorded"
+            warn_unconverged(max(errors), where, "", stacklevel=3)
         model = super()._map(task, data, history, spaces)
         if data.validation is not None:
             X, Y, x_labels, y_labels = data.validation
@@ -181,8 +193,8 @@ class SOTAlign(HeadTrainer):
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
         taught = task.taught or self._teach(torch, task, rows)
-        divergence = self._divergence(students, *taught)
-        return {"loss": supervised + alpha * divergence, "supervised": supervised, self.divergence: divergence}
+        divergence, found = self._divergence(torch, students, *taught)
+        return {"loss": supervised + alpha * divergence, "supervised": supervised, self.divergence: divergence, **found}
 
     def _teach(self, torch: Any, task: Any, rows: list[Any]) -> tuple[list[Any], Any]:
         """Return the teacher's vectors and, where the rows come again each step, its plan; such are kept."""
@@ -203,13 +215,29 @@ class SOTAlign(HeadTrainer):
             return 1.0 if self.supervised == "infonce" else 1 / pairs
         return self.alpha
 
-    def _divergence(self, students: list[Any], teachers: list[Any], plan: Any) -> Any:
+    def _divergence(
+        self, torch: Any, students: list[Any], teachers: list[Any], plan: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the divergence, and of KLOT's how far its iterations got."""
         (X, Y), (TX, TY) = students, teachers
         if self.divergence == "cka":
-            return cka_divergence(X, Y, TX, TY)
+            return cka_divergence(X, Y, TX, TY), {}
         if self.divergence == "infonce":
-            return generalized_infonce(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, symmetric=True)
-        return klot_features(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, self.n_iter, self.tol, teacher=plan)
+            return generalized_infonce(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, symmetric=True), {}
+        value, info = klot_features(
+            X,
+            Y,
+            TX,
+            TY,
+            self.epsilon,
+            self.epsilon_teacher,
+            self.n_iter,
+            self.tol,
+            teacher=plan,
+            return_info=True,
+        )
+        errors = ("marginal_error", "marginal_error_teacher", "gradient_error")
+        return value, {name: torch.tensor(getattr(info, name)) for name in errors}
 
 
 def _begin_at(torch: Any, head: Any, teacher: Any) -> None:

@@ -15,11 +15,15 @@ class Klot(torch.autograd.Function):
     """The divergence as a function of the student's affinities; the gradient is computed on the way back, from the potentials."""
 
     @staticmethod
-    def forward(ctx: Any, A: Any, T: Any, student: Side, teacher: Side, scale: float) -> Any:
-        """Return ``scale`` times the divergence."""
+    def forward(ctx: Any, A: Any, T: Any, student: Side, teacher: Side, scale: float, found: list[float]) -> Any:
+        """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         ctx.save_for_backward(A, T)  # torch then notices if either is changed in place
         ctx.sides, ctx.scale = (student, teacher), scale
-        value: Any = sum(part for _, part, _ in compare(student, teacher, held=True))
+        value: Any = 0.0
+        size: Any = 0.0
+        for _, part, G in compare(student, teacher, held=True):
+            value, size = value + part, size + torch.linalg.vector_norm(G, 1)
+        found.append(float(size))
         return (scale * value).to(student.affinity.dtype)
 
     @staticmethod
@@ -32,22 +36,24 @@ class Klot(torch.autograd.Function):
         factor = upstream * (ctx.scale / student.epsilon)
         for part, _, G in compare(student, teacher, held=True):
             gradient[part] = G.mul_(factor)
-        return gradient, None, None, None, None
+        return gradient, None, None, None, None, None
 
 
 class KlotFeatures(torch.autograd.Function):
     """The divergence as a function of the student's vectors; the gradients come from the pass that gives the value."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, Y: Any, student: Side, teacher: Side, scale: float) -> Any:
-        """Return ``scale`` times the divergence."""
+    def forward(ctx: Any, X: Any, Y: Any, student: Side, teacher: Side, scale: float, found: list[float]) -> Any:
+        """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         dtype, factor = student.affinity.dtype, scale / student.epsilon
         needs = ctx.needs_input_grad[:2]
         module = fused(student.affinity)
         if module is None:
-            value, dX, dY = _from_strips(X, Y, student, teacher, factor, needs)
+            value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, needs)
+            found.append(float(size))
         else:
             value, dX, dY = _from_tiles(module, student, teacher, factor, needs)
+            found.append(2.0)
         ctx.save_for_backward(*(None if slope is None else slope.to(side.dtype) for slope, side in ((dX, X), (dY, Y))))
         return (scale * value).to(dtype)
 
@@ -56,26 +62,27 @@ class KlotFeatures(torch.autograd.Function):
     def backward(ctx: Any, upstream: Any) -> Any:
         """Return what the way forward computed, scaled."""
         dX, dY = (None if slope is None else slope * upstream.to(slope.dtype) for slope in ctx.saved_tensors)
-        return dX, dY, None, None, None
+        return dX, dY, None, None, None, None
 
 
 def _from_strips(
     X: Any, Y: Any, student: Side, teacher: Side, factor: float, needs: tuple[bool, ...]
 ) -> tuple[Any, ...]:
-    """Return the divergence and, where they are needed, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
+    """Return the divergence, ‖P − P*‖₁ and, where they are needed, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
     dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
     right = Y.to(dtype)
     dX: Any = torch.empty_like(X) if needs_X else None
     dY: Any = torch.zeros_like(right) if needs_Y else None
     value: Any = 0.0
+    size: Any = 0.0
     for part, divergence, G in compare(student, teacher, held=False):
-        value = value + divergence
+        value, size = value + divergence, size + torch.linalg.vector_norm(G, 1)
         G *= factor
         if needs_X:
             dX[part] = G @ right
         if needs_Y:
             dY.addmm_(G.T, X[part].to(dtype))
-    return value, dX, dY
+    return value, size, dX, dY
 
 
 def _from_tiles(module: Any, student: Side, teacher: Side, factor: float, needs: tuple[bool, ...]) -> tuple[Any, ...]:

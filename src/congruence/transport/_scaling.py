@@ -12,6 +12,7 @@ Schmitzer (2019), section 3.1.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,15 @@ class Potentials:
     u : array, shape (n,)
     v : array, shape (m,)
     n_iter : int
+    error : float
+        L1 distance of the sums of rows from their marginals at the beginning of the last iteration; at its end it is no larger, and
+        the sums of columns are exact.
     """
 
     u: Any
     v: Any
     n_iter: int
+    error: float
 
 
 def iterate(
@@ -66,14 +71,14 @@ def iterate(
     kernel = Kernel(affinity, epsilon, memory)
     xp = kernel.xp
     u, v = _first(kernel, r, c)
-    if n_iter == 1:
-        return Potentials(u, v, 1)
+    if n_iter == 1:  # no iteration follows that would find the error on its way
+        return Potentials(u, v, 1, float(xp.sum(xp.abs(marginals(affinity, epsilon, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
     # To compute a kernel costs as much as to read it dozens of times: where all of it may be held, there is one attempt at less.
     again = None if kernel.fits else (r, c)
     a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
-    done = 1
+    done, left = 1, math.inf
     while done < n_iter:
         new_a, sums = kernel.zeros(len(u)), kernel.zeros(len(v))
         error: Any = 0.0
@@ -91,13 +96,13 @@ def iterate(
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
             continue
         a, b, growth = new_a, new_b, grown
-        done += 1
-        if float(error) <= settled:
+        done, left = done + 1, float(error)
+        if left <= settled:
             break
         if done < n_iter and kernel.reach is None and growth > GROWTH:
             kernel.rebase(kernel.u + log_a, kernel.v + log_b, again)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
-    return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), done)
+    return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), done, left)
 
 
 def _first(kernel: Kernel, r: Any, c: Any) -> tuple[Any, Any]:

@@ -11,7 +11,8 @@ from congruence.transport._comparison import Side
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
 from congruence.transport._kernel import Affinity, Dense
 from congruence.transport._scaling import iterate
-from congruence.transport.sinkhorn import MASSES, MEMORY, check_options
+from congruence.transport.convergence import Convergence, warn_unconverged
+from congruence.transport.sinkhorn import CONVERGED, MASSES, MEMORY, check_options
 
 
 def klot(
@@ -23,6 +24,7 @@ def klot(
     tol: float | None = None,
     *,
     mass: str = "unit",
+    return_info: bool = False,
 ) -> Any:
     """KL(P* ‖ P): how far the student's entropic plan P is from the teacher's P*, with its explicit gradient.
 
@@ -42,10 +44,15 @@ def klot(
         Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a loss weight α on
         the first acts as α/n on the second.
 
+    return_info : bool, default=False
+        Return how far the iterations got as well.
+
     Returns
     -------
     tensor, shape ()
         In nats. float64 if either input is, else float32.
+    Convergence
+        Only with ``return_info``: marginal errors and iterations of both plans, and what they mean for the gradient.
 
     Raises
     ------
@@ -54,6 +61,12 @@ def klot(
         An ``epsilon`` too small for the precision, or an option out of its range.
     MissingExtraError
         Without torch.
+
+    Warns
+    -----
+    ConvergenceWarning
+        The marginal errors are more than 1 % of ‖P − P*‖₁, so that the gradient is off by 1 % to 5 % or more in L1 norm. Not with
+        ``return_info``, which says so itself.
 
     Notes
     -----
@@ -99,7 +112,9 @@ def klot(
     dtype = computing_dtype(A, T)
     sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), n_iter, tol, A.numel() * 8)
     tracked = student if isinstance(student, torch.Tensor) else A
-    return _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)))
+    size: list[float] = []
+    value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), size)
+    return _with_info(value, sides, size[0], n_iter, tol, return_info)
 
 
 def klot_features(
@@ -115,6 +130,7 @@ def klot_features(
     mass: str = "unit",
     memory: int = MEMORY,
     teacher: Side | None = None,
+    return_info: bool = False,
 ) -> Any:
     """Do as :func:`klot` for affinities that are inner products, without ever forming them: O((n + m)·d) memory.
 
@@ -134,15 +150,24 @@ def klot_features(
     teacher : optional
         The teacher's plan for these very rows, from :func:`solve_teacher`, where they come again and again. ``TX``, ``TY`` and
         ``epsilon_teacher`` are then those it was solved for, and are not looked at.
+    return_info : bool, default=False
+        As in :func:`klot`.
 
     Returns
     -------
     tensor, shape ()
         In nats.
+    Convergence
+        Only with ``return_info``.
 
     Raises
     ------
     ShapeError, DtypeError, NotFiniteError, ParameterError, MissingExtraError
+
+    Warns
+    -----
+    ConvergenceWarning
+        As in :func:`klot`.
 
     Notes
     -----
@@ -182,7 +207,9 @@ def klot_features(
         (student,) = _solve((products(A, B, ("X", "Y"), dtype),), (epsilon,), n_iter, tol, memory)
         sides = student, teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
-    return _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)))
+    size: list[float] = []
+    value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), size)
+    return _with_info(value, sides, size[0], n_iter, tol, return_info)
 
 
 def solve_teacher(
@@ -235,6 +262,19 @@ def solve_teacher(
 
 def _tensors(torch: Any, arrays: dict[str, Any]) -> list[Any]:
     return [torch.as_tensor(array) for array in same_library(arrays)]
+
+
+def _with_info(
+    value: Any, sides: tuple[Side, ...], difference: float, n_iter: int, tol: float | None, return_info: bool
+) -> Any:
+    """Return the value, with how far the iterations got if that is asked for; else warn if it is not far enough."""
+    (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
+    settled = max(tol or 0.0, CONVERGED, 64 * float(affinity.xp.finfo(affinity.dtype).eps))
+    found = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)
+    if return_info:
+        return value, found
+    warn_unconverged(found.gradient_error, f"after {n_iter} iterations", ", or judge by return_info=True", stacklevel=3)
+    return value
 
 
 def _scale(mass: str, n: int) -> float:

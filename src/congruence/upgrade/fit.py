@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_choice, check_same_rows
+from congruence._inputs import as_embeddings, as_pair
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
@@ -17,14 +18,16 @@ from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 
+__all__ = ["fit"]
+
 
 def fit(
-    source: Embeddings,
-    target: Embeddings,
+    source: Any,
+    target: Any,
     method: str = "orthogonal",
     *,
     modality: str | None = None,
-    means: Mapping[str, tuple[Embeddings, Embeddings | None]] | None = None,
+    means: Mapping[str, tuple[Any, Any]] | None = None,
     holdout: float | int = 0,
     seed: int = 0,
     groups: Any = "identical",
@@ -37,13 +40,15 @@ def fit(
 
     Parameters
     ----------
-    source, target : Embeddings
+    source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
         Anchors of one modality in both models; for two-sided methods the modalities may differ (images and their texts).
+        Arrays, tensors, lists and columns of vectors pair by position and must be equally long; :class:`~congruence.Embeddings` with ids
+        on both sides pair by id, two pandas objects by their indexes unless both are the default 0, 1, 2, ….
     method : str, default="orthogonal"
         A key of :data:`congruence.maps.METHODS`.
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
-    means : mapping of str to (Embeddings, Embeddings or None), optional
+    means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
         Rows of other modalities from which only means are taken, so that the map can carry these too. Where the target
         has none, the modality gap is carried over (:meth:`~congruence.OrthogonalMap.recenter`).
     holdout : float or int, default=0
@@ -78,6 +83,7 @@ def fit(
         Pairs with identical vectors are kept together in the split.
     """
     model = make_map(method, **parameters)
+    source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
     # Zero rows come this far only when the caller allowed them. They say nothing about a direction: leave them out.
@@ -147,7 +153,7 @@ def _modalities(
 
 def _add_means(
     model: Map,
-    means: Mapping[str, tuple[Embeddings, Embeddings | None]],
+    means: Mapping[str, tuple[Any, Any]],
     split: Split,
     fitted: str | None,
 ) -> OrthogonalMap:
@@ -166,6 +172,8 @@ def _add_means(
             raise ParameterError(
                 f"Got means for {name!r}, the modality of the anchors; expected another. Remove {name!r} from means=…."
             )
+        a = as_embeddings(a, f"means[{name!r}][0]")
+        b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
         # Held-out items must stay unseen: their mean is not used either.
         outside = [None if e is None else e.take(~split.held_out(e.ids)) for e in (a, b)]
         if outside[0] is None or not len(outside[0]) or (outside[1] is not None and not len(outside[1])):

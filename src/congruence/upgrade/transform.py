@@ -19,6 +19,8 @@ from congruence.errors import ParameterError
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.stores import Source, open_sink
 
+__all__ = ["TransformReport", "transform_file"]
+
 #: Bytes of source vectors in a block: a few of them are under way at a time.
 _BLOCK_BYTES = 8 * 2**20
 

@@ -46,8 +46,8 @@ def problem(n=300, d=32, **facts):
 @pytest.mark.parametrize(
     ("facts", "thresholds", "action"),
     [
-        ({"shared": 1.0, "source_noise": 1.0, "target_noise": 0.9}, {"retention": 0.8}, "carry"),
-        ({"target_noise": 1.6}, {}, "stay"),
+        ({"shared": 1.0, "source_noise": 1.0, "target_noise": 0.9}, {"retention": 0.8}, "map"),
+        ({"target_noise": 1.6}, {}, "keep"),
         ({"target_noise": 0.3, "shared": 0.0, "source_noise": 1.3}, {}, "re-embed"),
         ({"d_target": 24, "target_noise": 0.9}, {"retention": 0.8, "must_move": True}, "queries"),
         ({"mispaired": 1.0}, {}, "collect"),
@@ -67,7 +67,7 @@ def test_few_anchors_of_a_true_rotation_ask_for_more():
     assert few.verdict.action == "collect", few.verdict
     assert 0 < few.verdict.more <= 5000
     assert f"{few.verdict.more:,} more" in few.verdict.headline
-    assert certify(*sides(p, slice(0, 300)), **options).verdict.action == "carry"
+    assert certify(*sides(p, slice(0, 300)), **options).verdict.action == "map"
 
 
 def test_estimates_are_near_what_other_items_show():
@@ -90,11 +90,11 @@ def test_held_out_queries_are_scored_instead():
     p = problem()
     certificate = certify(*sides(p, slice(0, 200)), queries=sides(p, slice(200, None)), **QUICK)
     assert (certificate.n_anchors, certificate.n_queries) == (200, 100)
-    assert certificate.ways["recall@1"]["stay"].n == 100
-    assert set(certificate.probed) == {"image", "text"}
+    assert certificate.ways["recall@1"]["keep"].n == 100
+    assert set(certificate.covered) == {"image", "text"}
 
 
-def test_queries_the_anchors_never_probed_are_noticed():
+def test_queries_the_anchors_never_covered_are_noticed():
     p = problem(d=64, decay=0.0)
     basis = np.linalg.svd(p.source_images[:200], full_matrices=False)[2][:20]
     flat = [
@@ -103,7 +103,7 @@ def test_queries_the_anchors_never_probed_are_noticed():
     ]
     target = {m: embed(e.vectors @ p.rotation, e.ids.tolist()) for m, e in flat[0].items()}
     certificate = certify(flat[0], target, queries=sides(p, slice(200, None)), **QUICK)
-    assert certificate.probed["image"] < 0.6
+    assert certificate.covered["image"] < 0.6
 
 
 def test_labels_turn_texts_into_classes():
@@ -118,12 +118,12 @@ def test_labels_turn_texts_into_classes():
     certificate = certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, **QUICK)
     assert certificate.task == "zero_shot"
     assert certificate.fitted == ["image"]
-    assert set(certificate.ways["zero_shot"]) == {"stay", "stored", "queries", "re-embed"}
-    assert certificate.ways["zero_shot@5"]["stay"].value >= certificate.ways["zero_shot"]["stay"].value
+    assert set(certificate.ways["zero_shot"]) == {"keep", "stored", "queries", "re-embed"}
+    assert certificate.ways["zero_shot@5"]["keep"].value >= certificate.ways["zero_shot"]["keep"].value
     on_text = certify(
         source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, fitted="image", seed=1, **QUICK
     )
-    assert on_text.ways["zero_shot"]["stay"] != certificate.ways["zero_shot"]["re-embed"]
+    assert on_text.ways["zero_shot"]["keep"] != certificate.ways["zero_shot"]["re-embed"]
     with pytest.raises(IdError, match="no label for"):
         certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels={"0": "class 0"}, **QUICK)
     with pytest.raises(IdError, match="labels without a text"):
@@ -138,21 +138,27 @@ def test_labels_turn_texts_into_classes():
 def test_one_modality_alone():
     p = problem()
     certificate = certify(*sides(p, modalities=("text",)), **QUICK)
-    assert certificate.task == "own@1"
+    assert certificate.task == "graded_overlap@10"
     assert set(certificate.ways["own@1"]) == {"stored", "queries"}
+    assert set(certificate.ways["overlap@10"]) == {"keep", "stored", "queries"}
     assert any("One modality" in note for note in certificate.notes)
     labels = {str(i): str(k) for i, k in enumerate(p.labels)}
     certificate = certify(*sides(p, modalities=("image",)), labels=labels, **QUICK)
     assert certificate.task == "same_class@1"
-    assert set(certificate.ways["same_class@1"]) == {"stay", "stored", "queries", "re-embed"}
+    assert set(certificate.ways["same_class@1"]) == {"keep", "stored", "queries", "re-embed"}
+    lines = repr(certificate).splitlines()
+    assert len(lines) <= 10
+    assert lines[0] == f"Certificate: {certificate.verdict.headline}"
+    assert f"same_class@1 {certificate.ways['same_class@1']['stored'].value:.3f} [" in repr(certificate)
+    assert certificate._repr_html_().startswith("<div><strong>Certificate: ")
 
 
 def test_a_target_without_images_says_nothing_of_re_embedding():
     source, target = sides(problem())
     certificate = certify(source, {"text": target["text"]}, **QUICK)
     assert "re-embed" not in certificate.ways["recall@1"]
-    assert set(certificate.retention) == {"stored/stay", "queries/stay"}
-    assert certificate.verdict.action in ("carry", "queries", "collect", "stay")
+    assert set(certificate.retention) == {"stored/keep", "queries/keep"}
+    assert certificate.verdict.action in ("map", "queries", "collect", "keep")
     assert any("unknown" in note for note in certificate.notes)
     with pytest.raises(InputError, match="no text rows in the target"):
         certify(source, {"image": target["image"]}, **QUICK)
@@ -163,11 +169,11 @@ def test_a_certificate_is_plain_data_and_repeats():
     one, two = (certify(*sides(p), **QUICK) for _ in range(2))
     assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())
     assert json.loads(json.dumps(one.to_dict()))["verdict"]["action"] in (
-        "carry",
+        "map",
         "queries",
         "collect",
         "re-embed",
-        "stay",
+        "keep",
     )
 
 

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from congruence.upgrade.certify.intervals import percentile_interval, rate_interval, replicate, resamples
+from congruence.upgrade.certify.intervals import (
+    covariance,
+    percentile_interval,
+    rate_interval,
+    ratio_interval,
+    replicate,
+    resamples,
+)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 30), (30, 30), (1, 50), (20, 40), (199, 200)])
@@ -47,3 +54,37 @@ def test_undefined_ratios_are_left_out():
     low, high = percentile_interval(np.array([np.nan, 1.0, 2.0, np.inf]))
     assert 1 <= low <= high <= 2
     assert np.isnan(percentile_interval(np.array([np.nan]))).all()
+
+
+def test_groups_widen_as_repeats_of_one_item_do():
+    rng = np.random.default_rng(0)
+    hits = (rng.random(100) < 0.6).astype(float)
+    groups = np.repeat(np.arange(100), 4)
+    fourfold = np.repeat(hits, 4)
+    np.testing.assert_allclose(covariance(fourfold[:, None], groups), covariance(hits[:, None]))
+    assert rate_interval(0.6, fourfold, groups=groups) == pytest.approx(rate_interval(0.6, hits))
+    draws = replicate(np.array([0.6]), fourfold[:, None], resamples(400, 4000, rng, groups), groups)
+    assert draws.std() == pytest.approx(hits.std(ddof=1) / 10, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "n"), [(0.45, 0.5, 100), (0.97, 0.98, 60), (0.9, 0.999, 100), (0.1, 0.15, 80)]
+)
+def test_intervals_of_a_ratio_hold_the_ratio(above, below, n):
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        easy = rng.random(n)  # the same items: easy for one way, easy for the other
+        other = np.where(rng.random(n) < 0.7, easy, rng.random(n))
+        hits = np.stack([easy < above, other < below], axis=1).astype(float)
+        if hits[:, 1].any():
+            low, high = ratio_interval(*hits.mean(axis=0), hits)
+            held += low <= above / below <= high
+    assert held >= 0.95 * 400 - 2 * np.sqrt(400 * 0.05 * 0.95)
+
+
+def test_scores_at_one_leave_the_ratio_some_room():
+    low, high = ratio_interval(1.0, 1.0, np.ones((50, 2)))
+    assert 0.9 < low < 0.97
+    assert 1.03 < high < 1.1
+    assert ratio_interval(0.0, 0.02, np.eye(50)[:, :2]) == (0.0, float("inf"))

@@ -23,7 +23,7 @@ def tables(p, rows, modalities=("image", "text"), what="anchors"):
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 @pytest.mark.parametrize("facts", [{}, {"d_target": 16}, {"d_target": 40}])
-def test_the_part_that_carried_queries_meet_has_the_same_products(facts):
+def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
     p = upgrade_problem(60, 24, seed=0, **facts)
     t = tables(p, np.arange(15), what="queries")
     model = fit_map(t, ["image"], np.arange(15), {})
@@ -47,6 +47,6 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
         for way, errors in wrong.items():
             name = f"{task}/{way}"
             errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
-    # With the anchors' own rows in the gallery, carried queries would score 0.25 and 0.57 too low.
+    # With the anchors' own rows in the gallery, mapped queries would score 0.25 and 0.57 too low.
     assert abs(np.mean(wrong["queries"])) < 0.06, wrong
     assert abs(np.mean(wrong["stored"])) < 0.06, wrong

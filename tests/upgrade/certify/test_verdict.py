@@ -13,26 +13,26 @@ def never(wanted):
     return None
 
 
-def case(stay=None, stored=0.0, queries=0.0, best=None):
-    ways = {"stay": stay, "stored": stored, "queries": queries, "re-embed": best}
+def case(keep=None, stored=0.0, queries=0.0, best=None):
+    ways = {"keep": keep, "stored": stored, "queries": queries, "re-embed": best}
     return {way: value for way, value in ways.items() if value is not None}
 
 
 @pytest.mark.parametrize(
     ("ways", "action"),
     [
-        (case(0.5, 0.79, 0.79, 0.8), "carry"),
+        (case(0.5, 0.79, 0.79, 0.8), "map"),
         (case(0.5, 0.6, 0.79, 0.8), "queries"),
         (case(0.5, 0.76, 0.80, 0.8), "queries"),
-        (case(0.5, 0.77, 0.79, 0.8), "carry"),
+        (case(0.5, 0.77, 0.79, 0.8), "map"),
         (case(0.5, 0.6, 0.6, 0.8), "re-embed"),
-        (case(0.79, 0.78, 0.78, 0.8), "stay"),
-        (case(0.9, 0.5, 0.5, 0.8), "stay"),
-        (case(0.9, 0.95, 0.95, 0.8), "carry"),  # the old images with the new texts beat both models
-        (case(0.78, 0.78, 0.78, 0.82), "re-embed"),  # keeps 95 %, but no more than staying has
-        (case(0.5, 0.6, 0.6), "carry"),
-        (case(0.5, 0.5, 0.5), "stay"),
-        (case(None, 0.96, 0.96, 1.0), "carry"),
+        (case(0.79, 0.78, 0.78, 0.8), "keep"),
+        (case(0.9, 0.5, 0.5, 0.8), "keep"),
+        (case(0.9, 0.95, 0.95, 0.8), "map"),  # the old images with the new texts beat both models
+        (case(0.78, 0.78, 0.78, 0.82), "re-embed"),  # keeps 95 %, but no more than the old model has
+        (case(0.5, 0.6, 0.6), "map"),
+        (case(0.5, 0.5, 0.5), "keep"),
+        (case(None, 0.96, 0.96, 1.0), "map"),
         (case(None, 0.5, 0.5, 1.0), "re-embed"),
     ],
 )
@@ -51,23 +51,38 @@ def test_more_anchors_are_asked_for_where_they_help():
     assert (decision.action, decision.more) == ("collect", 300)
     assert asked == [pytest.approx(0.76)]
     decide(case(0.78, 0.6, 0.6, 0.8), enough, Thresholds(), narrows=False)
-    assert asked[1] == pytest.approx(0.79)  # better than staying is asked as well
+    assert asked[1] == pytest.approx(0.79)  # better than the old model is asked as well
 
 
 def test_a_source_model_that_goes_away_is_no_choice():
-    assert decide(case(0.9, 0.79, 0.79, 0.8), never, Thresholds(must_move=True), narrows=False).action == "carry"
-    assert decide(case(0.9, 0.1, 0.1), never, Thresholds(must_move=True), narrows=False).action == "carry"
+    assert decide(case(0.9, 0.79, 0.79, 0.8), never, Thresholds(must_move=True), narrows=False).action == "map"
+    assert decide(case(0.9, 0.1, 0.1), never, Thresholds(must_move=True), narrows=False).action == "map"
 
 
 def test_a_narrower_target_keeps_the_store_at_equal_scores():
     assert decide(case(0.5, 0.79, 0.785, 0.8), never, Thresholds(), narrows=True).action == "queries"
-    assert decide(case(0.5, 0.80, 0.70, 0.8), never, Thresholds(), narrows=True).action == "carry"
+    assert decide(case(0.5, 0.80, 0.70, 0.8), never, Thresholds(), narrows=True).action == "map"
 
 
 def test_thresholds_move_the_verdict():
     ways = case(0.5, 0.6, 0.6, 0.8)
-    assert decide(ways, never, Thresholds(retention=0.7), narrows=False).action == "carry"
-    assert decide(case(0.5, 0.79, 0.79, 0.8), never, Thresholds(worth=0.4), narrows=False).action == "stay"
+    assert decide(ways, never, Thresholds(retention=0.7), narrows=False).action == "map"
+    assert decide(case(0.5, 0.79, 0.79, 0.8), never, Thresholds(worth=0.4), narrows=False).action == "keep"
+
+
+@pytest.mark.parametrize(
+    ("ways", "action"),
+    [
+        (case(0.97, 0.97, 0.97), "keep"),  # the old model's lists are the target's, as far as mapping makes them so
+        (case(0.93, 0.96, 0.96), "map"),
+        (case(0.95, 0.97, 0.97), "map"),
+        (case(0.90, 0.91, 0.91), "re-embed"),
+        (case(None, 0.96, None), "map"),  # text queries by the target model alone
+    ],
+)
+def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action):
+    ways = {way: value for way, value in ways.items() if value is not None}
+    assert decide({**ways, "re-embed": 1.0}, never, Thresholds(), narrows=False, of_lists=True).action == action
 
 
 @pytest.mark.parametrize(
@@ -79,5 +94,5 @@ def test_bad_thresholds(bad):
 
 
 def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
-    assert Verdict("stay", None, "", "", {"stay": 0.93, "carry": 0.07}).settled
-    assert not Verdict("stay", None, "", "", {"stay": 0.6, "carry": 0.4}).settled
+    assert Verdict("keep", None, "", "", {"keep": 0.93, "map": 0.07}).settled
+    assert not Verdict("keep", None, "", "", {"keep": 0.6, "map": 0.4}).settled

@@ -11,13 +11,17 @@ import numpy as np
 from congruence.errors import InputError
 from congruence.experiments.alignment import UnimodalData
 from congruence.experiments.config import Config
+from congruence.experiments.controls import controls
 from congruence.experiments.data import Collection
 from congruence.experiments.joint import JointData
 from congruence.experiments.ledger import Ledger
-from congruence.experiments.measure import Carrier, Means, View, fit_carrier
+from congruence.experiments.measure import Carrier, Means, View, fit_carrier, references
 
 #: Most anchors and most draws in a quick run.
 QUICK_ANCHORS, QUICK_DRAWS = 600, 2
+
+#: What draws resample in a fit on text.
+ALL_PROMPTS = "nothing where a map is fitted on text: it takes every prompt; the test part is fixed"
 
 
 @dataclass
@@ -44,6 +48,10 @@ class Job:
         For the kinds that align unimodal encoders.
     joint : list of JointData
         For JAM's kinds.
+    resampled : str
+        What the draws resample, where it is not what the kind resamples otherwise.
+    unchecked : str, optional
+        Why the paper's claim does not apply to this run.
     """
 
     config: Config
@@ -56,6 +64,8 @@ class Job:
     advance: Callable[[int], None] | None = None
     unimodal: list[UnimodalData] = field(default_factory=list)
     joint: list[JointData] = field(default_factory=list)
+    resampled: str = ""
+    unchecked: str | None = None
 
     def __getitem__(self, parameter: str) -> Any:
         return self.config.parameters[parameter]
@@ -78,6 +88,8 @@ def fit_modality(job: Job, collection: Collection, pair: tuple[int, int]) -> str
         if all(rows_of(collection, k, modality) is not None for k in pair):
             if modality != wanted:
                 job.remark(f"{collection.name}: fitted on {modality}s, since not every model has {wanted}s.")
+                if job.config.kind not in ("cycle", "composition"):  # whose claims hold of a map of either modality
+                    job.unchecked = f"it is about a fit on {wanted}s, and {modality}s were fitted here"
             return modality
     raise InputError(
         f"Got {pair_name(collection, pair)} without a modality both have; expected images or texts of both. Embed one modality with both models."
@@ -125,6 +137,50 @@ def draw(job: Job, rows: np.ndarray, share: float, rng: np.random.Generator) -> 
     if job.quick:
         count = min(count, QUICK_ANCHORS)
     return np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
+
+
+def draw_anchors(job: Job, collection: Collection, modality: str, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw a share of the images a map may be fitted on, or take every prompt.
+
+    A share of the prompts would leave classes out of a fit on text where there is one template a class; the paper's split is by image.
+    """
+    rows = anchor_rows(collection, modality)
+    if modality == "image":
+        return draw(job, rows, share, rng)
+    job.resampled = ALL_PROMPTS
+    if "fit_templates" in job.config.parameters and job["fit_templates"] == "single":
+        templates = collection.prompt_templates[rows]
+        first = np.full(len(collection.classes), np.iinfo(int).max)
+        np.minimum.at(first, collection.prompt_labels[rows], templates)
+        return rows[templates == first[collection.prompt_labels[rows]]]
+    return rows
+
+
+def draw_subset(job: Job, collection: Collection, modality: str, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw a share of the anchors where maps must be fitted on different ones; of prompts, one of each class at least.
+
+    Only where every class has a single prompt does a share leave classes out.
+    """
+    rows = anchor_rows(collection, modality)
+    drawn = draw(job, rows, share, rng)
+    labels = collection.prompt_labels[rows] if modality == "text" else np.zeros(len(rows), int)
+    if modality == "image" or np.bincount(labels)[np.unique(labels)].max() == 1:
+        return drawn
+    order = rng.permutation(rows)
+    _, first = np.unique(collection.prompt_labels[order], return_index=True)
+    return np.union1d(drawn, order[first])
+
+
+def fitted_once(modality: str, method: str) -> bool:
+    """Say whether every draw would fit the same map: a closed form on all prompts."""
+    return modality == "text" and method not in ("mlp", "random")
+
+
+def note_references(job: Job, what: dict[str, Any], seen: View) -> None:
+    """Note what each model reaches alone and, beside cosines, the constant and the random-rotation control."""
+    job.ledger.note_references(what, references(seen, job.config.metrics))
+    shown = "random" not in job.config.parameters.get("methods", [])  # else it is a method of the figure already
+    job.ledger.note_references(what, controls(seen, job.config.metrics, random=shown))
 
 
 def means(

@@ -9,15 +9,16 @@ from congruence.experiments.data import Collection
 from congruence.experiments.kinds._base import (
     Job,
     anchor_rows,
-    draw,
+    draw_subset,
     fit_modality,
     fit_on,
     means,
+    note_references,
     pair_name,
     test_part,
     view,
 )
-from congruence.experiments.measure import Carrier, measure, references
+from congruence.experiments.measure import Carrier, measure
 
 RESAMPLED = "the anchors of every map independently: {share:.0%} of the training rows each"
 
@@ -31,7 +32,7 @@ def run_cycle(job: Job) -> None:
             what = {"data": collection.name, "pair": pair_name(collection, (a, b, a))}
             own = means(collection, (a, a), modality, anchor_rows(collection, modality))
             home = view(held, (a, a), own)
-            job.ledger.note_references(what, references(home, job.config.metrics))
+            note_references(job, what, home)
             for seed in job.seeds:
                 there = _fit(job, collection, (a, b), modality, seed, 0)
                 back = _fit(job, collection, (b, a), modality, seed, 1)
@@ -51,7 +52,7 @@ def run_composition(job: Job) -> None:
         modality = fit_modality(job, collection, (0, 2))
         what = {"data": collection.name, "pair": pair_name(collection, (0, 1, 2))}
         ends = view(held, (0, 2), means(collection, (0, 2), modality, anchor_rows(collection, modality)))
-        job.ledger.note_references(what, references(ends, job.config.metrics))
+        note_references(job, what, ends)
         for seed in job.seeds:
             first = _fit(job, collection, (0, 1), modality, seed, 0)
             second = _fit(job, collection, (1, 2), modality, seed, 1)
@@ -71,5 +72,5 @@ class _chain:
 
 def _fit(job: Job, collection: Collection, pair: tuple[int, int], modality: str, seed: int, which: int) -> Carrier:
     rng = np.random.default_rng([seed, 17, which])
-    anchors = draw(job, anchor_rows(collection, modality), job["share"], rng)
+    anchors = draw_subset(job, collection, modality, job["share"], rng)
     return fit_on(job, collection, pair, modality, anchors, seed=seed)[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from congruence.experiments.data import Collection
-from congruence.experiments.kinds._base import Job, anchor_rows, fit_modality, fit_on, pair_name, view
-from congruence.experiments.measure import measure, references
+from congruence.experiments.kinds._base import Job, anchor_rows, fit_modality, fit_on, note_references, pair_name, view
+from congruence.experiments.measure import measure
 
 RESAMPLED = "the N classes fitted on"
 
@@ -37,7 +37,7 @@ def run(job: Job) -> None:
                             found = measure(carry, part_view, job.config.metrics)
                             job.ledger.note_all({**what, "series": method}, found)
                             if method == job["methods"][0]:
-                                job.ledger.note_references(what, references(part_view, job.config.metrics))
+                                note_references(job, what, part_view)
                     job.tick()
 
 

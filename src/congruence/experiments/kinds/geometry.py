@@ -11,15 +11,17 @@ from congruence.experiments.data import Collection, unit_rows
 from congruence.experiments.kinds._base import (
     Job,
     anchor_rows,
-    draw,
+    draw_anchors,
     fit_modality,
     fit_on,
+    fitted_once,
     means,
+    note_references,
     pair_name,
     test_part,
     view,
 )
-from congruence.experiments.measure import measure, references
+from congruence.experiments.measure import measure
 from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
 
 RESAMPLED_CLOUDS = "the anchors: each draw takes {share:.0%} of the training rows"
@@ -122,9 +124,9 @@ def run_clouds(job: Job) -> None:
             rows = anchor_rows(collection, modality)
             what = {"data": collection.name, "pair": pair_name(collection, pair)}
             whole = view(held, pair, means(collection, pair, modality, rows))
-            job.ledger.note_references(what, references(whole, job.config.metrics))
-            for seed in job.seeds:
-                anchors = draw(job, rows, job["share"], np.random.default_rng([seed, 19]))
+            note_references(job, what, whole)
+            for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
+                anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 19]))
                 carry, centres = fit_on(job, collection, pair, modality, anchors, seed=seed)
                 found = measure(carry, view(held, pair, centres), job.config.metrics)
                 job.ledger.note_all({**what, "series": "orthogonal"}, found)

@@ -125,7 +125,7 @@ def _measures(V: np.ndarray, T: np.ndarray, wanted: list[str]) -> dict[str, floa
         "cka_linear": lambda: linear_cka(A, B, estimator="biased"),
         "cka_rbf": lambda: rbf_cka(A, B, estimator="biased"),
         "svcca": lambda: svcca(V, T, keep=RANK),
-        "cknna": lambda: cknna(A, B, NEIGHBOURS),
+        "cknna": lambda: cknna(A, B, NEIGHBOURS, definition="jam"),
     }
     return {name: float(measure()) for name, measure in every.items() if name in wanted}
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 
+from congruence.experiments.data import Collection
 from congruence.experiments.kinds._base import (
     Job,
     anchor_rows,
-    draw,
+    draw_anchors,
     fit_modality,
     fit_on,
+    fitted_once,
     means,
+    note_references,
     pair_name,
     test_part,
     view,
 )
-from congruence.experiments.measure import measure, references
+from congruence.experiments.measure import measure
 
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the test part is fixed"
 
@@ -33,13 +37,26 @@ def run(job: Job) -> None:
         for pair in collection.pairs:
             modality = fit_modality(job, collection, pair)
             rows = anchor_rows(collection, modality)
-            what = {"data": collection.name, "pair": pair_name(collection, pair)}
-            everything = view(held, pair, means(collection, pair, modality, rows))
-            job.ledger.note_references(what, references(everything, job.config.metrics))
-            for seed in job.seeds:
-                anchors = draw(job, rows, job["share"], np.random.default_rng([seed, 11]))
+            what = {"data": collection.name, "pair": pair_name(collection, pair), "part": collection.kind_of(pair)}
+            note_references(job, what, view(held, pair, means(collection, pair, modality, rows)))
+            for number, seed in enumerate(job.seeds):
+                anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 11]))
                 for method in methods:
+                    if number and fitted_once(modality, method):
+                        continue
                     carry, centres = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
                     found = measure(carry, view(held, pair, centres), job.config.metrics)
                     job.ledger.note_all({**what, "series": method}, found)
+                if job["fit"] == "text":
+                    _fit_on_images(job, collection, pair, what, seed)
                 job.tick()
+
+
+def _fit_on_images(job: Job, collection: Collection, pair: tuple[int, int], what: dict[str, Any], seed: int) -> None:
+    """Fit on images as well, where both models have them: what a fit on text is compared with."""
+    if any(collection.models[k].images is None for k in pair):
+        return
+    anchors = draw_anchors(job, collection, "image", job["share"], np.random.default_rng([seed, 11]))
+    carry, centres = fit_on(job, collection, pair, "image", anchors, seed=seed)
+    found = measure(carry, view(test_part(collection), pair, centres), job.config.metrics)
+    job.ledger.note_all({**what, "series": "orthogonal, fitted on images"}, found)

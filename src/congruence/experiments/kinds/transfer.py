@@ -10,15 +10,17 @@ from congruence.experiments.kinds._base import (
     Job,
     anchor_rows,
     both_rows,
-    draw,
+    draw_anchors,
     fit_modality,
     fit_on,
+    fitted_once,
     means,
+    note_references,
     pair_name,
     test_part,
     view,
 )
-from congruence.experiments.measure import fit_carrier, measure, references
+from congruence.experiments.measure import fit_carrier, measure
 
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the test parts are fixed"
 
@@ -29,17 +31,15 @@ def run(job: Job) -> None:
         for pair in first.pairs:
             for home in (first, second):
                 modality = fit_modality(job, home, pair)
-                rows = anchor_rows(home, modality)
-                for seed in job.seeds:
-                    anchors = draw(job, rows, job["share"], np.random.default_rng([seed, 13]))
+                for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
+                    anchors = draw_anchors(job, home, modality, job["share"], np.random.default_rng([seed, 13]))
                     for away in (first, second):
                         _measure(job, home, away, pair, modality, anchors, seed)
                     job.tick()
             for away in (first, second):
                 centres = means(away, pair, modality, anchor_rows(away, modality))
                 what = {"data": away.name, "pair": pair_name(away, pair)}
-                found = references(view(test_part(away), pair, centres), job.config.metrics)
-                job.ledger.note_references(what, found)
+                note_references(job, what, view(test_part(away), pair, centres))
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:

@@ -1,47 +1,62 @@
-"""From the anchors of two models to a verdict: carry the store, carry the queries, collect more, re-embed, or stay."""
+"""From the anchors of two models to a verdict: map the store, map the queries, collect more, re-embed, or keep the old model."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
 from congruence._check import check_choice, check_positive
-from congruence.compare.pairing import PairingReport, check_pairing
-from congruence.embeddings import Embeddings
+from congruence._inputs import as_embeddings, as_pair, by_modality
+from congruence._version import __version__
+from congruence.compare.pairing import check_pairing
+from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import InputError, ModalityError, ProjectionWarning
 from congruence.maps import OrthogonalMap
 from congruence.upgrade.certify._certificate import Certificate, Verdict
+from congruence.upgrade.certify.anchors import choose_anchors, split_texts
 from congruence.upgrade.certify.curve import Curve, measure_curves
-from congruence.upgrade.certify.intervals import Estimate, percentile_interval, rate_interval, replicate, resamples
+from congruence.upgrade.certify.groups import near_duplicates
+from congruence.upgrade.certify.intervals import (
+    Estimate,
+    percentile_interval,
+    rate_interval,
+    ratio_interval,
+    replicate,
+    resamples,
+)
+from congruence.upgrade.certify.judge import judge
+from congruence.upgrade.certify.overlap import searches_of
+from congruence.upgrade.certify.overlap_trial import controls, cross_fit_overlap, overlap_on
 from congruence.upgrade.certify.tables import Tables, make_tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import WAYS, Measured, cross_fit, fit_map, tasks_of, try_on
-from congruence.upgrade.certify.verdict import ACTIONS, Decision, Thresholds, decide, with_known
+from congruence.upgrade.certify.verdict import ACTIONS, Thresholds
 
-__all__ = ["ACTIONS", "WAYS", "Certificate", "Estimate", "Thresholds", "Verdict", "certify"]
-
-#: Share of a modality's energy in directions the anchors probed, below which anchors of that modality are asked for.
-WELL_PROBED = 0.9
-
-#: Curves drawn for the confidence of the verdict.
-_CURVES = 100
+__all__ = ["ACTIONS", "WAYS", "Certificate", "Estimate", "Thresholds", "Verdict", "certify", "choose_anchors"]
 
 
 def certify(
-    source: Mapping[str, Embeddings],
-    target: Mapping[str, Embeddings],
+    source: Any,
+    target: Any,
     *,
+    modality: str | None = None,
     fitted: str | None = None,
-    queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None = None,
+    queries: tuple[Any, Any] | None = None,
+    text_queries: tuple[Any, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     thresholds: Thresholds | None = None,
+    neighbors: int = 10,
+    theory: str = "brief",
     folds: int = 10,
     repeats: int = 10,
     draws: int = 2000,
     seed: int = 0,
+    data: str = "",
     advance: Callable[[int], None] | None = None,
     **parameters: Any,
 ) -> Certificate:
@@ -49,16 +64,27 @@ def certify(
 
     Parameters
     ----------
-    source, target : mapping of str to Embeddings
-        Anchors by modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
-        their classes. The target may lack the stored modality; nothing can then be said about re-embedding.
+    source, target : Embeddings or array_like, or mapping of str to those
+        Anchors of one modality in both models, paired by id or, without ids, by position as in :func:`congruence.fit`; or by
+        modality: one modality, or two of the same items (by id), or, with ``labels``, items and the texts of
+        their classes. The target may lack the stored modality; nothing can then be said about re-embedding. Texts that share
+        no id with the images are taken as ``text_queries``.
+    modality : str, optional
+        Of anchors that are not in a mapping; by default what embeddings say, or else ``"other"``.
     fitted : str, optional
         Modality to fit on, or ``"both"``. By default all that both models have; with labels, the stored one.
-    queries : (mapping, mapping), optional
+    queries : (source, target), optional
         Held-out items in both models, in the form of the anchors. By default anchors are scored by maps not fitted on them.
+    text_queries : (source, target), optional
+        Texts of any items in the source model, or None, and in the target model: do they return the same items from the mapped
+        store as from the re-embedded one? For one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
     thresholds : Thresholds, optional
+    neighbors : int, default=10
+        Length of the result lists that overlap compares.
+    theory : {"brief", "full"}, default="brief"
+        ``"full"`` computes κ of Definition 5.4 as well: linear programs that take minutes.
     folds : int, default=10
         Parts of the anchors scored in turn; at least 3. Unused with ``queries``.
     repeats : int, default=10
@@ -66,6 +92,8 @@ def certify(
     draws : int, default=2000
         Bootstrap samples.
     seed : int, default=0
+    data : str, optional
+        Name of the data, for the certificate.
     advance : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (one step for the folds with ``queries``).
     **parameters
@@ -83,43 +111,75 @@ def certify(
     -----
     Measured, by what the data hold: two modalities, recall at 1 and 10 of each query's own item in the store; with labels, the
     accuracy of assigning stored items to classes; one modality with labels, whether the nearest other item has the same
-    class; one modality alone, whether an item of the target finds itself among carried ones. Galleries are as large as
-    the items given: a larger one scores lower, for every way to search.
+    class; one modality alone, whether an item of the target finds itself among mapped ones. Always, if the target has the stored
+    modality: the overlap of result lists from the mapped and the re-embedded store; without captions and labels the verdict rests
+    on it. Galleries are as large as the items given: a larger one scores lower, for every way to search.
     """
     thresholds = thresholds or Thresholds()
-    for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws")):
+    for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
+    check_choice(theory, ("brief", "full"), "theory")
+    source, target = by_modality(source, target, modality)
+    queries = None if queries is None else by_modality(*queries, modality)
+    if labels is None and text_queries is None:
+        source, target, text_queries = split_texts(source, target)
+        if queries is not None and text_queries is not None:
+            queries = split_texts(*queries)[:2]
     tables = make_tables(source, target, labels)
     held = None if queries is None else make_tables(*queries, labels, what="queries")
     if held is not None:
         _check_alike(tables, held)
+    on = held or tables
+    texts = None if text_queries is None else _texts(text_queries, tables)
     names = _fitted(tables, fitted)
-    tasks = tasks_of(held or tables, labels is not None)
-    task = next(iter(tasks))
-    notes = _notes(tables, held)
+    tasks = tasks_of(on, labels is not None)
     everything = np.arange(len(tables.ids[names[0]]))
-    folds = min(folds, len(everything))
+    copies = near_duplicates(on)
+    groups = copies if len(np.unique(copies)) < len(copies) else None
+    of_anchors = groups if held is None and not (tables.by_class and tables.stored not in names) else None
+    folds = min(folds, len(everything) if of_anchors is None else len(np.unique(of_anchors)))
+    searches = searches_of(on, texts)
     with warnings.catch_warnings():
         # Said once, in the notes, instead of once a fold.
         warnings.simplefilter("ignore", ProjectionWarning)
         mapping = fit_map(tables, names, everything, parameters)
         if held is None:
-            measured = cross_fit(tables, names, tasks, parameters, folds=folds, seed=seed, advance=advance)
+            measured = cross_fit(
+                tables, names, tasks, parameters, folds=folds, seed=seed, groups=of_anchors, advance=advance
+            )
+            lists = cross_fit_overlap(tables, names, searches, neighbors, parameters, seed=seed, groups=of_anchors)
         else:
-            measured = try_on(mapping, held, tasks)
+            measured = try_on(mapping, held, tasks, groups)
+            lists = overlap_on(mapping, held, searches, neighbors, seed, groups)
             if advance:
                 advance(1)
+        measured.scores |= lists.scores
+        measured.influence |= lists.influence
+        measured.groups |= lists.groups
+        task = _decisive(on, tasks, measured)
         curve, cosine_curve = measure_curves(
-            tables, held, names, task, tasks[task], parameters, repeats=repeats, seed=seed, advance=advance
+            tables,
+            held,
+            names,
+            task,
+            tasks.get(task, neighbors),
+            parameters,
+            texts=texts,
+            groups=of_anchors,
+            repeats=repeats,
+            seed=seed,
+            advance=advance,
         )
+        below = controls(mapping, on, searches, neighbors, seed)
     rng = np.random.default_rng(seed)
     pairing = check_pairing(
         tables.source[names[0]], tables.target[names[0]], ids=tables.ids[names[0]], random_state=seed
     )
+    measures = [name for name in dict.fromkeys(key.split("/")[0] for key in measured.scores) if name != "cosine"]
     ways = {
         name: {way: _rate(measured, f"{name}/{way}") for way in WAYS if f"{name}/{way}" in measured.scores}
-        for name in tasks
+        for name in sorted(measures, key=lambda name: name != task)
     }
     if "stored" not in ways[task]:
         raise InputError(
@@ -128,17 +188,16 @@ def certify(
     retention, drawn = _retention(measured, task, list(ways[task]), draws, rng)
     level = ways[task]["stored"].value
     curve = curve.lifted(level - float(curve.at(curve.n)))
-    shown = _shown(held or tables)
+    shown = _shown(on)
     cosine = _mean(measured, f"cosine/{shown}", draws, rng)
     cosine_curve = cosine_curve.lifted(cosine.value - float(cosine_curve.at(cosine_curve.n)))
     narrows = mapping.n_features_in_ > mapping.d_target
-    probed = _probed(mapping, held or tables)
-    verdict = _judge(ways[task], drawn, curve, thresholds, narrows, pairing, task, probed, rng)
+    covered = _covered(mapping, on)
     return Certificate(
-        verdict=verdict,
+        verdict=judge(ways, drawn, curve, thresholds, narrows, pairing, task, covered, rng),
         task=task,
         n_anchors=len(everything),
-        n_queries=(held or tables).n,
+        n_queries=on.n,
         fitted=list(names),
         ways=ways,
         retention=retention,
@@ -151,11 +210,64 @@ def certify(
         cosine_curve=cosine_curve.to_dict(),
         gains=_gains(curve, cosine_curve),
         pairing=pairing.to_dict(),
-        probed=probed,
-        theory=theory_entries(tables, mapping, seed),
+        covered=covered,
+        controls=below,
+        theory=theory_entries(tables, mapping, seed, full=theory == "full"),
         thresholds=thresholds,
-        notes=notes,
+        facts={
+            "source": _model(source),
+            "target": _model(target),
+            "data": data,
+            "date": datetime.now(UTC).date().isoformat(),
+            "seed": str(seed),
+            "version": __version__,
+        },
+        notes=_notes(tables, held, groups, texts),
     )
+
+
+def _model(side: Mapping[str, Embeddings]) -> str:
+    """Return the name of a side's model and its width."""
+    named = {replace(rows.space, modality=None, dim=None, normalized=None) for rows in side.values()}
+    space = next((space for space in named if space.model), next(iter(named)))
+    return f"{space}, {next(iter(side.values())).dim}-d"
+
+
+def _texts(texts: tuple[Any, Any], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return text queries row by row, of the anchors' two models."""
+    if tables.stored != tables.asked or tables.classes is not None:
+        raise ModalityError(
+            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
+            "stored modality alone. Remove text_queries=…."
+        )
+    first, second = None, texts[1]
+    if second is None:
+        raise InputError(
+            "Got text_queries without texts of the target model; expected them, since they search the store. "
+            "Pass text_queries=(source or None, target)."
+        )
+    if texts[0] is None:
+        second = as_embeddings(second, "text_queries[1]")
+    else:
+        pairs = Pairs.join(*as_pair(*texts, ("text_queries[0]", "text_queries[1]")))
+        first, second = pairs.source, pairs.target
+    for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
+        if rows is not None and rows.dim != side[tables.stored].shape[1]:
+            raise InputError(
+                f"Got text queries of width {rows.dim} in the {name} model; expected {side[tables.stored].shape[1]} as the "
+                "anchors. Encode them with the same model."
+            )
+    return None if first is None else first.vectors, second.vectors
+
+
+def _decisive(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> str:
+    """Return the measure that the verdict rests on: without captions and labels, whether result lists agree."""
+    if tables.stored == tables.asked and tables.classes is None:
+        for measure in ("graded_text_overlap@", "graded_overlap@"):
+            for name in measured.scores:
+                if name.startswith(measure) and name.endswith("/stored"):
+                    return name.split("/")[0]
+    return next(iter(tasks))
 
 
 def _fitted(tables: Tables, fitted: str | None) -> list[str]:
@@ -194,7 +306,12 @@ def _check_alike(tables: Tables, held: Tables) -> None:
         )
 
 
-def _notes(tables: Tables, held: Tables | None) -> list[str]:
+def _notes(
+    tables: Tables,
+    held: Tables | None,
+    groups: np.ndarray | None,
+    texts: tuple[np.ndarray | None, np.ndarray] | None,
+) -> list[str]:
     notes = []
     on = held or tables
     if tables.dropped:
@@ -203,11 +320,19 @@ def _notes(tables: Tables, held: Tables | None) -> list[str]:
         f"Scores are over a gallery of {len(on.ids[on.asked]) if on.by_class else on.n} {'classes' if on.by_class else 'items'}; "
         "a larger one scores lower, whichever way is chosen."
     )
+    if groups is not None:
+        sizes = np.unique(groups, return_counts=True)[1]
+        notes.append(
+            f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
+            "maps fitted on none of it, and counts once in the intervals."
+        )
     if on.stored not in on.target:
         notes.append(f"The target model has no {on.stored} rows: what re-embedding would reach is unknown.")
     if on.stored == on.asked and on.classes is None:
         notes.append(
-            "One modality and no labels: whether the target model is the better one is unknown, only what carrying keeps of it."
+            "One modality, and neither captions nor labels: whether the target model is the better one is unknown. The verdict rests on "
+            "how far a mapped store returns the items that a re-embedded one would return"
+            f"{' to text queries' if texts is not None else ''}, judged by the target model."
         )
     return notes
 
@@ -219,31 +344,39 @@ def _shown(tables: Tables) -> str:
 def _rate(measured: Measured, name: str) -> Estimate:
     # The correction for left-out anchors can step over the edge.
     value = float(np.clip(measured.scores[name].mean(), 0, 1))
-    return Estimate(value, *rate_interval(value, measured.influence[name]), len(measured.scores[name]))
+    each = (
+        int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
+    )  # results that a query's score is the mean of
+    interval = rate_interval(value, measured.influence[name], groups=measured.groups.get(name), each=each)
+    return Estimate(value, *interval, len(measured.scores[name]))
 
 
 def _mean(measured: Measured, name: str, draws: int, rng: np.random.Generator) -> Estimate:
-    values, influence = measured.scores[name], measured.influence[name]
-    means = replicate(np.array([values.mean()]), influence[:, None], resamples(len(values), draws, rng))
+    values, influence, groups = measured.scores[name], measured.influence[name], measured.groups.get(name)
+    weights = resamples(len(values), draws, rng, groups)
+    means = replicate(np.array([values.mean()]), influence[:, None], weights, groups)
     return Estimate(float(values.mean()), *percentile_interval(means[:, 0]), len(values))
 
 
 def _retention(
     measured: Measured, task: str, ways: list[str], draws: int, rng: np.random.Generator
 ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
-    """Bootstrap all ways together, and the ratios that say what carrying keeps."""
-    n = len(measured.scores[f"{task}/{ways[0]}"])
+    """Bootstrap all ways together, and the ratios that say what mapping keeps."""
+    n, groups = len(measured.scores[f"{task}/{ways[0]}"]), measured.groups.get(f"{task}/{ways[0]}")
     means = np.array([measured.scores[f"{task}/{way}"].mean() for way in ways])
     influence = np.stack([measured.influence[f"{task}/{way}"] for way in ways], axis=1)
-    drawn = dict(zip(ways, replicate(means, influence, resamples(n, draws, rng)).T, strict=True))
-    value = dict(zip(ways, means, strict=True))
+    weights = resamples(n, draws, rng, groups)
+    drawn = dict(zip(ways, replicate(means, influence, weights, groups).T, strict=True))
     ratios = {}
-    for over in ("re-embed", "stay"):
+    for over in ("re-embed", "keep"):
         for way in ("stored", "queries"):
-            if over in value and way in value and value[over] > 0:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    low, high = percentile_interval(np.where(drawn[over] > 0, drawn[way] / drawn[over], np.nan))
-                ratios[f"{way}/{over}"] = Estimate(float(value[way] / value[over]), low, high, n)
+            if over in ways and way in ways and means[ways.index(over)] > 0:
+                both = [ways.index(way), ways.index(over)]
+                value = float(means[both[0]] / means[both[1]])
+                low, high = ratio_interval(
+                    float(means[both[0]]), float(means[both[1]]), influence[:, both], groups=groups
+                )
+                ratios[f"{way}/{over}"] = Estimate(value, low, high, n)
     return ratios, drawn
 
 
@@ -262,101 +395,5 @@ def _gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
     ]
 
 
-def _probed(mapping: OrthogonalMap, tables: Tables) -> dict[str, float]:
+def _covered(mapping: OrthogonalMap, tables: Tables) -> dict[str, float]:
     return {name: float(mapping.for_modality(name).probed_energy(rows).mean()) for name, rows in tables.source.items()}
-
-
-def _judge(
-    ways: dict[str, Estimate],
-    drawn: dict[str, np.ndarray],
-    curve: Curve,
-    thresholds: Thresholds,
-    narrows: bool,
-    pairing: PairingReport,
-    task: str,
-    probed: dict[str, float],
-    rng: np.random.Generator,
-) -> Verdict:
-    values = {way: estimate.value for way, estimate in ways.items()}
-    if pairing.decided and not pairing.looks_paired:
-        return Verdict(
-            "collect",
-            curve.n,
-            f"collect {curve.n} anchors again",
-            f"the anchors of the two models do not belong together (p = {pairing.p_value:.2g} against random pairs), "
-            "so nothing can be learned from them.",
-            {"collect": 1.0},
-        )
-
-    def ask(values: dict[str, float], curve: Curve) -> Decision:
-        return decide(
-            with_known(values, task),
-            lambda wanted: curve.enough(wanted, thresholds.most_anchors),
-            thresholds,
-            narrows=narrows,
-        )
-
-    decision = ask(values, curve)
-    curves = [curve.redraw(rng) for _ in range(_CURVES)]
-    said: dict[str, int] = {}
-    draws = len(next(iter(drawn.values())))
-    for k in range(draws):
-        here = {way: float(series[k]) for way, series in drawn.items()}
-        shape = curves[k % _CURVES]
-        action = ask(here, shape.lifted(here["stored"] - float(shape.at(shape.n)))).action
-        said[action] = said.get(action, 0) + 1
-    confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
-    headline, reason = _in_words(decision, values, curve, thresholds, task)
-    least = min(probed, key=lambda name: probed[name])
-    settled = decision.action in ("carry", "queries") or (decision.action == "stay" and "re-embed" in values)
-    if not settled and probed[least] < WELL_PROBED:
-        unseen = f"{1 - probed[least]:.0%} of the {least} energy lies where no anchor looked, so {least} anchors would tell most"
-        reason = f"{reason[:-1]}; {unseen}."
-    return Verdict(decision.action, decision.more, headline, reason, confidence)
-
-
-def _in_words(
-    decision: Decision, values: dict[str, float], curve: Curve, thresholds: Thresholds, task: str
-) -> tuple[str, str]:
-    named = {
-        "recall@1": "recall at 1",
-        "zero_shot": "zero-shot accuracy",
-        "same_class@1": "same-class retrieval",
-        "own@1": "retrieval of the same item",
-    }.get(task, task)
-    carry = max(values["stored"], values["queries"])
-    values = with_known(values, task)
-    stay, best = values.get("stay"), values.get("re-embed")
-    kept = f", {carry / best:.0%} of the target model's own {best:.3f}" if best else ""
-    beside = f" (staying: {stay:.3f})" if stay is not None else ""
-    got = f"carried, {named} is {carry:.3f}{kept}{beside}"
-    if decision.action == "carry":
-        return ACTIONS["carry"], f"{got}, and {decision.wanted:.3f} was asked."
-    if decision.action == "queries":
-        return (
-            ACTIONS["queries"],
-            f"with carried queries {named} is {values['queries']:.3f}{f' of {best:.3f}' if best else ''}, with carried stored vectors "
-            f"{values['stored']:.3f}{beside}, and the store stays as it is.",
-        )
-    if decision.action == "collect":
-        assert decision.more is not None
-        return (
-            f"collect {decision.more:,} more anchors of this kind",
-            f"{got}; the learning curve reaches the {decision.wanted:.3f} asked at about {curve.n + decision.more:,} anchors.",
-        )
-    if decision.action == "re-embed":
-        return (
-            ACTIONS["re-embed"],
-            f"{got}, {decision.wanted:.3f} was asked, and no {thresholds.most_anchors:,} further anchors are expected to bring it "
-            f"there (the curve levels off at {curve.best:.3f}).",
-        )
-    if best is not None:
-        return (
-            ACTIONS["stay"],
-            f"the source model has {named} {stay:.3f}, the target model {best:.3f} and carried vectors {carry:.3f}: "
-            "nothing is gained by moving.",
-        )
-    return (
-        ACTIONS["stay"],
-        f"the source model has {named} {stay:.3f} and carried vectors {carry:.3f}; what re-embedding would reach is unknown.",
-    )

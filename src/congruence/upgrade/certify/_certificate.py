@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from congruence._display import as_html, as_text
 from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.verdict import Thresholds
 
@@ -24,7 +25,8 @@ class Verdict:
     reason : str
         One sentence.
     confidence : dict of str to float
-        Share of bootstrap samples in which the rule says each action.
+        Share of bootstrap samples in which the rule says each action: not the probability that it is right, which is lower
+        where the share is below nine in ten (docs/certify.md has counts).
     """
 
     action: str
@@ -35,11 +37,11 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether nine in ten bootstrap samples say the same: in simulation such verdicts were right 99 times in 100."""
+        """Whether nine in ten bootstrap samples agree: in simulation such verdicts were right in 36 of 36, others in 24 of 44."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Certificate:
     """Outcome of :func:`congruence.upgrade.certify.certify`.
 
@@ -55,20 +57,25 @@ class Certificate:
     ways : dict of str to dict of str to Estimate
         By task: score of each way to search (:data:`congruence.upgrade.certify.WAYS`) that could be measured.
     retention : dict of str to Estimate
-        Of the task: ratio of carrying to re-embedding and to staying, by ``"<way>/<way>"``.
+        Of the task: ratio of mapping to re-embedding and to keeping the old model, by ``"<way>/<way>"``.
     cosines : dict of str to Estimate
-        Cosine of carried and target rows, by modality.
+        Cosine of mapped and target rows, by modality.
     curve, cosine_curve : dict
         Held-out score and cosine by number of anchors: sizes, means, deviations and the power law.
     gains : list of dict
         For some numbers of further anchors the expected gain, and the most it could be, of score and cosine.
     pairing : dict
         Outcome of :func:`congruence.compare.pairing.check_pairing`.
-    probed : dict of str to float
-        Mean share of the scored vectors' energy in directions the anchors probed, by modality.
+    covered : dict of str to float
+        Mean share of the scored vectors' variance (norm²) in directions that the anchors cover, by modality.
+    controls : dict of str to dict of str to float
+        What a random list (``"chance"``) and a random rotation about the right means (``"random_rotation"``) reach, by measure.
     theory : list of dict
-        What the theorems ask and promise, each with the number and a sentence.
+        The theorems' conditions and bounds on the anchors, each with the number and a sentence.
     thresholds : Thresholds
+    facts : dict of str to str
+        Which models (``"source"``, ``"target"``) and data (``"data"``) it is about, on which ``"date"``, with which ``"seed"`` and
+        ``"version"`` of congruence.
     notes : list of str
         What a reader must know to read the numbers.
     """
@@ -85,11 +92,30 @@ class Certificate:
     cosine_curve: dict[str, Any]
     gains: list[dict[str, float]]
     pairing: dict[str, Any]
-    probed: dict[str, float]
+    covered: dict[str, float]
+    controls: dict[str, dict[str, float]]
     theory: list[dict[str, Any]]
     thresholds: Thresholds
+    facts: dict[str, str]
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown(), most=3)
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """Return the verdict, how sure it is, and the score of each way to search with its interval."""
+        sure = self.verdict.confidence.get(self.verdict.action, 0.0)
+        facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of bootstrap samples say the same"}
+        for way, score in self.ways[self.task].items():
+            facts[way] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        facts["measured on"] = (
+            f"{self.n_queries:,} items; fitted on {self.n_anchors:,} anchors ({', '.join(self.fitted)})"
+        )
+        return f"Certificate: {self.verdict.headline}", facts

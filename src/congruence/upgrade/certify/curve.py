@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from congruence.upgrade.certify.groups import shuffle
+from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score
 
@@ -147,6 +149,8 @@ def measure_curves(
     depth: int,
     parameters: Mapping[str, Any],
     *,
+    texts: tuple[np.ndarray | None, np.ndarray] | None = None,
+    groups: np.ndarray | None = None,
     repeats: int,
     seed: int,
     advance: Callable[[int], None] | None = None,
@@ -163,13 +167,17 @@ def measure_curves(
     task : str
     depth : int
     parameters : mapping
+    texts : (ndarray or None, ndarray), optional
+        Text queries of other items.
+    groups : ndarray of int, shape (n,), optional
+        Anchors that are fitted on or scored together, such as near-duplicates.
     repeats, seed : int
     advance : callable, optional
 
     Returns
     -------
     Curve, Curve
-        Of the task, carrying the stored vectors, and of the cosine of carried rows.
+        Of the task, mapping the stored vectors, and of the cosine of mapped rows.
     """
     rng = np.random.default_rng(seed)
     if queries is not None and queries.n > MOST_TESTED:
@@ -181,12 +189,15 @@ def measure_curves(
     shown = on.stored if on.stored in on.target else next(iter(on.target))
     points = np.empty((2, repeats, len(sizes)))
     for repeat in range(repeats):
-        order = rng.permutation(n)
+        order = rng.permutation(n) if groups is None else shuffle(groups, rng)
         test, other = _rows_to_score(tables, queries, fitted, order[room:], shown, rng)
         for k, size in enumerate(sizes):
             model = fit_map(tables, fitted, order[:size], parameters)
-            hits = score(model, on, test, {task: depth}, only="stored")
-            points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
+            if "overlap@" in task:
+                points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts)
+            else:
+                hits = score(model, on, test, {task: depth}, only="stored")
+                points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
             points[1, repeat, k] = cosines(model, on, shown, other).mean()
         if advance:
             advance(1)

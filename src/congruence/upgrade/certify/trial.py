@@ -1,4 +1,4 @@
-"""Four ways to search, tried on items the map has not seen: stay, carry the stored vectors, carry the queries, re-embed."""
+"""Four ways to search, tried on unseen items: keep the old model, map the stored vectors, map the queries, re-embed."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ import numpy as np
 
 from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
+from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.scoring import Hits, recall
 from congruence.upgrade.certify.tables import Tables
 
-#: Whose query vectors search whose stored vectors: the source's both; the target's queries among carried vectors; carried
+#: Whose query vectors search whose stored vectors: the source's both; the target's queries among mapped vectors; mapped
 #: queries among the source's vectors; the target's both.
-WAYS = ("stay", "stored", "queries", "re-embed")
+WAYS = ("keep", "stored", "queries", "re-embed")
 
 #: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
 #: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
 PULL = 0.6
 
-#: What the deviation of a cross-validated mean cosine is to that of its items: folds share anchors, so their errors do not
+#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share anchors, so their errors do not
 #: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
 SHARED_FOLDS = 1.2
-
-
-_ALL = slice(None)
 
 
 @dataclass
@@ -39,10 +37,13 @@ class Measured:
         By name ``"<task>/<way>"`` or ``"cosine/<modality>"``: the mean is the estimate.
     influence : dict of str to ndarray, shape (n,)
         The same with each item's effect on the others; its spread is the estimate's.
+    groups : dict of str to ndarray of int, shape (n,)
+        Items whose errors depend on each other, where there are any.
     """
 
     scores: dict[str, np.ndarray] = field(default_factory=dict)
     influence: dict[str, np.ndarray] = field(default_factory=dict)
+    groups: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
@@ -84,11 +85,11 @@ def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters
 
 
 def part_seen(model: OrthogonalMap, tables: Tables, rows: np.ndarray) -> np.ndarray:
-    """Return the part of stored rows, scaled to unit norm, that carried queries can meet.
+    """Return the part of stored rows, scaled to unit norm, that mapped queries can meet.
 
-    A carried query is (q − μ_B) Qᵀ + μ_A, so its product with x is that with the projection of x on the directions of Q and
-    μ_A. An anchor lies wholly within them, another row does not: in a gallery anchors would stand in front of the rows they
-    are to be a sample of. Taken through a map not fitted on it, each row shows the part that it would have shown as a stranger.
+    A mapped query is (q − μ_B) Qᵀ + μ_A, so its product with x is that with the projection of x on the directions of Q and
+    μ_A. An anchor lies wholly within them, another row does not: anchors are in-sample. Each row is therefore scored by the part
+    that a map fitted without it covers.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ def score(
     only : str, optional
         Measure this way alone.
     seen : ndarray, shape (n, d_source), optional
-        The store as carried queries see it (:func:`part_seen`); by default the unit rows.
+        The store as mapped queries see it (:func:`part_seen`); by default the unit rows.
 
     Returns
     -------
@@ -137,7 +138,7 @@ def score(
         By ``"<task>/<way>"``, for test rows.
     """
     stored, asked = tables.stored, tables.asked
-    ways = ["stay"]
+    ways = ["keep"]
     if asked in tables.target:
         ways += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
     if only is not None:
@@ -151,7 +152,7 @@ def score(
         if way == "queries":
             queries = model.for_modality(asked).inverse().transform(tables.target[asked])
         else:
-            queries = (tables.source if way == "stay" else tables.target)[asked]
+            queries = (tables.source if way == "keep" else tables.target)[asked]
         store, queries = normalize_rows(store), normalize_rows(queries)
         if way == "queries" and seen is not None:
             store = seen
@@ -163,7 +164,7 @@ def score(
             else:
                 # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
                 # alone that is no question.
-                if stored == asked and tables.classes is None and way in ("stay", "re-embed"):
+                if stored == asked and tables.classes is None and way in ("keep", "re-embed"):
                     continue
                 same = tables.classes if tables.classes is not None else np.arange(tables.n)
                 find_own = tables.classes is None
@@ -175,9 +176,9 @@ def score(
 
 
 def cosines(model: OrthogonalMap, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
-    """Return the cosine of each carried row and the target's own."""
-    carried = normalize_rows(model.for_modality(modality).transform(tables.source[modality][rows]))
-    return np.einsum("ij,ij->i", carried, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
+    """Return the cosine of each mapped row and the target's own."""
+    mapped = normalize_rows(model.for_modality(modality).transform(tables.source[modality][rows]))
+    return np.einsum("ij,ij->i", mapped, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
 
 
 def cross_fit(
@@ -188,6 +189,7 @@ def cross_fit(
     *,
     folds: int,
     seed: int,
+    groups: np.ndarray | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Measured:
     """Score every item with a map that has not seen it.
@@ -203,6 +205,8 @@ def cross_fit(
     parameters : mapping
     folds : int
     seed : int
+    groups : ndarray of int, shape (n,), optional
+        Rows of the fitted modality that are scored together, such as near-duplicates.
     advance : callable, optional
 
     Returns
@@ -210,7 +214,7 @@ def cross_fit(
     Measured
     """
     n = len(tables.ids[fitted[0]])
-    fold = np.random.default_rng(seed).permutation(n) % folds
+    fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(seed))
     of_store, of_other = _unseen(tables, fitted, fold, folds)
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     out = Measured()
@@ -252,6 +256,8 @@ def cross_fit(
             out.influence[name] = values - PULL * pulls[name]
         else:
             out.influence[name] = SHARED_FOLDS * (values - values.mean())
+        if groups is not None and len(groups) == len(values):
+            out.groups[name] = groups
     return out
 
 
@@ -265,7 +271,9 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
     return fold[tables.classes], fold
 
 
-def try_on(model: OrthogonalMap, queries: Tables, tasks: Mapping[str, int]) -> Measured:
+def try_on(
+    model: OrthogonalMap, queries: Tables, tasks: Mapping[str, int], groups: np.ndarray | None = None
+) -> Measured:
     """Score items apart from the anchors.
 
     Parameters
@@ -274,6 +282,8 @@ def try_on(model: OrthogonalMap, queries: Tables, tasks: Mapping[str, int]) -> M
         Fitted on all anchors.
     queries : Tables
     tasks : mapping of str to int
+    groups : ndarray of int, shape (n,), optional
+        Stored rows whose errors depend on each other, such as near-duplicates.
 
     Returns
     -------
@@ -286,4 +296,6 @@ def try_on(model: OrthogonalMap, queries: Tables, tasks: Mapping[str, int]) -> M
     for modality in queries.target:
         values = cosines(model, queries, modality, np.arange(len(queries.ids[modality])))
         out.scores[f"cosine/{modality}"] = out.influence[f"cosine/{modality}"] = values
+    if groups is not None:
+        out.groups = {name: groups for name, values in out.scores.items() if len(values) == len(groups)}
     return out

@@ -10,11 +10,11 @@ from congruence._check import check_positive
 from congruence.errors import ParameterError
 
 ACTIONS = {
-    "carry": "carry the stored vectors",
-    "queries": "carry the queries instead",
+    "map": "map the stored vectors",
+    "queries": "map the queries",
     "collect": "collect more anchors",
     "re-embed": "re-embed",
-    "stay": "stay where you are",
+    "keep": "keep the old model",
 }
 
 
@@ -25,16 +25,16 @@ class Thresholds:
     Attributes
     ----------
     retention : float, default=0.95
-        Least share of the target model's own score that carried vectors must reach.
+        Least share of the target model's own score that mapped vectors must reach.
     worth : float, default=0.01
         Smallest difference of scores worth acting on.
     tie : float, default=0.03
-        Least advantage of carried queries over carried stored vectors that keeps the store as it is: below, carrying the
+        Least advantage of mapped queries over mapped stored vectors that keeps the store as it is: below, mapping the
         store is preferred, since new items can then join it without the source model.
     most_anchors : int, default=5000
         Most further anchors that could be collected.
     must_move : bool, default=False
-        The source model goes away, so staying is no choice.
+        The source model goes away, so keeping it is no choice.
 
     Raises
     ------
@@ -73,7 +73,7 @@ class Decision:
     more : int or None
         For ``"collect"``: how many.
     wanted : float
-        Score that carrying had to reach.
+        Score that mapping had to reach.
     """
 
     action: str
@@ -82,8 +82,13 @@ class Decision:
 
 
 def with_known(ways: dict[str, float], task: str) -> dict[str, float]:
-    """Add what needs no measurement: in one model alone an item that looks for itself finds itself."""
-    return {**ways, "re-embed": 1.0} if task == "own@1" else ways
+    """Add what needs no measurement: the re-embedded store returns its own neighbors, and an item finds itself in it."""
+    return {**ways, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else ways
+
+
+def is_of_lists(task: str) -> bool:
+    """Say whether a measure compares result lists with those of the re-embedded store."""
+    return "overlap@" in task
 
 
 def decide(
@@ -92,48 +97,56 @@ def decide(
     thresholds: Thresholds,
     *,
     narrows: bool,
+    of_lists: bool = False,
 ) -> Decision:
     """Apply the rule.
 
     Parameters
     ----------
     ways : dict of str to float
-        Score of each way to search that was measured: ``"stored"`` and ``"queries"``, and ``"stay"`` and ``"re-embed"``
-        where the data tell.
+        Score of each way to search that was measured: ``"stored"``, and ``"queries"``, ``"keep"`` and ``"re-embed"`` where the
+        data tell.
     enough : callable
-        From a score to the number of further anchors that reach it by carrying, or None.
+        From a score to the number of further anchors that reach it by mapping, or None.
     thresholds : Thresholds
     narrows : bool
-        The target has fewer dimensions, so carried vectors cannot be brought back.
+        The target has fewer dimensions, so mapped vectors cannot be mapped back.
+    of_lists : bool, default=False
+        The scores are overlaps with the re-embedded store, which say how alike models are, and not which is better: the old model
+        is kept only if its own results are as near to the target's as they need to be, and mapping brings them no nearer.
 
     Returns
     -------
     Decision
     """
-    stay = None if thresholds.must_move else ways.get("stay")
+    keep = None if thresholds.must_move else ways.get("keep")
     best = ways.get("re-embed")
-    stored, queries = ways["stored"], ways["queries"]
-    carry = max(stored, queries)
+    stored, queries = ways["stored"], ways.get("queries", -1.0)
+    mapped = max(stored, queries)
+    if of_lists and keep is not None:
+        if keep >= thresholds.retention and mapped <= keep + thresholds.worth:
+            return Decision("keep", None, keep + thresholds.worth)
+        keep = None
     if (
-        stay is not None
-        and max(carry, best if best is not None else carry) <= stay + thresholds.worth
+        keep is not None
+        and max(mapped, best if best is not None else mapped) <= keep + thresholds.worth
         and best is not None
     ):
-        return Decision("stay", None, stay + thresholds.worth)
+        return Decision("keep", None, keep + thresholds.worth)
     wanted = -1.0
     if best is not None:
         wanted = thresholds.retention * best
-    if stay is not None:
-        wanted = max(wanted, stay + thresholds.worth)
-    if carry >= wanted:
-        # At equal scores the move is finished by carrying the store, unless that would lose dimensions for good.
+    if keep is not None:
+        wanted = max(wanted, keep + thresholds.worth)
+    if mapped >= wanted:
+        # At equal scores mapping the store completes the change, unless that would lose dimensions for good.
         ahead = queries - stored
         by_queries = (
             ahead > thresholds.tie or (narrows and ahead >= -thresholds.tie) or stored < wanted - thresholds.tie
         )
-        return Decision("queries" if by_queries else "carry", None, wanted)
+        return Decision("queries" if by_queries else "map", None, wanted)
     more = enough(wanted)
     if more is not None:
         return Decision("collect", more, wanted)
     # Without the target's own score nothing says that re-embedding is better than what there is.
-    return Decision("re-embed" if best is not None or stay is None else "stay", None, wanted)
+    return Decision("re-embed" if best is not None or keep is None else "keep", None, wanted)

@@ -1,0 +1,64 @@
+"""Certificates of pairs of real models: the table of docs/certify.md, one line a pair."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+
+import numpy as np
+
+from congruence import Embeddings
+from congruence.datasets import load_sample
+from congruence.upgrade.certify import WAYS, certify, choose_anchors
+
+
+def show(name, source, target, anchors, labels=None, repeats=5):
+    given, held = choose_anchors(source, target, anchors)
+    c = certify(*given, queries=held, labels=labels, repeats=repeats, draws=1000)
+    confidence = ", ".join(f"{action} {share:.1%}" for action, share in c.verdict.confidence.items())
+    print(f"\n{name}, {anchors} anchors: {confidence}\n{c.verdict.reason}")
+    for measure, ways in c.ways.items():
+        cells = [f"{w} {e.value:.3f} ({e.low:.3f} … {e.high:.3f})" for w in WAYS if (e := ways.get(w))]
+        cells += [f"{control} {value:.3f}" for control, value in c.controls.get(measure, {}).items()]
+        print(f"| {measure} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--only", choices=("sample", "imagenet", "lvis", "caltech"))
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+
+    def load(name):
+        with np.load(f"{options.data}/{name}.npz", allow_pickle=False) as data:
+            return {key: data[key] for key in data.files}
+
+    def side(n, **rows):
+        return {kind: Embeddings(v.astype(np.float32), ids=[str(i) for i in range(n)]) for kind, v in rows.items()}
+
+    if options.only in (None, "sample"):
+        bundle = load_sample()
+        for anchors in (200, 400, 800):
+            show("the sample's", bundle.side("source"), bundle.side("target"), anchors, repeats=10)
+    if options.only in (None, "imagenet"):
+        z = load("imagenet1000_unimodal")
+        sides = (side(1000, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
+        show("EfficientNet-Lite0 to MobileNet-v2, ImageNet", *sides, 500, repeats=3)
+    if options.only in (None, "lvis"):
+        z = load("lvis1203_clip")
+        for name in ("eva02_b16", "openai_vitb16"):
+            source = side(1203, image=z["image_openai_vitb32_avg5"], text=z["text_openai_vitb32"])
+            target = side(1203, text=z[f"text_{name}"])
+            show(f"OpenAI ViT-B/32 to {name}", source, target, 300)
+            show(f"OpenAI ViT-B/32 to {name}, texts alone", {"text": source["text"]}, target, 300)
+    if options.only in (None, "caltech"):
+        z = load("caltech101_unimodal")
+        n = len(z["label"])
+        sides = (side(n, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
+        labels = {str(i): str(label) for i, label in enumerate(z["label"])}
+        show("EfficientNet-Lite0 to MobileNet-v2, Caltech-101", *sides, 400, labels, repeats=3)
+
+
+if __name__ == "__main__":
+    main()

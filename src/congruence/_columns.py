@@ -1,0 +1,304 @@
+"""Any table, column or list of vectors as one NumPy matrix.
+
+Nothing is imported to recognize a value: an object of pandas, PyArrow or torch exists only where its library was imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from congruence._arrays import is_tensor, to_numpy
+from congruence.errors import DtypeError, IdError, InputError, NotFiniteError, ShapeError
+
+
+def to_rows(X: Any, name: str) -> np.ndarray:
+    """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a pandas, polars or
+        Arrow column of lists, or a table of numeric columns (or of one column of lists).
+    name : str
+        What the caller calls it, for messages.
+
+    Returns
+    -------
+    ndarray
+        The caller's own memory where that is possible. bfloat16 tensors become float32.
+
+    Raises
+    ------
+    ShapeError
+        Rows of different widths, or an empty list.
+    DtypeError
+        Sparse or masked data, and columns or objects that are not vectors.
+    NotFiniteError
+        Missing vectors in a column.
+    InputError
+        A path, a mapping or an iterator.
+    """
+    if isinstance(X, np.ndarray):
+        return _array(X, name)
+    if is_tensor(X):
+        refuse_sparse(X, name)
+        return to_numpy(X)
+    refuse_sparse(X, name)
+    pandas, arrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")
+    if pandas is not None and isinstance(X, pandas.DataFrame):
+        return _frame(pandas, X, name)
+    if pandas is not None and isinstance(X, pandas.Series):
+        return _series(pandas, X, name)
+    if arrow is not None and isinstance(X, (arrow.Array, arrow.ChunkedArray)):
+        return _arrow_column(X, name)
+    if arrow is not None and isinstance(X, (arrow.Table, arrow.RecordBatch)):
+        return _arrow_table(X, name)
+    if hasattr(X, "to_arrow"):  # polars
+        return to_rows(X.to_arrow(), name)
+    if hasattr(X, "__arrow_c_stream__"):
+        return to_rows(_from_stream(X), name)
+    if isinstance(X, (str, bytes, os.PathLike)):
+        raise InputError(
+            f"Got the text {str(X)[:80]!r} for {name}; expected vectors. Read a file first: congruence.read_embeddings(path)."
+        )
+    if isinstance(X, (Mapping, Set, Iterator)):
+        raise InputError(
+            f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors. Pass list(…) of its vectors."
+        )
+    if isinstance(X, Sequence) and not hasattr(X, "__array__"):
+        return _stack(list(X), name)
+    if not hasattr(X, "__array__") and hasattr(X, "to_numpy"):
+        return _array(np.asarray(X.to_numpy()), name)
+    return _array(to_numpy(X), name)
+
+
+def refuse_sparse(X: Any, name: str) -> None:
+    """Refuse a sparse matrix or tensor.
+
+    Raises
+    ------
+    DtypeError
+    """
+    if is_tensor(X):
+        remedy = "" if str(getattr(X, "layout", "torch.strided")) == "torch.strided" else "to_dense"
+    else:
+        remedy = "toarray" if hasattr(X, "toarray") and hasattr(X, "nnz") else ""
+    if remedy:
+        raise DtypeError(
+            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are. Call {name}.{remedy}()."
+        )
+
+
+def _array(A: np.ndarray, name: str) -> np.ndarray:
+    # What lies under a mask is by convention garbage; np.asarray would return it as data.
+    if np.ma.is_masked(A):
+        raise DtypeError(
+            f"Got a masked array with {int(np.ma.getmaskarray(A).sum())} masked values for {name}; expected every value. "
+            f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value)."
+        )
+    A = np.asarray(A)
+    if A.dtype == object and A.ndim == 1 and len(A) and all(_is_vector(row) for row in A):
+        return _stack(A.tolist(), name)  # what df["embedding"].to_numpy() is
+    return A
+
+
+def _is_vector(row: Any) -> bool:
+    return isinstance(row, (np.ndarray, list, tuple)) or is_tensor(row)
+
+
+def _stack(rows: list[Any], name: str) -> np.ndarray:
+    """Stack the rows of a list: numbers, arrays or tensors of one width."""
+    if not rows:
+        raise ShapeError(f"Got an empty list for {name}; expected at least one vector. Check the file or key.")
+    missing = [k for k, row in enumerate(rows) if row is None or (isinstance(row, float) and row != row)]
+    if missing and len(missing) < len(rows) and any(_is_vector(row) for row in rows):
+        _refuse_missing(np.array(missing), len(rows), name)
+    for k, row in enumerate(rows):
+        if np.ma.is_masked(row):
+            raise DtypeError(f"Got masked values in row {k} of {name}; expected every value. Drop or fill these rows.")
+    if any(is_tensor(row) for row in rows):
+        rows = [to_numpy(row) for row in rows]
+    try:
+        return np.asarray(rows)
+    except ValueError as error:
+        widths = [np.shape(row)[0] if _is_vector(row) and np.ndim(row) == 1 else -1 for row in rows]
+        if -1 in widths or len(set(widths)) == 1:
+            raise ShapeError(
+                f"Got {name} whose rows differ in their nesting; expected one flat vector a row. Check its elements."
+            ) from error
+        raise _ragged(np.array(widths), name) from error
+
+
+def _ragged(widths: np.ndarray, name: str) -> ShapeError:
+    values, counts = np.unique(widths, return_counts=True)
+    usual = int(values[np.argmax(counts)])
+    odd = np.flatnonzero(widths != usual)
+    shown = ", ".join(f"row {k}: {widths[k]}" for k in odd[:5]) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+    return ShapeError(
+        f"Got rows of different widths in {name} ({usual} in most; {shown}); expected one width. "
+        "Pass the vectors of one model, without padding or truncation."
+    )
+
+
+def _refuse_missing(rows: np.ndarray, n: int, name: str) -> None:
+    shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    raise NotFiniteError(
+        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}); expected a vector in each. "
+        "Drop these rows on both sides."
+    )
+
+
+# ------------------------------------------------------------------ pandas
+
+
+def _frame(pandas: Any, frame: Any, name: str) -> np.ndarray:
+    """Return a frame of numeric columns, or of one column of vectors, as an array."""
+    other = [label for label, dtype in frame.dtypes.items() if not pandas.api.types.is_numeric_dtype(dtype)]
+    if not other:
+        kinds = [getattr(dtype, "numpy_dtype", None) for dtype in frame.dtypes]
+        if all(kind is None for kind in kinds):
+            return np.asarray(frame)
+        # pandas' nullable types: a missing value becomes NaN, which is refused later on.
+        dtype = np.result_type(
+            *(given if kind is None else kind for kind, given in zip(kinds, frame.dtypes, strict=True))
+        )
+        dtype = dtype if dtype.kind == "f" else np.dtype(np.float64)
+        return frame.to_numpy(dtype=dtype, na_value=np.nan)
+    if frame.shape[1] == 1 and len(frame) and _holds_vectors(frame.iloc[:, 0]):
+        return _series(pandas, frame.iloc[:, 0], name)
+    vectors = [label for label in other if len(frame) and _holds_vectors(frame[label])]
+    if not vectors and all(frame[label].dtype == object for label in other):
+        return np.asarray(frame)  # numbers kept as objects, or an error about objects
+    raise _refuse_columns(other, vectors, name)
+
+
+def _holds_vectors(series: Any) -> bool:
+    return _is_vector(series.iloc[0]) or str(series.dtype).startswith(("list<", "fixed_size_list<", "large_list<"))
+
+
+def _refuse_columns(other: Sequence[Any], vectors: Sequence[Any], name: str) -> DtypeError:
+    listed = ", ".join(repr(str(label)) for label in other[:5]) + (" …" if len(other) > 5 else "")
+    pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
+    what = "the column of vectors" if vectors else "the numeric columns"
+    return DtypeError(
+        f"Got a table for {name} with columns that are no numbers ({listed}); expected numeric columns, or one column of "
+        f"vectors. Pass {what}: {pick}."
+    )
+
+
+def _series(pandas: Any, series: Any, name: str) -> np.ndarray:
+    if isinstance(series.dtype, pandas.ArrowDtype):
+        return to_rows(series.array.__arrow_array__(), name)
+    if series.dtype == object:
+        return _stack(series.tolist(), name)
+    if pandas.api.types.is_string_dtype(series.dtype):
+        raise DtypeError(f"Got a column of text for {name}; expected a column of vectors. Pass the texts' embeddings.")
+    return np.asarray(series)
+
+
+# ------------------------------------------------------------------ Arrow
+
+
+def _from_stream(X: Any) -> Any:
+    """Import an object of any library that speaks Arrow's C stream: a table, or else a column."""
+    import pyarrow as pa
+
+    column = pa.chunked_array(X)
+    return pa.Table.from_struct_array(column) if pa.types.is_struct(column.type) else column
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return any(
+        getattr(pa.types, test)(kind)
+        for test in ("is_list", "is_large_list", "is_fixed_size_list", "is_list_view", "is_large_list_view")
+        if hasattr(pa.types, test)
+    )
+
+
+def _arrow_column(column: Any, name: str) -> np.ndarray:
+    """Return an Arrow column of lists (or a 1-D one) as an array; values are not copied where they lie in one piece."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # no chunk at all, or more than one array can hold
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if isinstance(column, pa.ExtensionArray):  # for example arrow.fixed_shape_tensor
+        column = column.storage
+    if not _is_list(column.type):
+        if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+            raise DtypeError(
+                f"Got an Arrow column of {column.type} for {name}; expected lists of numbers. Pass the column of vectors."
+            )
+        return column.to_numpy(zero_copy_only=False)
+    if not len(column):
+        raise ShapeError(f"Got an empty column for {name}; expected at least one vector. Check the file or key.")
+    if column.null_count:
+        missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        _refuse_missing(missing, len(column), name)
+    widths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+    if (widths != widths[0]).any():
+        raise _ragged(widths, name)
+    values = column.flatten()
+    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+        raise DtypeError(
+            f"Got lists of {values.type} for {name}; expected lists of numbers. Pass the column of vectors."
+        )
+    return values.to_numpy(zero_copy_only=False).reshape(len(column), int(widths[0]))
+
+
+def _arrow_table(table: Any, name: str) -> np.ndarray:
+    import pyarrow as pa
+
+    def numeric(kind: Any) -> bool:
+        return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+    if table.num_columns == 1 and not numeric(table.schema.types[0]):
+        return _arrow_column(table.column(0), name)
+    other = [field.name for field in table.schema if not numeric(field.type)]
+    if other:
+        raise _refuse_columns(other, [field.name for field in table.schema if _is_list(field.type)], name)
+    if not table.num_columns:
+        return np.empty((table.num_rows, 0))
+    return np.column_stack([np.asarray(column) for column in table.columns])
+
+
+def index_ids(X: Any, *, default: bool = False) -> Any:
+    """Return the index of a pandas object as ids, or None where it says no more than the order of rows.
+
+    Parameters
+    ----------
+    X : object
+    default : bool, default=False
+        Return the numbers 0, 1, 2, … of a default index too, for a partner that has other labels.
+
+    Returns
+    -------
+    ndarray or None
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
+        return None
+    index = X.index
+    if isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1) and not default:
+        return None
+    remedy = "Pair rows by position with reset_index(drop=True)"
+    if isinstance(index, pandas.MultiIndex):
+        raise IdError(f"Got an index of {index.nlevels} levels; expected one id a row. {remedy}, or keep one level.")
+    if index.hasnans:
+        raise IdError(f"Got an index with missing labels; expected an id a row. {remedy}, or drop these rows.")
+    if not index.is_unique:
+        repeated = index[index.duplicated()].unique()
+        raise IdError(
+            f"Got an index that repeats {len(repeated)} labels (first {repeated[0]!r}); expected each once, since the index "
+            f"pairs the rows. {remedy}, or drop the repeats."
+        )
+    return np.asarray(index)

@@ -1,0 +1,79 @@
+"""Captions of images or of classes, from a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from congruence.errors import CorruptFileError, FileError, InputError
+
+
+def read_captions(path: str | Path) -> list[tuple[str, str]]:
+    """Read captions of images or of classes.
+
+    Parameters
+    ----------
+    path : path-like
+        A table ``.csv`` or ``.tsv`` with the columns ``id`` and ``caption``, a line for each caption; or ``.json``: a mapping of ids to a
+        caption or a list of captions. An id is that of an image, or the name of a class.
+
+    Returns
+    -------
+    list of (str, str)
+        Id and caption, in the order of the file.
+
+    Raises
+    ------
+    FileError
+        No file there, or of another kind.
+    CorruptFileError
+        Not UTF-8, not JSON, or other columns.
+    InputError
+        No caption in it, or an empty one.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileError(f"Got no file at {path}; expected captions (.csv, .tsv or .json). Check the path.")
+    readers = {".csv": _table, ".tsv": _table, ".json": _mapping}
+    if path.suffix.lower() not in readers:
+        raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json. Save them as one of these.")
+    try:
+        found = readers[path.suffix.lower()](path)
+    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise CorruptFileError(
+            f"Got {path} that cannot be read ({error}); expected captions in UTF-8. Check the file."
+        ) from error
+    found = [(i.strip(), caption.strip()) for i, caption in found]
+    if not found:
+        raise InputError(f"Got no caption in {path}; expected one at least. Check the file.")
+    for i, caption in found:
+        if not i or not caption:
+            raise InputError(
+                f"Got an empty {'caption' if i else 'id'} in {path} (beside {i or caption!r}); expected both. Fill it in."
+            )
+    return found
+
+
+def _table(path: Path) -> list[tuple[str, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        columns = reader.fieldnames or []
+        if not {"id", "caption"} <= set(columns):
+            raise CorruptFileError(
+                f"Got {path} with the columns {', '.join(columns) or 'none'}; expected id and caption. Rename them."
+            )
+        return [(row["id"] or "", row["caption"] or "") for row in reader]
+
+
+def _mapping(path: Path) -> list[tuple[str, str]]:
+    data: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    lists = {i: [own] if isinstance(own, str) else own for i, own in data.items()} if isinstance(data, dict) else None
+    if lists is None or not all(
+        isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
+    ):
+        raise CorruptFileError(
+            f"Got {path} that is no mapping of ids to captions; expected {{id: caption}} or {{id: [captions]}}. Write the file in one of these forms."
+        )
+    return [(i, caption) for i, own in lists.items() for caption in own]

@@ -1,0 +1,67 @@
+"""What stands below every table and figure: the data, the draws, and the paper's claim with what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def claim_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a paper's claim and whether it held as lines of text.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :func:`congruence.experiments.run`.
+
+    Returns
+    -------
+    list of str
+    """
+    held = results["held"]
+    words = {
+        "yes": "yes, in every case checked",
+        "no": "no, in no case checked",
+        "partly": "partly",
+        "not checked": f"not checked: {held.get('why')}",
+    }
+    lines = [f"The paper, of its own models and data: {results['claim']}", f"Held here: {words[held['verdict']]}."]
+    for rule in held["rules"]:
+        count = f"{rule['held']} of {rule['of']}" if rule["of"] else "not measured"
+        lines.append(f"  {count}: {rule['rule']}")
+    return lines
+
+
+def data_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return what was run on: names, numbers of rows, split and seeds.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :func:`congruence.experiments.run`.
+
+    Returns
+    -------
+    list of str
+    """
+    lines = []
+    for data in results["data"]:
+        if "train_images" in data:
+            single = data["evaluation_templates"] == "single"
+            counts = (
+                f"{data['classes']} classes; {data['train_images']} images to fit on, {data['test_images']} to measure on; {data['templates']} "
+                f"templates a class{', the first of them measured' if single else ''}"
+            )
+        elif "items" in data:
+            items = ", ".join(f"{count} {task}" for task, count in data["items"].items())
+            counts = f"{items} items of {data['distinct_images']} images, divided 70–15–15 by image"
+        else:
+            images, texts = ({rows[0] for rows in data[side].values()} for side in ("images", "texts"))
+            counts = f"{max(images)} images, {max(texts)} texts, {data['labels']} labels, divided anew by each draw"
+        lines.append(f"Data: {data['title']} ({data['name']}), {counts}.")
+    seeds = ", ".join(map(str, results["seeds"]))
+    lines.append(f"Seeds: {seeds}. Resampled: {results['resampled']}.")
+    if results["stands_for"]:
+        models = "; ".join(results["stands_for"]["models"])
+        lines.append(f"Stands for {models} on {', '.join(results['stands_for']['data'])}, which have not been run.")
+    return lines

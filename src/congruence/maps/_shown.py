@@ -1,0 +1,62 @@
+"""How a map shows itself: unfitted as any estimator, fitted with its models and held-out scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+from congruence._display import as_html, as_text
+from congruence._space import Space
+
+
+class Shown(BaseEstimator):
+    """Displays of a map in a terminal and in a notebook, in place of scikit-learn's once it is fitted."""
+
+    source_space_: Space
+    target_space_: Space
+    scores_: dict[str, Any]
+    facts_: dict[str, Any]
+    n_pairs_: int
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        call = super().__repr__(N_CHAR_MAX)
+        return as_text(" ".join(call.split()), self._shown()) if self._solved() else call
+
+    def _repr_html_inner(self) -> str:  # what scikit-learn's _repr_html_ returns, if its display is "diagram"
+        return self._html() if self._solved() else super()._repr_html_inner()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle and self._solved():
+            bundle["text/html"] = self._html()
+        return bundle
+
+    def _solved(self) -> bool:
+        # Looks past __getattr__: a display must not start the solve that follows partial_fit.
+        return "facts_" in vars(self)
+
+    def _html(self) -> str:
+        return as_html(type(self).__name__, self._shown())
+
+    def _shown(self) -> dict[str, str]:
+        """Return what a fitted map shows of itself: its models, its pairs and its held-out scores."""
+        facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
+        pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "pairs that are not on record"
+        if "is_isometry" in self.facts_:
+            form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
+            form += ", a projection" if self.facts_["is_projection"] else ""
+            pairs += f", {self.facts_['rank']} of {self.facts_['directions']} directions probed, {form}"
+        facts["fitted on"] = pairs
+        shown = {
+            "held_out_retrieval_at_1": "retrieval@1",
+            "held_out_retrieval_back_at_1": "target to source @1",
+            "held_out_recall_at_10": "recall@10",
+        }
+        # No cosine here: it means little without its controls, which ``scores_`` has room for.
+        held = [f"{word} {self.scores_[key]:.3f}" for key, word in shown.items() if self.scores_.get(key) is not None]
+        if held:
+            facts["held out"] = f"{self.scores_['held_out_pairs']:,} pairs: {', '.join(held)}"
+        else:
+            facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) keeps pairs out and scores them"
+        return facts

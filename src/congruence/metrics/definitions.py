@@ -1,0 +1,102 @@
+"""The JAM paper's definitions of its four metrics beside those of :data:`congruence.metrics.METRICS`.
+
+Yoon, Yue and Kim report the *first* canonical correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6
+to 9). The metrics here default to the mean of the canonical correlations, the debiased CKA, and CKNNA by the code of Huh et al. (2024).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.errors import ParameterError
+from congruence.metrics import null
+from congruence.metrics._base import unit
+from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
+from congruence.metrics.null import Repaired, entry
+
+DEFINITIONS = ("both", "jam", "congruence")
+
+#: What is computed for a metric of the paper: there, and here.
+FORMULAS = {
+    "linear_cka": ("biased", "debiased"),
+    "cknna": ("eq. 6–9", "Huh et al."),
+    "cca": ("first", "mean"),
+    "svcca": ("mean", "mean"),
+}
+
+
+class Measure(NamedTuple):
+    """A metric by one definition.
+
+    Attributes
+    ----------
+    metric : str
+        Key of :data:`congruence.metrics.METRICS`.
+    definition : {"jam", "congruence", "both"}
+        Whose it is; ``"both"`` where the two agree.
+    formula : str
+        A word or two on what tells the definitions apart, or nothing.
+    steps : Repaired
+    """
+
+    metric: str
+    definition: str
+    formula: str
+    steps: Repaired
+
+
+def measures(
+    metric: str, definition: str = "both", *, components: bool = True, normalize: bool = False
+) -> list[Measure]:
+    """Return a metric by the definitions asked for, the paper's first.
+
+    Parameters
+    ----------
+    metric : str
+        Key of :data:`congruence.metrics.METRICS` that compares two spaces.
+    definition : {"both", "jam", "congruence"}, default="both"
+    components : bool, default=True
+        Whether rows are reduced to a number of principal components beforehand. SVCCA of these is their CCA.
+    normalize : bool, default=False
+        Scale rows to unit norm before CKNNA.
+
+    Returns
+    -------
+    list of Measure
+        One or two.
+
+    Raises
+    ------
+    ParameterError
+        An unknown metric or definition, or ``"jam"`` of a metric that the paper does not define.
+    """
+    check_choice(definition, DEFINITIONS, "definition")
+    ours = entry("cca" if metric == "svcca" and components else metric)
+    if metric == "cknna" and normalize:
+        ours = _masked("huh", normalize=True)
+    if metric not in FORMULAS:
+        if definition == "jam":
+            raise ParameterError(
+                f"Got {metric} by the definition of JAM; expected one of its metrics: {', '.join(FORMULAS)}. Choose from these."
+            )
+        return [Measure(metric, "congruence", "", ours)]
+    theirs, here = FORMULAS[metric]
+    if metric == "svcca":
+        return [Measure(metric, "both", here, ours)]
+    steps = {
+        "linear_cka": lambda: null.BIASED_CKA,
+        "cknna": lambda: _masked("jam", normalize=normalize),
+        "cca": lambda: Repaired(ours.prepare, ours.reorder, null.compare_first),
+    }[metric]()
+    every = [Measure(metric, "jam", theirs, steps), Measure(metric, "congruence", here, ours)]
+    return [one for one in every if definition in ("both", one.definition)]
+
+
+def _masked(definition: str, *, normalize: bool) -> Repaired:
+    def prepare(A: np.ndarray, name: str) -> object:
+        return prepare_masked(unit(A, name) if normalize else A, name, definition=definition)
+
+    return Repaired(prepare, reorder_masked, compare_masked)

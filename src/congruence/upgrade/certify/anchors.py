@@ -1,0 +1,116 @@
+"""Which rows are anchors, which are held-out queries, and which are texts of other items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence._inputs import by_modality
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import ParameterError
+from congruence.splits import Split
+
+Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
+
+
+def choose_anchors(
+    source: Any,
+    target: Any,
+    anchors: int,
+    *,
+    by_class: bool = False,
+    seed: int = 0,
+    name: str = "anchors=",
+) -> tuple[Sides, Sides]:
+    """Split the items that both models have into anchors and held-out queries.
+
+    Rows are paired by id first, so that a few re-encoded items of a large store are all that is drawn from.
+
+    Parameters
+    ----------
+    source, target : Embeddings or array_like, or mapping of str to those
+        As :func:`congruence.certify` takes them.
+    anchors : int
+        Items to take at random; the others are the queries.
+    by_class : bool, default=False
+        The second modality describes classes, and belongs to both parts.
+    seed : int, default=0
+    name : str, default="anchors="
+        How messages name the number of anchors.
+
+    Returns
+    -------
+    ((dict, dict), (dict, dict))
+        Source and target of the anchors, and of the queries. Texts that share no id with the images belong to both.
+
+    Raises
+    ------
+    ParameterError
+        Not fewer anchors than common items.
+    IdError, ShapeError
+        As :meth:`congruence.Pairs.join`.
+    """
+    source, target = by_modality(source, target)
+    stored = "image" if "image" in source else next(iter(source), "image")
+    apart = by_class or _are_apart(source)
+    split = [kind for kind in source if kind == stored or not apart]
+    first, second = dict(source), dict(target)
+    names: dict[str, np.ndarray] = {}
+    for kind in split:
+        if kind in target:
+            pairs = Pairs.join(source[kind], target[kind])
+            first[kind], second[kind], names[kind] = pairs.source, pairs.target, pairs.ids
+        else:
+            names[kind] = source[kind].ids
+    common = names[stored] if stored in names else np.empty(0, dtype=str)
+    for other in names.values():
+        common = common[np.isin(common, other)]
+    if not 0 < anchors < len(common):
+        raise ParameterError(
+            f"Got {name}{anchors} of {len(common)} items that both models have; expected fewer, so that some are left to score. "
+            f"Pass {name}{len(common) // 2}, for example."
+        )
+    rule = Split.choose(common, len(common) - anchors, seed)
+
+    def part(held: bool) -> Sides:
+        take = {kind: np.isin(ids, common) & (rule.held_out(ids) == held) for kind, ids in names.items()}
+        one, two = (
+            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
+            for side in (first, second)
+        )
+        return one, two
+
+    return part(False), part(True)
+
+
+def split_texts(
+    source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
+) -> tuple[dict[str, Embeddings], dict[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
+    """Take texts that describe none of the images from the anchors: they can still search.
+
+    Parameters
+    ----------
+    source, target : mapping of str to Embeddings
+
+    Returns
+    -------
+    source, target : dict of str to Embeddings
+    texts : (Embeddings or None, Embeddings) or None
+        None where texts and images are of the same items, or there are no texts, or no images, in both models.
+    """
+    images = {"image": source["image"]} if "image" in source else {}
+    if "text" not in target or "image" not in target or not images or not _are_apart(source):
+        return dict(source), dict(target), None
+    return images, {"image": target["image"]}, (source.get("text"), target["text"])
+
+
+def _are_apart(side: Mapping[str, Embeddings]) -> bool:
+    """Say whether images and texts have nothing that pairs them: no common id, or no ids and unequal lengths."""
+    if not {"image", "text"} <= set(side):
+        return False
+    images, texts = side["image"], side["text"]
+    if not images.has_ids and not texts.has_ids:
+        return len(images) != len(texts)
+    return not np.isin(texts.ids, images.ids).any()

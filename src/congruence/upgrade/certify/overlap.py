@@ -1,0 +1,218 @@
+"""Do mapped and re-embedded stores return the same neighbors? Measured for every query, without captions or labels.
+
+Whether an item finds itself says little of a store of near-duplicates, where a twin is as good, and little of a store of items far
+apart, where it is easy. The lists a user sees are what counts: the k nearest rows of the mapped store, judged by the target model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.maps import OrthogonalMap
+from congruence.upgrade.certify.scoring import Hits
+from congruence.upgrade.certify.tables import Tables
+
+#: Text queries, at most.
+_MOST_TEXTS = 2000
+
+
+@dataclass(frozen=True)
+class Search:
+    """Queries whose result lists over two stores are compared.
+
+    Attributes
+    ----------
+    name : str
+        What its measures are called: ``"overlap"`` or ``"text_overlap"``.
+    modality : str
+    source : ndarray, shape (m, d_source), or None
+        The queries by the source model, if it is known.
+    target : ndarray, shape (m, d_target)
+    store : str
+        Modality that is searched.
+    role : {"items", "captions", "classes", "apart"}
+        The stored items themselves, each left out of its own list; a caption for each; a description for each class; or texts of
+        other items.
+    """
+
+    name: str
+    modality: str
+    source: np.ndarray | None
+    target: np.ndarray
+    store: str
+    role: str
+
+
+def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | None) -> list[Search]:
+    """Return what can be asked of a store that both models know.
+
+    Parameters
+    ----------
+    tables : Tables
+    texts : (ndarray or None, ndarray), optional
+        Text queries of other items in the source model, if known, and in the target model, row by row.
+
+    Returns
+    -------
+    list of Search
+        Empty where the target model has no vectors of the store.
+    """
+    stored, asked = tables.stored, tables.asked
+    if stored not in tables.target:
+        return []
+    out = [Search("overlap", stored, tables.source[stored], tables.target[stored], stored, "items")]
+    if asked != stored and asked in tables.target:
+        role = "classes" if tables.by_class else "captions"
+        out.append(Search("text_overlap", asked, tables.source[asked], tables.target[asked], stored, role))
+    elif texts is not None:
+        source, target = (None if rows is None else rows[:_MOST_TEXTS] for rows in texts)
+        assert target is not None
+        out.append(Search("text_overlap", "text", source, target, stored, "apart"))
+    return out
+
+
+def compare_lists(near: np.ndarray, judge: np.ndarray, k: int, role: str) -> dict[str, Hits]:
+    """Compare each query's k nearest rows of a store with those of the re-embedded store.
+
+    Parameters
+    ----------
+    near : ndarray, shape (m, n)
+        Similarity of queries and rows as the store under test has it.
+    judge : ndarray, shape (m, n)
+        As the target model has it.
+    k : int
+        At most n − 1, or n − 2 where own rows are left out.
+    role : str
+        Of the :class:`Search`: an item does not find itself, and items and captions leave a sample together with their row.
+
+    Returns
+    -------
+    dict of str to Hits
+        ``"overlap"``: share of the results that are among the k nearest of the re-embedded store. ``"graded_overlap"``: the same,
+        a result that is not counting by its place between a random row (0) and the last of these k (1) in the target's similarity.
+        Exact ties count as found.
+
+    Notes
+    -----
+    The pull of row j is what removing it from both stores adds to the scores of all queries, as in
+    :mod:`~congruence.upgrade.certify.scoring`: wherever it stood in a list, the next row moves up.
+    """
+    m, n = near.shape
+    own = np.arange(m)
+    leave_out_own, paired = role == "items", role in ("items", "captions")
+    near, judge = near.astype(np.float64), judge.astype(np.float64)
+    mean = judge.mean(axis=1)
+    if leave_out_own:
+        mean = (mean * n - judge[own, own]) / (n - 1)
+        near[own, own] = judge[own, own] = -np.inf
+    found, right = (_first(table, k + 1) for table in (near, judge))
+    worth, best = (np.take_along_axis(judge, rows, axis=1) for rows in (found, right))
+
+    def graded(worth: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        hit = worth >= last[:, None]
+        scale = np.maximum(last - mean, 1e-12)[:, None]
+        return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
+
+    scores = graded(worth[:, :k], best[:, k - 1])
+    pulls = np.zeros((2, n))
+    place = np.arange(k)
+    for at in range(k):
+        gone = found[:, at]
+        kept = np.take_along_axis(worth, np.where(place < at, place, place + 1)[None].repeat(m, 0), axis=1)
+        listed = (right[:, :k] == gone[:, None]).any(axis=1)
+        after = graded(kept, np.where(listed, best[:, k], best[:, k - 1]))
+        # A row that is in the right list alone: the list under test stays, unless the row is the next in line.
+        missed = right[:, at]
+        alone = ~(found[:, :k] == missed[:, None]).any(axis=1)
+        easier = graded(worth[:, :k], best[:, k])
+        for which in (0, 1):
+            for row, change, here in (
+                (gone, after[which] - scores[which], slice(None)),
+                (missed, easier[which] - scores[which], alone),
+            ):
+                if paired:
+                    change = np.where(row == own, 0.0, change)
+                np.add.at(pulls[which], row[here], change[here])
+    return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
+
+
+def _first(table: np.ndarray, k: int) -> np.ndarray:
+    """Return the columns of the k largest entries of each row, largest first."""
+    best = np.argpartition(table, -k, axis=1)[:, -k:]
+    order = np.argsort(-np.take_along_axis(table, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, order, axis=1)
+
+
+def depth(n: int, neighbors: int) -> int:
+    """Return how many results are compared in a store of n rows; below 1 there is nothing to compare."""
+    return min(neighbors, n - 2)
+
+
+def similarity_in(
+    way: str, model: OrthogonalMap, tables: Tables, search: Search, queries: np.ndarray, rows: np.ndarray
+) -> np.ndarray | None:
+    """Return what a way to search ranks by, shape (queries, rows), or None if it cannot be had.
+
+    Parameters
+    ----------
+    way : str
+        One of :data:`~congruence.upgrade.certify.WAYS`.
+    model : OrthogonalMap
+    tables : Tables
+    search : Search
+    queries, rows : ndarray of int
+        Of the search and of the store.
+
+    Returns
+    -------
+    ndarray or None
+    """
+    theirs = search.target[queries]
+    if way == "re-embed":
+        return np.asarray(theirs @ normalize_rows(tables.target[search.store][rows]).T)
+    ours = tables.source[search.store][rows]
+    if way == "stored":
+        return np.asarray(theirs @ normalize_rows(model.for_modality(search.store).transform(ours)).T)
+    if search.source is None:
+        return None
+    asked = search.source[queries] if way == "keep" else model.for_modality(search.modality).inverse().transform(theirs)
+    return np.asarray(asked @ normalize_rows(ours).T)
+
+
+def overlap_of(
+    model: OrthogonalMap,
+    tables: Tables,
+    measure: str,
+    rows: np.ndarray,
+    neighbors: int,
+    texts: tuple[np.ndarray | None, np.ndarray] | None,
+) -> float:
+    """Return one measure of mapped stored vectors on some rows, which are also the store.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+    tables : Tables
+    measure : str
+        As in :func:`overlap_on`.
+    rows : ndarray of int
+    neighbors : int
+    texts : (ndarray or None, ndarray), optional
+
+    Returns
+    -------
+    float
+        NaN where the rows are too few.
+    """
+    kind = measure.split("@")[0]
+    search = next(s for s in searches_of(tables, texts) if s.name == kind.removeprefix("graded_"))
+    queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
+    k = depth(len(rows), neighbors)
+    near, judge = (similarity_in(way, model, tables, search, queries, rows) for way in ("stored", "re-embed"))
+    if k <= 0 or near is None or judge is None:
+        return float("nan")
+    found = compare_lists(near, judge, k, search.role)
+    return float(found[kind.replace("text_", "")].score.mean())

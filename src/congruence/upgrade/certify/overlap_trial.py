@@ -1,0 +1,264 @@
+"""Overlap of result lists on items that the map has not seen, and what chance and a random rotation reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.maps import OrthogonalMap
+from congruence.synthetic import random_rotation
+from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.overlap import Search, compare_lists, depth, similarity_in
+from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, Measured, fit_map
+
+#: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
+#: the same with half as many parts says what the rows left out would have added.
+_PARTS = 8
+
+#: Rows of the store that are looked at, at most: the lists of each are compared with those of all.
+MOST = 2000
+
+
+def _with_texts(model: OrthogonalMap, searches: Sequence[Search]) -> OrthogonalMap:
+    """Give the map the means of texts that are no anchors."""
+    for search in searches:
+        if search.role == "apart" and search.source is not None:
+            model = model.recenter(search.source.mean(axis=0), search.target.mean(axis=0), modality=search.modality)
+    return model
+
+
+def overlap_on(
+    model: OrthogonalMap,
+    tables: Tables,
+    searches: Sequence[Search],
+    neighbors: int,
+    seed: int,
+    groups: np.ndarray | None = None,
+) -> Measured:
+    """Measure overlap on items apart from the anchors.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+        Fitted on all anchors.
+    tables : Tables
+        The items.
+    searches : sequence of Search
+        Of these items.
+    neighbors : int
+    seed : int
+        Draws rows where there are more than :data:`MOST`.
+    groups : ndarray of int, shape (n,), optional
+        Items whose errors depend on each other, such as near-duplicates.
+
+    Returns
+    -------
+    Measured
+        By ``"<measure>@<k>/<way>"``.
+    """
+    out = Measured()
+    rows = _some(tables.n, seed)
+    k = depth(len(rows), neighbors)
+    model = _with_texts(model, searches)
+    groups = None if groups is None else groups[rows]
+    for search in searches if k > 0 else ():
+        queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
+        judge = similarity_in("re-embed", model, tables, search, queries, rows)
+        for way in ("keep", "stored", "queries"):
+            near = similarity_in(way, model, tables, search, queries, rows)
+            if near is None or judge is None:
+                continue
+            for name, hits in compare_lists(near, judge, k, search.role).items():
+                _record(
+                    out, f"{name.replace('overlap', search.name)}@{k}/{way}", hits.score, hits.pull, search.role, groups
+                )
+    return out
+
+
+def cross_fit_overlap(
+    tables: Tables,
+    fitted: Sequence[str],
+    searches: Sequence[Search],
+    neighbors: int,
+    parameters: Mapping[str, Any],
+    *,
+    seed: int,
+    groups: np.ndarray | None = None,
+) -> Measured:
+    """Measure overlap on the anchors, each query and row compared through a map that has seen neither.
+
+    Parameters
+    ----------
+    tables : Tables
+        Anchors.
+    fitted : sequence of str
+    searches : sequence of Search
+        Of these anchors.
+    neighbors : int
+    parameters : mapping
+        Of :class:`~congruence.OrthogonalMap`.
+    seed : int
+    groups : ndarray of int, shape (n,), optional
+        Anchors that no part of them separates, such as near-duplicates.
+
+    Returns
+    -------
+    Measured
+        Corrected for the anchors left out, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
+    """
+    out = Measured()
+    rows = _some(tables.n, seed)
+    k = depth(len(rows), neighbors)
+    if k <= 0 or not searches:
+        return out
+    n = len(tables.ids[fitted[0]])
+    part = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(seed))
+    of_store, inside = part, None if groups is None else groups[rows]
+    if tables.by_class and tables.stored not in fitted:
+        assert tables.classes is not None
+        of_store = part[tables.classes]
+    tries = [
+        _unseen(
+            tables, fitted, searches, part // (_PARTS // parts), of_store // (_PARTS // parts), parts, rows, parameters
+        )
+        for parts in (_PARTS, _PARTS // 2)
+    ]
+    # Errors fall about as one over the anchors: 1/(1 − 2/p) with two of p parts left out, 1 with none.
+    more, less = (1 / (1 - 2 / parts) for parts in (_PARTS, _PARTS // 2))
+    ahead = (more - 1) / (less - more)
+    for number, search in enumerate(searches):
+        for way in ("keep", "stored", "queries"):
+            if way not in tries[0][number]:
+                continue
+            judge = tries[0][number]["re-embed"]
+            good, fewer = (compare_lists(attempt[number][way], judge, k, search.role) for attempt in tries)
+            for name, hits in good.items():
+                score = hits.score + ahead * (hits.score - fewer[name].score)
+                whole = f"{name.replace('overlap', search.name)}@{k}/{way}"
+                _record(out, whole, score, hits.pull, search.role, inside)
+                out.influence[whole] = SHARED_FOLDS * (out.influence[whole] - out.influence[whole].mean())
+    return out
+
+
+def _unseen(
+    tables: Tables,
+    fitted: Sequence[str],
+    searches: Sequence[Search],
+    part: np.ndarray,
+    of_store: np.ndarray,
+    parts: int,
+    rows: np.ndarray,
+    parameters: Mapping[str, Any],
+) -> list[dict[str, np.ndarray]]:
+    """Return, for each search and way, similarities of which each comes from a map without its query and its row."""
+    asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
+    seen = []  # part of each query, or −1 if no map is fitted on it
+    for search, queries in zip(searches, asked, strict=True):
+        fitted_on = search.role in ("items", "captions") or (search.role == "classes" and search.modality in fitted)
+        where = of_store if search.role in ("items", "captions") else part
+        seen.append(where[queries] if fitted_on else np.full(len(queries), -1))
+    out: list[dict[str, np.ndarray]] = [{} for _ in searches]
+    everything = np.arange(len(rows))
+    for a in range(parts):
+        for b in range(a + 1, parts):
+            model = _with_texts(
+                fit_map(tables, fitted, np.flatnonzero((part != a) & (part != b)), parameters), searches
+            )
+            # Both in one part, or a query that is no anchor: the map that lacks this part and the next one.
+            cells = [(a, b), (b, a)]
+            cells += [
+                (which, one) for one, next_ in ((a, b), (b, a)) if (one + 1) % parts == next_ for which in (one, -1)
+            ]
+            for number, search in enumerate(searches):
+                for of_query, of_row in cells:
+                    queries = np.flatnonzero(seen[number] == of_query)
+                    columns = everything[of_store[rows] == of_row]
+                    if not len(queries) or not len(columns):
+                        continue
+                    for way in ("keep", "stored", "queries", "re-embed"):
+                        near = similarity_in(way, model, tables, search, asked[number][queries], rows[columns])
+                        if near is not None:
+                            whole = out[number].setdefault(way, np.empty((len(asked[number]), len(rows))))
+                            whole[np.ix_(queries, columns)] = near
+    return out
+
+
+def _some(n: int, seed: int) -> np.ndarray:
+    return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(seed).choice(n, MOST, replace=False))
+
+
+def _record(
+    out: Measured, name: str, score: np.ndarray, pull: np.ndarray, role: str, groups: np.ndarray | None
+) -> None:
+    """Keep scores, with the influence of each query and of the rows it may find."""
+    out.scores[name] = score
+    if role in ("items", "captions"):
+        out.influence[name] = score - PULL * pull
+        if groups is not None:
+            out.groups[name] = groups
+        return
+    # Queries and rows are two samples: the queries' deviations are scaled to hold both variances.
+    m, n = len(score), len(pull)
+    of_queries = float(np.var(score, ddof=1)) / m if m > 1 else 0.0
+    of_rows = float(np.var(PULL * pull, ddof=1)) * n / m**2
+    scale = np.sqrt(1 + of_rows / of_queries) if of_queries > 0 else 1.0
+    out.influence[name] = score.mean() + scale * (score - score.mean())
+
+
+def controls(
+    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], neighbors: int, seed: int
+) -> dict[str, dict[str, float]]:
+    """Return what chance and a random rotation about the right means reach, by measure.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+    tables : Tables
+    searches : sequence of Search
+    neighbors : int
+    seed : int
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By measure: ``"chance"`` (a random list) and ``"random_rotation"``.
+    """
+    rows = _some(tables.n, seed)
+    k = depth(len(rows), neighbors)
+    out: dict[str, dict[str, float]] = {}
+    for search in searches if k > 0 else ():
+        queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
+        own = search.role == "items"
+        there = model.for_modality(search.store)
+        turn = random_rotation(model.n_features_in_, model.d_target, seed=seed)
+        store = (tables.source[search.store][rows] - there.source_mean_) @ turn + there.target_mean_
+        judge = similarity_in("re-embed", model, tables, search, queries, rows)
+        assert judge is not None
+        found = compare_lists(search.target[queries] @ normalize_rows(store).T, judge, k, search.role)
+        chance = {"overlap": k / (len(rows) - own), "graded_overlap": _graded_chance(judge, k, own)}
+        for name, hits in found.items():
+            out[f"{name.replace('overlap', search.name)}@{k}"] = {
+                "chance": float(chance[name]),
+                "random_rotation": float(hits.score.mean()),
+            }
+    return out
+
+
+def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
+    """Return the graded overlap of a list of random rows."""
+    judge = judge.astype(np.float64)
+    n = judge.shape[1]
+    mean = judge.mean(axis=1)
+    ranked = judge.copy()
+    if own:
+        mean = (mean * n - np.diag(judge)) / (n - 1)
+        np.fill_diagonal(ranked, -np.inf)
+    last = np.partition(ranked, -k, axis=1)[:, -k]
+    worth = np.minimum((judge - mean[:, None]) / np.maximum(last - mean, 1e-12)[:, None], 1.0)
+    if own:
+        np.fill_diagonal(worth, 0.0)
+    return float(worth.sum() / (n - own) / len(judge))

@@ -1,0 +1,77 @@
+"""Anchors are drawn from the rows that both models have, however few of the store's these are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings
+from congruence.errors import IdError, ParameterError
+from congruence.upgrade.certify import choose_anchors
+from congruence.upgrade.certify.anchors import split_texts
+
+
+def embed(n, first=0, d=8, prefix="item", seed=0):
+    rows = np.random.default_rng(seed).standard_normal((n, d)).astype(np.float32)
+    return Embeddings(rows, ids=[f"{prefix} {i}" for i in range(first, first + n)])
+
+
+def test_a_few_re_encoded_items_of_a_large_store_are_all_that_is_drawn_from():
+    source = {"image": embed(20_000)}
+    target = {"image": embed(20_000).take(np.arange(0, 20_000, 200))}
+    anchors, queries = choose_anchors(source, target, 50)
+    for side in (*anchors, *queries):
+        assert len(side["image"]) == 50
+    assert set(anchors[0]["image"].ids) == set(anchors[1]["image"].ids)
+    assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
+    with pytest.raises(ParameterError, match="anchors=100 of 100 items that both models have"):
+        choose_anchors(source, target, 100)
+
+
+def test_captions_must_be_known_too():
+    source = {"image": embed(300), "text": embed(300, first=100)}
+    target = {"image": embed(250), "text": embed(300, first=50)}  # in common: 100 … 249
+    anchors, queries = choose_anchors(source, target, 90)
+    assert [len(part[k][m]) for part in (anchors, queries) for k in (0, 1) for m in ("image", "text")] == [90] * 4 + [
+        60
+    ] * 4
+
+
+def test_a_target_without_images_is_split_by_captions():
+    source = {"image": embed(100), "text": embed(100)}
+    anchors, queries = choose_anchors(source, {"text": embed(40)}, 30)
+    assert (len(anchors[0]["image"]), len(queries[0]["image"]), len(queries[1]["text"])) == (30, 10, 10)
+
+
+def test_texts_of_classes_and_of_other_items_belong_to_both_parts():
+    for texts, by_class in ((embed(5, prefix="class"), True), (embed(30, prefix="query"), False)):
+        sides = {"image": embed(100), "text": texts}
+        anchors, queries = choose_anchors(sides, sides, 60, by_class=by_class)
+        for part in (anchors, queries):
+            assert len(part[1]["text"]) == len(texts)
+        assert len(queries[0]["image"]) == 40
+
+
+def test_rows_without_ids_pair_by_position():
+    plain = Embeddings(embed(50).vectors)
+    anchors, queries = choose_anchors({"image": plain}, {"image": plain}, 30)
+    assert len(anchors[0]["image"]) == len(anchors[1]["image"]) == 30
+    assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
+
+
+def test_no_item_in_common_is_said():
+    with pytest.raises(IdError, match="no id in common"):
+        choose_anchors({"image": embed(50)}, {"image": embed(50, prefix="other")}, 10)
+
+
+def test_texts_are_captions_or_queries():
+    images, captions, queries = embed(50), embed(50), embed(20, prefix="query")
+    kept = split_texts({"image": images, "text": captions}, {"image": images, "text": captions})
+    assert kept[2] is None
+    assert "text" in kept[0]
+    source, target, texts = split_texts({"image": images, "text": queries}, {"image": images, "text": queries})
+    assert set(source) == set(target) == {"image"}
+    assert len(texts[1]) == 20
+    plain = [Embeddings(rows.vectors) for rows in (images, queries)]
+    sides = dict(zip(("image", "text"), plain, strict=True))
+    assert split_texts(sides, sides)[2] is not None  # row 3 of twenty texts is not the caption of image 3

@@ -1,0 +1,65 @@
+"""Near-duplicates are found, kept together, and do not lend each other their scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings
+from congruence.upgrade.certify.groups import deal, near_duplicates, shuffle
+from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.trial import cross_fit, fit_map, score
+
+
+def tables(source, target):
+    ids = [f"item {i}" for i in range(len(source))]
+    return make_tables(*({"image": Embeddings(rows, ids=ids)} for rows in (source, target)), None, what="queries")
+
+
+def grouped(groups, size, d=40, seed=0):
+    """Two models that agree on what the members of a group share, and on nothing else."""
+    rng = np.random.default_rng(seed)
+    own = np.repeat(np.arange(groups), size)
+    return [
+        rng.standard_normal((groups, d))[own] + 0.05 * rng.standard_normal((groups * size, d)) for _ in range(2)
+    ], own
+
+
+def test_near_duplicates_are_found_and_others_are_not():
+    (source, target), own = grouped(25, 4)
+    found = near_duplicates(tables(source, target))
+    np.testing.assert_array_equal(found[:, None] == found, own[:, None] == own)
+    rng = np.random.default_rng(0)
+    for d in (8, 64):
+        apart = rng.standard_normal((300, d))
+        assert len(np.unique(near_duplicates(tables(apart, apart)))) > 270
+    clusters = 3 * rng.standard_normal((5, 16))[rng.integers(5, size=300)] + rng.standard_normal((300, 16))
+    assert len(np.unique(near_duplicates(tables(clusters, clusters)))) > 290
+
+
+def test_dealing_and_shuffling_keep_groups_together():
+    rng = np.random.default_rng(0)
+    groups = rng.integers(30, size=100)
+    part = deal(groups, 5, rng)
+    assert all(len(np.unique(part[groups == g])) == 1 for g in np.unique(groups))
+    assert np.ptp(np.bincount(part)) <= 4
+    order = groups[shuffle(np.unique(groups, return_inverse=True)[1], rng)]
+    assert (np.diff(order) != 0).sum() == len(np.unique(groups)) - 1
+    assert np.ptp(np.bincount(deal(np.arange(103), 10, rng))) == 1
+
+
+def test_a_twin_among_the_anchors_lends_no_score():
+    """Groups unrelated across models: nothing carries over to new ones, but a map fitted on a twin knows the item."""
+    (source, target), _ = grouped(300, 4, d=120)
+    whole = tables(source[:240], target[:240])
+    groups = near_duplicates(whole)
+    assert len(np.unique(groups)) == 60
+    tasks = {"own@1": 1}
+    apart = cross_fit(whole, ["image"], tasks, {}, folds=10, seed=0, groups=groups)
+    split = cross_fit(whole, ["image"], tasks, {}, folds=10, seed=0)
+    model = fit_map(whole, ["image"], np.arange(240), {})
+    parts = [tables(source[k : k + 240], target[k : k + 240]) for k in range(240, 1200, 240)]
+    truth = np.mean([score(model, part, np.arange(240), tasks)["own@1/stored"].score.mean() for part in parts])
+    cosine = [m.scores["cosine/image"].mean() for m in (apart, split)]
+    assert apart.scores["own@1/stored"].mean() == pytest.approx(truth, abs=0.03)
+    assert cosine[0] < 0.1 < 0.3 < cosine[1]

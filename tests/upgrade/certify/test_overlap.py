@@ -1,0 +1,146 @@
+"""Overlap is what comparing lists by hand gives, and says what finding the same item does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings
+from congruence.errors import InputError, ModalityError
+from congruence.synthetic import random_rotation, upgrade_problem
+from congruence.upgrade.certify import certify
+from congruence.upgrade.certify.overlap import compare_lists, searches_of
+from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_on
+from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.trial import fit_map
+
+QUICK = {"repeats": 2, "draws": 300}
+
+
+def by_hand(near, judge, k, role, gone=None):
+    """Both measures of every query, by sorting; one row may be gone from both stores."""
+    m, n = near.shape
+    out = np.zeros((2, m))
+    for i in range(m):
+        rows = [j for j in range(n) if j != gone and not (role == "items" and j == i)]
+        listed, best = (sorted(rows, key=lambda j: -table[i, j])[:k] for table in (near, judge))
+        mean = judge[i, [j for j in range(n) if not (role == "items" and j == i)]].mean()
+        last = judge[i, best[-1]]
+        out[0, i] = len(set(listed) & set(best)) / k
+        out[1, i] = np.mean([1 if j in best else (judge[i, j] - mean) / (last - mean) for j in listed])
+    return out
+
+
+@pytest.mark.parametrize("role", ["items", "captions", "apart"])
+@pytest.mark.parametrize("k", [1, 4])
+def test_lists_and_pulls_are_those_found_by_hand(role, k):
+    rng = np.random.default_rng(0)
+    m = 14 if role == "apart" else 20
+    judge = rng.standard_normal((m, 20))
+    near = judge + 0.7 * rng.standard_normal(judge.shape)
+    got = compare_lists(near, judge, k, role)
+    whole = by_hand(near, judge, k, role)
+    others = np.ones((20, m), bool) if role == "apart" else ~np.eye(20, dtype=bool)
+    for which, name in enumerate(("overlap", "graded_overlap")):
+        np.testing.assert_allclose(got[name].score, whole[which])
+        for gone in range(20):
+            change = by_hand(near, judge, k, role, gone)[which] - whole[which]
+            assert got[name].pull[gone] == pytest.approx(change[others[gone]].sum(), abs=1e-9)
+    assert (got["graded_overlap"].score >= got["overlap"].score - 2).all()
+    assert 0 < whole[0].mean() < 1
+
+
+def test_copies_in_a_store_count_as_found():
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.standard_normal((6, 5)), 8, axis=0)  # every list of 4 is one of many that are as good
+    similarity = rows @ rows.T
+    shuffled = similarity + 1e-9 * rng.standard_normal(similarity.shape)
+    assert compare_lists(shuffled, similarity, 4, "items")["overlap"].score.mean() == 1
+
+
+def sides(source, target, text=None):
+    ids = [f"item {i}" for i in range(len(source))]
+    return {"image": Embeddings(source, ids=ids)}, {"image": Embeddings(target, ids=ids)}
+
+
+def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
+    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins apart."""
+    rng = np.random.default_rng(seed)
+    items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
+    items += apart * rng.standard_normal(items.shape)
+    source, target = (items + noise * rng.standard_normal(items.shape) for _ in range(2))
+    return sides(source, target @ random_rotation(d, d, seed=seed))
+
+
+def test_a_store_of_near_duplicates_does_not_mislead():
+    """Items do not find themselves but a twin, which is as good: not a reason to encode everything again."""
+    certificate = certify(*near_duplicates(30, 8), **QUICK)
+    own, lists = certificate.ways["own@1"]["stored"].value, certificate.ways["graded_overlap@10"]["stored"].value
+    assert own < 0.8
+    assert lists > 0.96
+    assert certificate.verdict.action in ("map", "keep"), certificate.verdict
+    assert certificate.verdict.confidence.get("re-embed", 0) < 0.1
+    assert any("near-duplicates" in note for note in certificate.notes)
+
+
+def test_finding_each_item_does_not_mean_finding_its_neighbors():
+    """Items far apart find themselves through almost any map, while the rest of the list is another."""
+    rng = np.random.default_rng(0)
+    items = rng.standard_normal((200, 48))
+    source, target = (items + 0.65 * rng.standard_normal(items.shape) for _ in range(2))
+    certificate = certify(*sides(source, target), **QUICK)
+    assert certificate.ways["own@1"]["stored"].value > 0.97
+    assert certificate.ways["overlap@10"]["stored"].value < 0.6
+    assert certificate.verdict.action not in ("map", "queries"), certificate.verdict
+    assert "are those of a re-embedded store" in certificate.verdict.reason
+
+
+def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():
+    rng = np.random.default_rng(0)
+    source = rng.standard_normal((120, 16))
+    certificate = certify(*sides(source, source @ random_rotation(16, 16, seed=1)), **QUICK)
+    for name in ("overlap@10", "graded_overlap@10"):
+        assert certificate.ways[name]["stored"].value == pytest.approx(1, abs=0.01)
+        assert certificate.ways[name]["keep"].value == pytest.approx(1, abs=1e-6)
+    assert certificate.verdict.action == "keep"  # the old model returns these very lists
+    control = certificate.controls["overlap@10"]
+    assert control["chance"] == pytest.approx(10 / 119)
+    assert control["random_rotation"] == pytest.approx(10 / 119, abs=0.05)
+
+
+def test_anchors_show_the_overlap_of_items_that_are_none():
+    """With a map that has seen them, forty anchors in a hundred dimensions would show 0.1 to 0.2 too much."""
+    errors = []
+    for seed in range(3):
+        p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, seed=seed)
+        parts = [
+            make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
+            for k in range(0, 540, 60)
+        ]
+        model = fit_map(parts[0], ["image"], np.arange(60), {})
+        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, seed=0)
+        truth = [overlap_on(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
+        name = "overlap@10/stored"
+        errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
+    assert abs(np.mean(errors)) < 0.05, errors
+
+
+def test_texts_of_other_items_search_both_stores():
+    p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, seed=0)
+    source, target = sides(p.source_images[:240], p.target_images[:240])
+    texts = [Embeddings(side[240:], ids=[f"query {i}" for i in range(80)]) for side in (p.source_texts, p.target_texts)]
+    certificate = certify(source, target, text_queries=tuple(texts), **QUICK)
+    assert certificate.task == "graded_text_overlap@10"
+    assert set(certificate.ways["text_overlap@10"]) == {"keep", "stored", "queries"}
+    assert certificate.ways["text_overlap@10"]["stored"].n == 80
+    assert certificate.ways["text_overlap@10"]["stored"].value > 5 * certificate.controls["text_overlap@10"]["chance"]
+    # The same, told by ids alone; and by the target's texts alone, which say nothing of the other ways.
+    by_id = certify(source | {"text": texts[0]}, target | {"text": texts[1]}, **QUICK)
+    assert by_id.ways == certificate.ways
+    alone = certify(source, target, text_queries=(None, texts[1]), **QUICK)
+    assert set(alone.ways["text_overlap@10"]) == {"stored"}
+    with pytest.raises(ModalityError, match="captions"):
+        ids = {"text": Embeddings(p.source_texts[:240], ids=source["image"].ids)}
+        certify(source | ids, target | ids, text_queries=tuple(texts), **QUICK)
+    with pytest.raises(InputError, match="width 5"):
+        certify(source, target, text_queries=(None, Embeddings(p.target_texts[:, :5])), **QUICK)
