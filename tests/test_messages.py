@@ -134,6 +134,7 @@ def test_flags_are_named_by_commands_only_and_exist():
         ("fit", "Got method='pca'; expected 'cca'.", "Got --method pca; expected 'cca'."),
         ("fit", "Pass force=True to replace it.", "Pass --force to replace it."),
         ("fit", "Got check=False.", "Got --no-check."),
+        ("fit", "or groups=None to divide row by row.", "or --groups none to divide row by row."),
         ("fit", "Pass a strength=… above 0.", "Pass a --strength above 0."),
         ("fit", "Leave out proper=True.", "Leave out --proper."),
         ("fit", 'Pass missing="drop" or modality=….', "Pass --missing drop or --modality."),

@@ -155,7 +155,9 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
         if option.param_type_name == "argument":
             return f"{option.name.upper()} {bare}".rstrip(" …")
         on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))
-        if bare == "None" or (bare == "False" and not off):
+        if bare == "None":
+            return f"{on[0]} none"
+        if bare == "False" and not off:
             return f"no {on[0]}"
         if bare in ("True", "False"):
             return on[0] if bare == "True" else off[0]

@@ -74,6 +74,6 @@ def _mapping(path: Path) -> list[tuple[str, str]]:
         isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
     ):
         raise CorruptFileError(
-            f"Got {path} that is no mapping of ids to captions; expected {{id: caption}} or {{id: [captions]}}. Correct it."
+            f"Got {path} that is no mapping of ids to captions; expected {{id: caption}} or {{id: [captions]}}. Write the file in one of these forms."
         )
     return [(i, caption) for i, own in lists.items() for caption in own]

@@ -49,7 +49,7 @@ class CaptionBank:
         )
         if counts != ({n}, {m}):
             raise ShapeError(
-                f"Got {n} captions and {m} edited ones with other numbers of labels or vectors; expected one each. Correct it."
+                f"Got {n} captions and {m} edited ones with other numbers of labels or vectors; expected one each. Pass a label and a vector for each caption."
             )
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:

@@ -76,7 +76,7 @@ def parse_rule(rule: str, where: str = "the rules", metrics: Sequence[str] = ())
             raise ValueError(f"{', '.join(sorted(strange))} is not among its metrics")
     except (SyntaxError, ValueError) as error:
         raise ParameterError(
-            f"Got the rule {rule!r} in {where} ({error}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Correct it."
+            f"Got the rule {rule!r} in {where} ({error}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
         ) from error
     return tree
 
