@@ -1,31 +1,124 @@
-"""Shuffle some of the pairs of real embeddings and see what the pairing check says (the table of docs/pairing.md)."""
+"""Count the pairing check's false alarms per fit, its power and its time (the tables of docs/pairing.md)."""
 
 from __future__ import annotations
 
 import argparse
+import time
+from pathlib import Path
 
 import numpy as np
+from scipy.stats import beta
 
+from congruence import OrthogonalMap
 from congruence.compare.pairing import check_pairing
+from congruence.synthetic import rigid_problem
+
+TEXT = ("text_openai_vitb32", "text_eva02_b16")
+IMAGE = "image_openai_vitb32_avg5"
+KINDS = ("text-text", "image-text", "image-text, two models", "COCO image-text")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
-    with np.load(parser.parse_args().data, allow_pickle=False) as data:
-        X, Y = data["text_openai_vitb32"], data["text_eva02_b16"]
-    for share in (0.0, 0.05, 0.3, 1.0):
-        rows = np.random.default_rng(0).permutation(len(Y))[: round(share * len(Y))]
-        shuffled = Y.copy()
-        shuffled[rows] = Y[np.roll(rows, 1)]
-        report = check_pairing(X, shuffled)
-        found = {int(name) for name in report.suspects}
-        wrong = set(rows.tolist())
-        print(
-            f"{share:4.0%} shuffled: alignment {report.alignment:.3f}, at random {report.null_mean:.3f} ± {report.null_sd:.3f}, "
-            f"p = {report.p_value:.3g}, paired {report.looks_paired}, found {len(found & wrong)} of {len(wrong)}, "
-            f"accused {len(found - wrong)}"
-        )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--fits", type=int, default=1000)
+    parser.add_argument("--part", choices=("real", "noisy", "weak", "power", "shuffled", "time"))
+    parser.add_argument("--seed", type=int, default=1000)
+    options = parser.parse_args()
+    with np.load(options.data / "lvis1203_clip.npz", allow_pickle=False) as data:
+        lvis = {key: data[key] for key in (*TEXT, IMAGE)}
+    with np.load(options.data / "coco500_openai_vitb16.npz", allow_pickle=False) as data:
+        coco = data["image"], data["text"]
+    pairs = dict(
+        zip(KINDS, [(lvis[TEXT[0]], lvis[TEXT[1]]), (lvis[IMAGE], lvis[TEXT[0]]), (lvis[IMAGE], lvis[TEXT[1]]), coco])
+    )
+    rng = np.random.default_rng(options.seed)
+    chosen = [options.part] if options.part else ["real", "noisy", "weak", "power", "shuffled", "time"]
+    if "real" in chosen:
+        _alarms("real", (_draw(pairs[KINDS[k % 4]], _size(rng), rng) for k in range(options.fits)))
+    if "noisy" in chosen:
+        _alarms("noisy", (_noisy(_draw(pairs[KINDS[k % 4]], _size(rng), rng), 1.5, rng) for k in range(options.fits)))
+    if "weak" in chosen:
+        count = min(options.fits, 300)
+        _states("noise 2.0, of the signal's size", (_drowned(pairs[TEXT_TEXT], rng, False) for _ in range(count)))
+        _states("noise 2.0 on each coordinate", (_drowned(pairs[TEXT_TEXT], rng, True) for _ in range(count)))
+    if "power" in chosen:
+        for n, wrong in ((30, 3), (100, 5), (300, 15), (900, 45)):
+            _power(pairs[TEXT_TEXT], n, wrong, 40, rng)
+    if "shuffled" in chosen:
+        _states("all shuffled", (_shuffled(_draw(pairs[KINDS[k % 4]], _size(rng), rng), rng) for k in range(192)))
+    if "time" in chosen:
+        _time()
+
+
+TEXT_TEXT = KINDS[0]
+
+
+def _size(rng):
+    return int(np.exp(rng.uniform(np.log(20), np.log(900))))
+
+
+def _draw(pair, n, rng):
+    rows = rng.permutation(len(pair[0]))[:n]
+    return pair[0][rows], pair[1][rows]
+
+
+def _noisy(pair, most, rng):
+    X, Y = pair
+    scale = rng.uniform(0.2, most) * np.linalg.norm(Y - Y.mean(axis=0)) / np.sqrt(Y.size)
+    return X, Y + scale * rng.standard_normal(Y.shape)
+
+
+def _drowned(pair, rng, each):
+    X, Y = _draw(pair, _size(rng), rng)
+    scale = 2.0 if each else 2.0 * np.linalg.norm(Y - Y.mean(axis=0)) / np.sqrt(Y.size)
+    return X, Y + scale * rng.standard_normal(Y.shape)
+
+
+def _shuffled(pair, rng):
+    return pair[0], pair[1][rng.permutation(len(pair[1]))]
+
+
+def _alarms(name, fits):
+    reports = [check_pairing(X, Y) for X, Y in fits]
+    total, accused = len(reports), sum(bool(report.suspects) for report in reports)
+    denied = sum(report.state == "not paired" for report in reports)
+    bound = beta.ppf(0.95, accused + 1, total - accused)
+    print(
+        f"{name}: {accused} of {total} fits accuse a true pair (95 % upper bound {bound:.2%}), {denied} say not paired"
+    )
+
+
+def _states(name, fits):
+    states = [check_pairing(X, Y).state for X, Y in fits]
+    print(f"{name}: " + ", ".join(f"{state} {states.count(state)}" for state in sorted(set(states))))
+
+
+def _power(pair, n, wrong, fits, rng):
+    found = rows = false = 0
+    for _ in range(fits):
+        X, Y = _draw(pair, n, rng)
+        mixed = rng.permutation(n)[:wrong]
+        Z = Y.copy()
+        Z[mixed] = Y[np.roll(mixed, 1)]
+        named = {int(name) for name in check_pairing(X, Z).suspects}
+        hit = named & set(mixed.tolist())
+        found, rows, false = found + bool(hit), rows + len(hit), false + len(named - hit)
+    print(
+        f"{wrong} of {n} wrong: found in {found} of {fits} fits, {rows} of {wrong * fits} rows, {false} right rows accused"
+    )
+
+
+def _time():
+    p = rigid_problem(5000, 768, 1024, decay=0.5, noise=0.1, seed=0)
+    X, Y = p.X.astype(np.float32), p.Y.astype(np.float32)
+    seconds = {"fit": [], "check": []}
+    for _ in range(5):
+        for name, job in (("fit", OrthogonalMap().fit), ("check", check_pairing)):
+            start = time.perf_counter()
+            job(X, Y)
+            seconds[name].append(time.perf_counter() - start)
+    print("5,000 pairs, 768 → 1024: " + ", ".join(f"{name} {np.median(s):.2f} s" for name, s in seconds.items()))
 
 
 if __name__ == "__main__":
