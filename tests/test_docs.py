@@ -47,7 +47,8 @@ def test_the_readmes_commands_run_as_printed(lvis_path, shared, tmp_path):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
+    # Three emoji of the sample and one of ImageNet's names are there twice, which is said; nothing else is.
+    assert all("equal another row's" in line for line in run.stderr.splitlines()), run.stderr
     assert "round trip" in run.stdout
     assert "random rotation" in run.stdout
     assert (tmp_path / "emoji.html").exists()
@@ -109,7 +110,7 @@ def test_names_on_the_pages_exist(page):
             "--" + name.replace("_", "-").removeprefix("as-")
             for name in re.findall(r"^    (\w+): Annotated", source, flags=re.M)
         }
-        known |= set(re.findall(r'typer\.Option\("(--[a-z-]+)"', source))
+        known |= set(re.findall(r'typer\.Option\(\s*"(--[a-z-]+)"', source))
     known |= {"--suffix", "--splits", "--repeat", "--all", "--real", "--pairs", "--read"}
     assert options <= known, options - known
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from congruence import LinearMap, MLPMap, OrthogonalMap, from_pretrained, load
-from congruence.errors import FileError, MissingExtraError, ParameterError
-from congruence.integrations import to_faiss
+from congruence import Embeddings, LinearMap, MLPMap, OrthogonalMap, from_pretrained, load
+from congruence.errors import FileError, MissingExtraError, NormWarning, ParameterError, ShapeError
+from congruence.integrations import export_faiss, to_faiss, to_faiss_index
 from congruence.synthetic import rigid_problem
 
 P = rigid_problem(100, 6, 9, noise=0.1, seed=0)
@@ -99,6 +99,41 @@ def test_faiss_knows_a_rotation_when_it_gets_one():
     assert transform.is_orthonormal
     X = Q.X.astype(np.float32)
     np.testing.assert_allclose(transform.reverse_transform(transform.apply(X)), X, atol=1e-4)
+
+
+def test_an_index_of_faiss_maps_to_unit_rows(tmp_path):
+    faiss = pytest.importorskip("faiss")
+    Y = P.Y / np.linalg.norm(P.Y, axis=1, keepdims=True)
+    m = OrthogonalMap().fit(P.X, Y)
+    X = P.X.astype(np.float32)
+    for normalize in ("auto", False):
+        native = faiss.IndexFlatIP(9)
+        index = to_faiss_index(m, native, normalize=normalize)
+        index.add(X)  # mapped rows …
+        native.add(Y.astype(np.float32))  # … among the target's own
+        expected = m.apply(Embeddings(P.X), normalize=normalize).vectors
+        np.testing.assert_allclose(native.reconstruct_n(0, 100), expected, atol=1e-5)
+        path = export_faiss(m, tmp_path / f"{normalize}.index", normalize=normalize)
+        empty = faiss.read_index(str(path))
+        assert (empty.ntotal, empty.d) == (0, 6)
+        empty.add(X)
+        behind = faiss.downcast_index(faiss.downcast_index(empty).index)
+        np.testing.assert_allclose(behind.reconstruct_n(0, 100), expected, atol=1e-5)
+    with pytest.raises(ShapeError, match="width 6; expected 9"):
+        to_faiss_index(m, faiss.IndexFlatIP(6))
+
+
+def test_a_vector_transform_of_faiss_says_that_the_norm_is_missing(tmp_path):
+    faiss = pytest.importorskip("faiss")
+    m = OrthogonalMap().fit(P.X, P.Y / np.linalg.norm(P.Y, axis=1, keepdims=True))
+    with pytest.warns(NormWarning, match=r"Put faiss.NormalizationTransform\(9\) after it"):
+        export_faiss(m, tmp_path / "map.vt")
+    X = P.X.astype(np.float32)
+    rows = faiss.NormalizationTransform(9).apply(faiss.read_VectorTransform(str(tmp_path / "map.vt")).apply(X))
+    np.testing.assert_allclose(rows, m.apply(Embeddings(X)).vectors, atol=1e-5)
+    with pytest.raises(ParameterError, match=r"\.index"):
+        export_faiss(m, tmp_path / "yes.vt", normalize=True)
+    export_faiss(m, tmp_path / "no.vt", normalize=False)  # raw output is what such a file can hold: no warning
 
 
 def test_faiss_has_no_perceptrons():

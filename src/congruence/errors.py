@@ -29,7 +29,9 @@
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
     ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
-    └── ConvergenceWarning                 iterations ended before their result can be relied on
+    ├── ConvergenceWarning                 iterations ended before their result can be relied on
+    ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
+    └── ColumnsWarning                     the output has no room for some of a table's columns
 
 Every message follows "Got …; expected …. <Imperative that names the argument, flag or column to change>."
 """
@@ -37,17 +39,21 @@ Every message follows "Got …; expected …. <Imperative that names the argumen
 from __future__ import annotations
 
 __all__ = [
+    "ColumnsWarning",
     "CongruenceError",
     "CongruenceWarning",
+    "ConvergenceWarning",
     "CorruptFileError",
     "DegenerateWarning",
     "DirectionError",
     "DtypeError",
+    "DuplicateWarning",
     "FileError",
     "IdError",
     "InputError",
     "MissingExtraError",
     "ModalityError",
+    "NormWarning",
     "NotFiniteError",
     "OutputExistsError",
     "PairingWarning",
@@ -56,6 +62,7 @@ __all__ = [
     "ShapeError",
     "SpaceMismatchError",
     "StorageError",
+    "TeacherWarning",
     "TooFewAnchorsError",
     "TrainingError",
     "UnpairedError",
@@ -173,3 +180,11 @@ class TeacherWarning(CongruenceWarning):
 
 class ConvergenceWarning(CongruenceWarning):
     """Iterations ended before their result can be relied on."""
+
+
+class NormWarning(CongruenceWarning):
+    """Whether mapped rows should have unit norm is not known, or cannot be said in the file written."""
+
+
+class ColumnsWarning(CongruenceWarning):
+    """The output has no room for some columns of the table that is read."""

@@ -221,7 +221,7 @@ def test_transform_carries_and_comes_back(here, fitted, data):
     back = here("transform", "map", "out.parquet", "--inverse", "-o", "back.npy", "--dtype", "float32", "--json")
     report = json.loads(back.out)
     assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")
-    assert back.err == ""
+    assert "left out: id. Write a .parquet" in back.err
     np.testing.assert_allclose(np.load(data / "back.npy"), P.X, atol=1e-2)
     assert here("transform", "map", "a.npz:w", "--modality", "text", "-o", "text.npy", "--normalize").code == 0
     np.testing.assert_allclose(np.linalg.norm(np.load(data / "text.npy"), axis=1), 1)
@@ -230,7 +230,10 @@ def test_transform_carries_and_comes_back(here, fitted, data):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["map", "a.npz:v", "-o", "a.npz"], "--force"),
+        (["map", "a.npz:v", "-o", "out.parquet"], "--force"),
+        (["map", "a.npz:v", "-o", "a.npz", "--force"], "what is read"),
+        (["map", "a.npz:v", "-o", "o.npy", "--normalize=maybe"], "'auto', 'yes', 'no'"),
+        (["map", "a.npz:v", "-o", "o.npy", "--column-out", "x"], "named columns"),
         (["map", "a.npz:v", "--model", "C", "-o", "o.npy"], "vectors of 'C'"),
         (["map", "a.npz:v", "--model", "B", "-o", "o.npy"], "inverse"),
         (["map", "out.parquet", "-o", "o.npy"], "inverse"),

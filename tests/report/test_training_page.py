@@ -318,7 +318,7 @@ def test_pairs_held_out_by_fit_are_found_again(data):
     mapping = congruence.fit(X, Y, method="cca", **options)
     got = summarize_training(mapping, X, Y)
     assert got["held_out"]
-    assert got["between"]["source"] == 11
+    assert got["between"]["target"] == 11
     assert got["curves"] == []
     assert "Training</h2>" not in render_training(got)
     others = [Embeddings(side.vectors[:3], ids=ids, space=side.space) for side in (X, Y) for ids in [["x", "y", "z"]]]
@@ -825,6 +825,9 @@ def test_train_jam_writes_a_report(here, files, data):
     assert taken.code == 2
     assert "jam.html" in taken.err
     assert not (files / "other").exists()
-    foreign = here("train", "sail", *REPORT[2:4], "-o", "other", "--report", "x.html")
-    assert foreign.code == 2
-    assert "--report" in foreign.err
+    short = ["--set", "steps=2", "--set", "dim=4", "--test", "0.3", "-q"]
+    other = here("train", "sail", *REPORT[2:4], *short, "-o", "other", "--report", "x.html", "--json")
+    assert other.code == 0, other.err
+    assert f"On {json.loads(other.out)['scores']['test_pairs']} pairs held out" in (files / "x.html").read_text(
+        encoding="utf-8"
+    )

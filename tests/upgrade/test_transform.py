@@ -3,17 +3,20 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from congruence import LinearMap, MLPMap, OrthogonalMap, Space
+from congruence import CCAMap, Embeddings, LinearMap, MLPMap, OrthogonalMap, Space, fit, load
 from congruence.errors import (
     DirectionError,
     ModalityError,
+    NormWarning,
     NotFiniteError,
     OutputExistsError,
+    ParameterError,
     SpaceMismatchError,
     ZeroRowError,
 )
@@ -68,7 +71,7 @@ def test_ids_order_dtype_and_norms(mapping, tmp_path):
     np.testing.assert_allclose(np.linalg.norm(out.vectors, axis=1), 1, atol=1e-5)
 
 
-def test_there_and_back(mapping, tmp_path):
+def test_a_round_trip(mapping, tmp_path):
     transform_file(mapping, store(tmp_path / "in.npy", P.X), tmp_path / "there.npy")
     transform_file(mapping.inverse(), open_source(tmp_path / "there.npy"), tmp_path / "back.npy")
     np.testing.assert_allclose(np.load(tmp_path / "back.npy"), P.X, atol=0.05)
@@ -114,7 +117,7 @@ def test_bad_rows_are_named_and_nothing_is_written(mapping, value, error, tmp_pa
         (store(tmp_path / "a.npy", bad(15_000, value)), "row 15000"),
     ):
         with pytest.raises(error, match=name):
-            transform_file(mapping, source, tmp_path / "out.npy")
+            transform_file(mapping, source, tmp_path / "out.npz")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "a.parquet"]
     assert threading.active_count() < 10
     transform_file(mapping, store(tmp_path / "z.npy", bad(3, 0.0)), tmp_path / "out.npy", allow_zero_rows=True)
@@ -169,3 +172,108 @@ def test_memory_does_not_grow_with_the_store(tmp_path):
         peaks.append(int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout))
     assert peaks[1] < 600
     assert peaks[1] - peaks[0] < 150
+
+
+# ------------------------------------------------------------------ unit rows
+
+
+def unit(X):
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def norms(X):
+    return np.linalg.norm(X, axis=1)
+
+
+@pytest.fixture(params=["orthogonal", "linear", "mlp", "cca"])
+def to_unit_rows(request):
+    """Fit a map of which the target's rows have unit norm."""
+    kinds = {
+        "orthogonal": OrthogonalMap(),
+        "linear": LinearMap(),
+        "mlp": MLPMap(hidden=8, max_epochs=2),
+        "cca": CCAMap(dim=5),
+    }
+    return kinds[request.param].fit(P.X[:200], unit(P.Y[:200]))
+
+
+def test_unit_rows_stay_unit_rows(to_unit_rows, tmp_path):
+    X = P.X[:300]
+    raw = to_unit_rows.transform(X)
+    assert np.ptp(norms(raw)) > 0.01  # the map itself does not scale
+    source = store(tmp_path / "in.npy", X)
+    side = {"side": "source"} if to_unit_rows.kind == "cca" else {}
+    for place, normalize, expected in (("auto", "auto", unit(raw)), ("yes", True, unit(raw)), ("no", False, raw)):
+        report = transform_file(to_unit_rows, source, tmp_path / f"{place}.npy", normalize=normalize, **side)
+        assert report.normalized == (normalize is not False)
+        np.testing.assert_allclose(np.load(tmp_path / f"{place}.npy"), expected, atol=1e-12)
+        applied = to_unit_rows.apply(Embeddings(X), normalize=normalize, **side)
+        np.testing.assert_allclose(applied.vectors, expected, atol=1e-12)
+        assert applied.space.normalized == (normalize is not False)
+    assert open_source(tmp_path / "auto.npy").space.normalized
+    assert open_source(tmp_path / "no.npy").space.normalized is None
+    default = transform_file(to_unit_rows, source, tmp_path / "default.npy", **side)
+    assert default.normalized
+    again = load(to_unit_rows.save(tmp_path / "map"))
+    np.testing.assert_allclose(norms(again.apply(Embeddings(X), **side).vectors), 1, atol=1e-12)
+    with pytest.raises(ParameterError, match="'auto', True or False"):
+        again.apply(Embeddings(X), normalize="yes", **side)
+
+
+def test_raw_rows_stay_raw(tmp_path):
+    raw = OrthogonalMap().fit(unit(P.X[:200]), P.Y[:200])
+    X = unit(P.X[:300])
+    assert not transform_file(raw, store(tmp_path / "in.npy", X), tmp_path / "out.npy").normalized
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), raw.transform(X), atol=1e-12)
+    # The other way round the source's rows are the target's.
+    back = raw.inverse().apply(Embeddings(P.Y[:300])).vectors
+    np.testing.assert_allclose(back, unit(raw.inverse_transform(P.Y[:300])), atol=1e-12)
+
+
+def test_a_fit_on_embeddings_knows_the_norms_and_so_do_its_relatives():
+    ids = [str(k) for k in range(200)]
+    rows = unit(P.Y[:200])
+    m = fit(Embeddings(P.X[:200], ids=ids), Embeddings(rows, ids=ids), modality="image", check=False)
+    assert m.gives_unit_rows()
+    moved = m.recenter(P.X[200:].mean(0), rows.mean(0), modality="text")
+    assert moved.for_modality("text").gives_unit_rows()
+    first = OrthogonalMap().partial_fit(P.X[:100], rows[:100])
+    assert first.gives_unit_rows()
+    assert first.merge(OrthogonalMap().fit(P.X[100:200], rows[100:])).gives_unit_rows()
+    assert not first.merge(OrthogonalMap().fit(P.X[100:200], P.Y[100:200])).gives_unit_rows()
+    assert not first.partial_fit(P.X[100:200], P.Y[100:200]).gives_unit_rows()
+
+
+def test_a_map_that_does_not_know_leaves_rows_raw_and_says_so(tmp_path):
+    m = OrthogonalMap().fit(P.X[:200], unit(P.Y[:200]))
+    m.target_space_ = replace(m.target_space_, normalized=None)  # as maps of earlier versions, fitted on plain arrays
+    old = load(m.save(tmp_path / "map"))
+    with pytest.warns(NormWarning, match="does not say .* Pass normalize=True"):
+        out = old.apply(Embeddings(P.X))
+    np.testing.assert_allclose(out.vectors, m.transform(P.X), atol=1e-12)
+    with pytest.warns(NormWarning):
+        transform_file(old, store(tmp_path / "in.npy", P.X), tmp_path / "out.npy")
+    assert old.apply(Embeddings(P.X), normalize=True).space.normalized
+
+
+def test_zero_rows_stay_zero(tmp_path):
+    m = OrthogonalMap(center=False).fit(P.X[:200], unit(P.Y[:200]))
+    X = P.X[:9].copy()
+    X[4] = 0
+    transform_file(m, store(tmp_path / "in.npy", X), tmp_path / "out.npy", allow_zero_rows=True)
+    np.testing.assert_allclose(norms(np.load(tmp_path / "out.npy")), [1] * 4 + [0] + [1] * 4, atol=1e-12)
+
+
+def test_tensors_too_leave_as_unit_rows():
+    torch = pytest.importorskip("torch")
+    X = torch.tensor(P.X[:9], requires_grad=True)
+    for m, side in ((OrthogonalMap(), {}), (CCAMap(dim=5), {"side": "source"})):
+        m.fit(P.X[:200], unit(P.Y[:200]))
+        out = m.apply(X, **side)
+        np.testing.assert_allclose(norms(out.detach().numpy()), 1, atol=1e-12)
+        out[:, 0].sum().backward()  # through the norm as well
+        np.testing.assert_allclose(
+            m.apply(X, normalize=False, **side).detach().numpy(), m.transform(P.X[:9]), atol=1e-12
+        )
+        raw = CCAMap(dim=5).fit(P.X[:200], P.Y[:200]) if side else OrthogonalMap().fit(P.X[:200], P.Y[:200])
+        np.testing.assert_allclose(raw.apply(X, **side).detach().numpy(), raw.transform(P.X[:9]), atol=1e-12)

@@ -63,6 +63,17 @@ class _Command(TyperCommand):
         return name_flags(str(message), self.params, settable)
 
 
+class _TransformCommand(_Command):
+    """Lets ``--normalize`` alone mean ``--normalize yes``, as it did before it took a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the value where there is none."""
+        given = []
+        for arg, following in zip(args, [*args[1:], ""], strict=True):
+            given += [arg, "yes"] if arg == "--normalize" and following not in transform.NORMALIZE else [arg]
+        return super().parse_args(ctx, given)
+
+
 #: The command that is running, for the messages of warnings.
 _running: ContextVar[_Command | None] = ContextVar("_running", default=None)
 
@@ -75,7 +86,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("fit", cls=_Command)(fit.command)
-app.command("transform", cls=_Command)(transform.command)
+app.command("transform", cls=_TransformCommand)(transform.command)
 app.command("evaluate", cls=_Command)(evaluate.command)
 app.command("inspect", cls=_Command)(inspect.command)
 app.command("export", cls=_Command)(export.command)

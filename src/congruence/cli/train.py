@@ -94,6 +94,16 @@ def command(
             raise OutputExistsError(
                 f"Got an output path that exists, {path}; expected a new one. Pass --force to replace it."
             )
+    if (method or method_too) == "jam":
+        for option, value in {"--images": images, "--texts": texts, "--keep-pairs": keep_pairs}.items():
+            if value:
+                raise ParameterError(
+                    f"Got {option} for jam, which learns nothing of unpaired rows; expected pairs only. Leave out {option}."
+                )
+    elif (method or method_too) and (negatives or tasks):
+        raise ParameterError(
+            f"Got --negatives or --tasks for {method or method_too}; expected them for jam only. Leave out --negatives and --tasks."
+        )
     changes: dict[str, Any] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),

@@ -1,4 +1,4 @@
-"""``congruence transform``: carry a file of vectors across a map."""
+"""``congruence transform``: map a file of vectors, and keep what else the file holds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
+
 
 def command(
     map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
     vectors: Annotated[
-        str, typer.Argument(metavar="IN", help="Vectors to carry: a file, file:key, or a folder of parts.")
+        str, typer.Argument(metavar="IN", help="Vectors to map: a file, file:key, or a folder of parts.")
     ],
     out: Annotated[str, typer.Option("--out", "-o", help="Where to write them; the suffix chooses the format.")],
     modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
@@ -19,7 +21,17 @@ def command(
         str | None,
         typer.Option(help="source or target: the head of a two-sided map; by default the vectors' space decides."),
     ] = None,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Scale carried rows to unit norm.")] = False,
+    normalize: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|yes|no",
+            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. Alone: yes.",
+        ),
+    ] = "auto",
+    column_out: Annotated[
+        str | None,
+        typer.Option(help="Write the mapped vectors to a new column of this name, beside the input's."),
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="float16, float32 or float64; the input's by default.")] = None,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of ids.")] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model the vectors come from, to be checked.")] = None,
@@ -29,7 +41,10 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Carry vectors from a map's source space to its target space (either side to the joint space), in bounded memory."""
+    """Map vectors from a map's source space to its target space (either side to the joint space), in bounded memory.
+
+    A table keeps all its columns; the output is never the input.
+    """
     import numpy as np
 
     import congruence
@@ -43,6 +58,7 @@ def command(
 
     if dtype is not None:
         check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
+    check_choice(normalize, tuple(NORMALIZE), "--normalize")
     mapping = congruence.load(map_path)
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
@@ -52,25 +68,27 @@ def command(
             )
         mapping = mapping.inverse()
     source = open_source(vectors, ids=ids, space=Space(model, revision))
-    with progress("carrying", source.n, as_json) as advance:
+    with progress("mapping", source.n, as_json) as advance:
         report = transform_file(
             mapping,
             source,
             out,
             modality=modality,
-            normalize=normalize,
+            normalize=NORMALIZE[normalize],
             dtype=None if dtype is None else np.dtype(dtype),
             force=force,
             check=check_space,
             allow_zero_rows=allow_zero_rows,
             side=side,
+            column_out=column_out,
             progress=advance,
         )
     if as_json:
         print_json(report.to_dict())
         return
     rows = [["rows", str(report.rows)], ["width", str(report.dim)], ["dtype", report.dtype]]
+    rows.append(["norms", "1" if report.normalized else "as mapped"])
     if report.probed_energy is not None:
         rows.append(["energy in probed directions", number(report.probed_energy)])
     rows += [["seconds", number(report.seconds, 1)], ["written to", report.output]]
-    print_table("carried", ["", ""], rows)
+    print_table("mapped", ["", ""], rows)

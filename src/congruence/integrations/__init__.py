@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from congruence.integrations.faiss import export_faiss, to_faiss
+from congruence.integrations.faiss import export_faiss, to_faiss, to_faiss_index
 
-__all__ = ["export_faiss", "to_faiss"]
+__all__ = ["export_faiss", "to_faiss", "to_faiss_index"]

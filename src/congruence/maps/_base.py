@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,8 +21,15 @@ from congruence._arrays import as_given, beside, is_tensor, widen
 from congruence._check import as_matrix, as_native, check_same_rows, check_width
 from congruence._columns import to_rows
 from congruence._inputs import as_embeddings, check_order
-from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
-from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
+from congruence.errors import (
+    CongruenceError,
+    InputError,
+    NormWarning,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+)
 from congruence.maps._shown import Shown
 
 
@@ -194,8 +202,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Start the records every fitted map carries."""
-        self.source_space_ = Space(dim=X.shape[1])
-        self.target_space_ = Space(dim=Y.shape[1])
+        self.source_space_ = Space(dim=X.shape[1], normalized=has_unit_rows(X))
+        self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
 
     # ------------------------------------------------------------------ use on embeddings
@@ -204,7 +212,48 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         """Return the map to use for a modality: itself, unless the method keeps means for each."""
         return self
 
-    def apply(self, embeddings: Any, *, modality: str | None = None, normalize: bool = False) -> Any:
+    def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
+        """Say whether mapped rows are to be scaled to unit norm, as :meth:`apply`, ``transform_file`` and exports do.
+
+        :meth:`transform` never scales: it is the map itself, which can be inverted and composed.
+
+        Parameters
+        ----------
+        normalize : {"auto", True, False}, default="auto"
+            "auto": if the target's rows had unit norm at the fit (``target_space_.normalized``).
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        ParameterError
+            Another value.
+
+        Warns
+        -----
+        NormWarning
+            "auto", and the map does not know of its target's rows. They are then left as they are.
+        """
+        self._check_fitted()
+        if isinstance(normalize, (bool, np.bool_)):
+            return bool(normalize)
+        if not isinstance(normalize, str) or normalize != "auto":
+            raise ParameterError(f"Got normalize={normalize!r}; expected 'auto', True or False. Choose one of these.")
+        if self.target_space_.normalized is None:
+            self._norm_unknown()
+        return bool(self.target_space_.normalized)
+
+    def _norm_unknown(self) -> None:
+        warnings.warn(
+            "Got a map that does not say whether the target's rows had unit norm, as maps of earlier versions; expected to "
+            "know. Rows keep the norms the map gives them. Pass normalize=True for unit rows.",
+            NormWarning,
+            stacklevel=4,
+        )
+
+    def apply(self, embeddings: Any, *, modality: str | None = None, normalize: bool | str = "auto") -> Any:
         """Carry embeddings across, after checking that they come from this map's source space.
 
         Parameters
@@ -212,8 +261,9 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         embeddings : Embeddings or array_like, shape (m, d_source)
         modality : str, optional
             Which means to use; the embeddings' own modality by default.
-        normalize : bool, default=False
-            Scale the carried rows to unit norm.
+        normalize : {"auto", True, False}, default="auto"
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit, so that mapped
+            rows and the target model's own can stand in one inner-product index. False gives what :meth:`transform` gives.
 
         Returns
         -------
@@ -225,21 +275,29 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         SpaceMismatchError, DirectionError, ModalityError
         ShapeError, DtypeError, NotFiniteError
             Of what is not :class:`~congruence.Embeddings`.
+        ParameterError
+            Another value of ``normalize``.
+
+        Warns
+        -----
+        NormWarning
+            "auto", and the map does not know of its target's rows; they are then left as they are.
         """
         self._check_fitted()
         if is_tensor(embeddings):
-            out = self.for_modality(modality).transform(embeddings)
-            return normalize_rows(out) if normalize else out
+            mapped = self.for_modality(modality)
+            unit = mapped.gives_unit_rows(normalize)
+            out = mapped.transform(embeddings)
+            return normalize_rows(out) if unit else out
         embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
         wanted = modality or embeddings.space.modality
         mapped = self.for_modality(wanted)
         check_space(embeddings.space, mapped.source_space_, mapped.target_space_, modality=False)
+        unit = mapped.gives_unit_rows(normalize)
         vectors = mapped.transform(embeddings.vectors)
-        if normalize:
+        if unit:
             vectors = normalize_rows(vectors)
-        space = replace(
-            mapped.target_space_, dim=vectors.shape[1], modality=wanted, normalized=True if normalize else None
-        )
+        space = replace(mapped.target_space_, dim=vectors.shape[1], modality=wanted, normalized=True if unit else None)
         return Embeddings(
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from congruence._arrays import as_given, beside, to_numpy
 from congruence._check import check_choice, check_positive, check_width
-from congruence.embeddings import MODALITIES, Space, check_space
+from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows
 from congruence.errors import (
     DegenerateWarning,
     InputError,
@@ -247,6 +247,9 @@ class OrthogonalMap(AffineMap):
         new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
         for name, moments in other.moments_.items():
             new.moments_[name] = new.moments_[name].merge(moments) if name in new.moments_ else moments.copy()
+        ours, theirs = new.source_space_, new.target_space_
+        new.source_space_ = replace(ours, normalized=ours.normalized and other.source_space_.normalized)
+        new.target_space_ = replace(theirs, normalized=theirs.normalized and other.target_space_.normalized)
         return new._solve()
 
     def _start(self) -> None:
@@ -293,6 +296,10 @@ class OrthogonalMap(AffineMap):
             if len(names) == 1 and names[0]:
                 self.source_space_ = replace(self.source_space_, modality=names[0])
                 self.target_space_ = replace(self.target_space_, modality=names[0])
+        else:  # unit rows are known as such while all are
+            ours, theirs = self.source_space_, self.target_space_
+            self.source_space_ = replace(ours, normalized=ours.normalized and has_unit_rows(A))
+            self.target_space_ = replace(theirs, normalized=theirs.normalized and has_unit_rows(B))
         return groups
 
     def _spectrum(self) -> str:

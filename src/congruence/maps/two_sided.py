@@ -197,12 +197,15 @@ class TwoSidedMap(Map):
             return named[0]
         return fitting[0]
 
+    def _norm_unknown(self) -> None:
+        """Say nothing: no model's own rows are in the joint space for mapped ones to stand among."""
+
     def apply(
         self,
         embeddings: Any,
         *,
         modality: str | None = None,
-        normalize: bool = False,
+        normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Any:
         """Carry embeddings of either side into the joint space.
@@ -212,8 +215,8 @@ class TwoSidedMap(Map):
         embeddings : Embeddings or array_like, shape (m, d_source) or (m, d_target)
         modality : str, optional
             What to call the vectors; the embeddings' own modality by default.
-        normalize : bool, default=False
-            Scale the carried rows to unit norm.
+        normalize : {"auto", True, False}, default="auto"
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
         side : {"source", "target"}, optional
             Which head to use. By default the space the embeddings declare decides (:meth:`side_of`).
 
@@ -232,14 +235,15 @@ class TwoSidedMap(Map):
             space = Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)
             source = self.side_of(space, side) == "source"
             out = (self.transform if source else self.transform_target)(embeddings)
-            return normalize_rows(out) if normalize else out
+            return normalize_rows(out) if self.gives_unit_rows(normalize) else out
         embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
         wanted = modality or embeddings.space.modality
         chosen = self.side_of(replace(embeddings.space, modality=wanted), side)
         vectors = (self.transform if chosen == "source" else self.transform_target)(embeddings.vectors)
-        if normalize:
+        unit = self.gives_unit_rows(normalize)
+        if unit:
             vectors = normalize_rows(vectors)
-        space = self.joint_space(wanted, normalized=True if normalize else None)
+        space = self.joint_space(wanted, normalized=True if unit else None)
         return Embeddings(
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )

@@ -20,16 +20,6 @@ from congruence.train import JAM, METHODS, make_method
 _SHARES = {JAM.method: (0.15, 0.15)}
 
 
-#: Options that give an entry of a recipe, where their names differ.
-_OPTIONS = {
-    "unpaired_source": "--images",
-    "unpaired_target": "--texts",
-    "keep_pairs": "--keep-pairs",
-    "negatives": "--negatives",
-    "tasks": "--tasks",
-}
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What ``congruence train`` does.
@@ -110,7 +100,7 @@ class Recipe:
             if getattr(self, name):
                 known = "nothing of unpaired rows" if jam else "nothing of wrong captions, which are for jam"
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which learns {known}; expected none. Leave out {_OPTIONS[name]}."
+                    f"Got {name} for {self.method}, which learns {known}; expected none. Leave out {name}=…."
                 )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")

@@ -15,7 +15,11 @@ import pyarrow as pa
 from congruence._check import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Sink, Source, is_folder, missing_file, natural
+from congruence.stores._base import BATCH, Source, is_folder, missing_file, natural
+from congruence.stores._columns import Columns
+from congruence.stores._place import check_output_place
+from congruence.stores._sink import Sink
+from congruence.stores.arrow import ArrowSink, ArrowSource, arrow_shapes, read_arrow_column
 from congruence.stores.folder import FolderSink, FolderSource
 from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, hdf5_shapes, read_hdf5_column
 from congruence.stores.lance import LanceSink, LanceSource, lance_shapes, read_lance_column
@@ -28,22 +32,17 @@ from congruence.stores.safetensors_file import (
     read_safetensors_column,
     safetensors_shapes,
 )
-from congruence.stores.text import (
-    CsvSink,
-    CsvSource,
-    JsonlSink,
-    JsonlSource,
-    read_csv_column,
-    read_jsonl_column,
-    read_txt_column,
-)
+from congruence.stores.text import CsvSource, JsonlSource, read_csv_column, read_jsonl_column, read_txt_column
+from congruence.stores.text_sinks import CsvSink, JsonlSink
 
 __all__ = [
     "BATCH",
     "FORMATS",
+    "Columns",
     "Sink",
     "Source",
     "StreamedRows",
+    "check_output_place",
     "matrices",
     "open_rows",
     "open_sink",
@@ -59,6 +58,8 @@ FORMATS: dict[str, tuple[type[Any], type[Any]]] = {
     ".npz": (NpzSource, NpzSink),
     ".safetensors": (SafetensorsSource, SafetensorsSink),
     ".parquet": (ParquetSource, ParquetSink),
+    ".arrow": (ArrowSource, ArrowSink),
+    ".feather": (ArrowSource, ArrowSink),
     ".csv": (CsvSource, CsvSink),
     ".jsonl": (JsonlSource, JsonlSink),
     ".h5": (Hdf5Source, Hdf5Sink),
@@ -68,13 +69,15 @@ FORMATS: dict[str, tuple[type[Any], type[Any]]] = {
 }
 
 #: Formats whose reader takes the name of its own id column.
-_NAMED_IDS = (ParquetSource, CsvSource, JsonlSource, LanceSource, FolderSource)
+_NAMED_IDS = (ParquetSource, ArrowSource, CsvSource, JsonlSource, LanceSource, FolderSource)
 
 _COLUMNS: dict[str, Callable[[str, str | None], np.ndarray]] = {
     ".npy": read_npy_column,
     ".npz": read_npz_column,
     ".safetensors": read_safetensors_column,
     ".parquet": read_parquet_column,
+    ".arrow": read_arrow_column,
+    ".feather": read_arrow_column,
     ".csv": read_csv_column,
     ".jsonl": read_jsonl_column,
     ".h5": read_hdf5_column,
@@ -88,6 +91,8 @@ _SHAPES: dict[str, Callable[[str], dict[str, tuple[int, ...]]]] = {
     ".npz": npz_shapes,
     ".safetensors": safetensors_shapes,
     ".parquet": parquet_shapes,
+    ".arrow": arrow_shapes,
+    ".feather": arrow_shapes,
     ".h5": hdf5_shapes,
     ".hdf5": hdf5_shapes,
     ".lance": lance_shapes,
@@ -141,8 +146,8 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Parameters
     ----------
     spec : str or path-like
-        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.csv[:prefix]``,
-        ``.jsonl[:field]``, ``.h5:dataset``, ``.lance:column``, or a folder of parts (``folder[:img_emb]``).
+        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``,
+        ``.feather:column``, ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.lance:column``, or a folder of parts (``folder[:img_emb]``).
     ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or another file's spec. By default the file's own
         (``id`` or ``ids`` in tables, ``ids`` beside an array); ``False`` for none.
@@ -165,6 +170,8 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
         )
     column: Any = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
     source = kind(path, key, column)
+    if isinstance(column, pa.Array):
+        source.files = (*source.files, Path(parse_spec(str(ids))[0]))
     if isinstance(column, pa.Array) and len(column) != source.n:
         raise IdError(
             f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one a row. Pass ids of the same rows as ids=…."
@@ -201,6 +208,8 @@ def open_sink(
     force: bool = False,
     parts: list[tuple[str, int]] | None = None,
     like: Source | None = None,
+    columns: list[Columns] | None = None,
+    column_out: str | None = None,
 ) -> Sink:
     """Open a file of vectors for writing; use it as a context manager.
 
@@ -222,6 +231,11 @@ def open_sink(
         For a folder: names and row counts of the parts; by default about a million rows each.
     like : Source, optional
         For a folder: take the names and row counts of this one's parts.
+    columns : list of Columns, optional
+        What the source's table holds beside its vectors (:attr:`Source.columns`). Each block is then written with its rows, as
+        :meth:`Source.scan_table` gives them. What the format cannot hold is in the sink's ``left_out``.
+    column_out : str, optional
+        Name for the column of the vectors. With ``columns``, that of the source's vectors stays; by default it is replaced.
 
     Returns
     -------
@@ -247,7 +261,16 @@ def open_sink(
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64. Pass dtype=… with one of these.")
     return FORMATS[suffix][1](
-        path, n=n, dim=dim, dtype=dtype, has_ids=has_ids, space=space or Space(), force=force, parts=parts
+        path,
+        n=n,
+        dim=dim,
+        dtype=dtype,
+        has_ids=has_ids,
+        space=space or Space(),
+        force=force,
+        parts=parts,
+        columns=columns,
+        column_out=column_out,
     )
 
 

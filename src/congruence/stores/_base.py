@@ -6,26 +6,23 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import atomic_path
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
     DtypeError,
     FileError,
-    IdError,
     ParameterError,
     ShapeError,
-    StorageError,
 )
+from congruence.stores._columns import Columns, Rows
 
 #: Rows a scan hands out at a time unless told otherwise.
 BATCH = 4096
@@ -50,6 +47,10 @@ class Source(ABC):
         Origin, as far as the file tells.
     parts : list of (str, int)
         Names and row counts of the parts of a folder; none for a plain file.
+    columns : list of Columns
+        What a table holds beside its vectors, for each part of a folder; empty when it is no table.
+    files : tuple of Path
+        What is read: the file or folder, and the file of the ids when that is another.
     """
 
     path: str
@@ -58,6 +59,17 @@ class Source(ABC):
     dtype: np.dtype
     has_ids: bool = False
     space: Space = Space()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def columns(self) -> list[Columns]:
+        """What a table holds beside its vectors, for each part of a folder; empty when it is no table."""
+        return []
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in memory with all its columns, about."""
+        return self.dim * self.dtype.itemsize
 
     @property
     def parts(self) -> list[tuple[str, int]]:
@@ -74,6 +86,21 @@ class Source(ABC):
         vectors : ndarray, shape (b, dim)
             A fresh C-contiguous array.
         """
+
+    def scan_table(
+        self, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
+        """Yield ``(ids, vectors, rows)`` blocks: what :meth:`scan` does, and the table's rows with all their columns.
+
+        Yields
+        ------
+        ids, vectors
+            As from :meth:`scan`.
+        rows : pyarrow.RecordBatch, list of dict, or None
+            None when this is no table.
+        """
+        for ids, block in self.scan(after, batch):
+            yield ids, block, None
 
     def take(self, rows: Any) -> tuple[pa.Array | None, np.ndarray]:
         """Read rows by number, in any order; every stretch of the file that holds some of them is scanned once.
@@ -139,130 +166,6 @@ class Source(ABC):
         check_all_rows(row, self.n, self.path)  # or the rest would be whatever the memory held
         labels = np.array(pa.chunked_array(ids).to_pylist(), dtype=str) if ids else None
         return Embeddings(vectors, ids=labels, space=self.space, allow_zero_rows=allow_zero_rows)
-
-
-class Sink(ABC):
-    """A file of vectors being written: whole at the end of its ``with`` block, or not at all.
-
-    Parameters
-    ----------
-    path : path-like
-    n, dim : int
-        Rows and columns that will be written.
-    dtype : numpy.dtype
-    has_ids : bool
-    space : Space
-    force : bool
-        Replace an existing file.
-    parts : list of (str, int), optional
-        Names and row counts of the source's files, for sinks that mirror them.
-    atomic : bool, default=True
-        Appear only when complete. False for the parts of a folder that itself does so.
-    """
-
-    #: A folder rather than a file.
-    directory: ClassVar[bool] = False
-    #: The format has no room for the space, which goes to a file beside it.
-    sidecar: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        n: int,
-        dim: int,
-        dtype: np.dtype,
-        has_ids: bool,
-        space: Space,
-        force: bool,
-        parts: list[tuple[str, int]] | None = None,
-        atomic: bool = True,
-    ) -> None:
-        self.path = Path(path)
-        self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
-        self.has_ids, self.space, self.force = has_ids, space, force
-        self.source_parts, self.atomic = parts, atomic
-        self.rows = 0
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            place = self.path
-            if self.atomic:
-                if self.sidecar and self.space != Space():  # entered first, so that it appears last
-                    description = stack.enter_context(atomic_path(sidecar(self.path), force=True))
-                    description.write_text(space_json(self.space) + "\n", encoding="utf-8")
-                place = stack.enter_context(atomic_path(self.path, force=self.force, directory=self.directory))
-            self._open(place, stack)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        if kind is None:
-            try:
-                if self.rows != self.n:
-                    raise StorageError(
-                        f"Got {self.rows} of {self.n} announced rows for {self.path}; expected all of them. Write every row before closing the sink. Nothing was left behind."
-                    )
-                self._finish()
-            except BaseException as late:
-                self._stack.__exit__(type(late), late, late.__traceback__)
-                raise
-        done = self._stack.__exit__(kind, error, trace)
-        if kind is None and self.atomic and self.sidecar and self.space == Space():
-            sidecar(self.path).unlink(missing_ok=True)  # it told of the file that was replaced
-        return done
-
-    def write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
-        """Append rows.
-
-        Parameters
-        ----------
-        ids : pyarrow.Array of string or integers, or None
-            As announced: one a row with ``has_ids``, else left out.
-        vectors : ndarray, shape (b, dim)
-
-        Raises
-        ------
-        ShapeError
-            The width, or the number of rows, is not what was announced.
-        IdError
-            Ids were announced and are missing, or are not one a row.
-        DtypeError
-            A finite number is too large for the dtype of the file.
-        """
-        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
-            raise ShapeError(
-                f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
-                f"{self.dim} that were announced. Pass the right n= and dim= to open_sink."
-            )
-        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
-            raise IdError(
-                f"Got {'no' if ids is None else len(ids) - ids.null_count} ids for {len(vectors)} rows of {self.path}; "
-                "expected one a row, as announced. Pass an id for each row, or has_ids=False."
-            )
-        names = ids.cast(pa.string()) if self.has_ids and ids is not None else None
-        try:
-            with np.errstate(over="raise"):
-                block = np.ascontiguousarray(vectors, dtype=self.dtype)
-        except FloatingPointError as error:
-            raise DtypeError(
-                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones. Pass a wider dtype=…, 'float32' or 'float64'."
-            ) from error
-        self._write(names, block)
-        self.rows += len(block)
-
-    @abstractmethod
-    def _open(self, temporary: Path, stack: ExitStack) -> None:
-        """Open the temporary file; what must be closed goes on the stack."""
-
-    @abstractmethod
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None: ...
-
-    def _finish(self) -> None:  # noqa: B027 - most formats have nothing left to write
-        """Write what comes last."""
 
 
 @contextmanager

@@ -1,34 +1,46 @@
-"""Arrow tables with a column of lists: what Parquet and Lance share."""
+"""Arrow tables with a column of lists: what Parquet, Arrow files and Lance share."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._check import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, IdError, ShapeError
 from congruence.stores._base import (
+    BATCH,
     SPACE_KEY,
-    Sink,
     Source,
     missing_key,
     read_space,
+    reading,
     slice_ids,
     space_json,
     stored_dtype,
 )
+from congruence.stores._columns import (
+    Columns,
+    Rows,
+    as_batch,
+    check_column_out,
+    common_columns,
+    is_list,
+    is_vectors,
+    list_array,
+    output_schema,
+)
+from congruence.stores._sink import Sink
+
+#: In a field's metadata, or in the schema's where there is one column of vectors.
+_SPACE = SPACE_KEY.encode()
 
 #: Rows gathered before they are written together, and the bytes they may take.
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Say whether a column of this type holds vectors."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def table_shapes(schema: pa.Schema, n: int) -> dict[str, tuple[int, ...]]:
@@ -44,16 +56,17 @@ class TableSource(Source):
     ) -> None:
         """Choose the columns and set everything that the schema tells; lists of variable size do not tell ``dim``."""
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
-        if key is None and len(lists) == 1:
-            key = next(iter(lists))
-        if key not in lists:
+        if key is None:
+            numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
+            key = numbers[0] if len(numbers) == 1 else None
+        if key is None or key not in lists:
             raise missing_key(key, path, lists, "column")
         self.n, self._file, self._key, self.path = n, str(path), key, f"{path}:{key}"
+        self.files = (Path(path),)
         if self.n == 0:
             raise ShapeError(f"Got no rows in {path}; expected at least one. Pass a file with rows.")
-        kind = schema.field(key).type
-        value = kind.value_type
-        if not (pa.types.is_floating(value) or pa.types.is_integer(value)):
+        kind, value = schema.field(key).type, schema.field(key).type.value_type
+        if not is_vectors(kind):
             raise DtypeError(
                 f"Got lists of {value} in {self.path}; expected lists of numbers. Convert the column to lists of float32."
             )
@@ -66,8 +79,10 @@ class TableSource(Source):
         elif self._id_column is not None and self._id_column not in plain:
             raise missing_key(self._id_column, path, plain, "id column")
         self.has_ids = self._ids is not None or self._id_column is not None
-        self.space = read_space((schema.metadata or {}).get(SPACE_KEY.encode()), path)
-        self._columns = [self._key] + ([self._id_column] if self._id_column else [])
+        told = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
+        self.space = read_space(told, path)
+        self._needed = [self._key] + ([self._id_column] if self._id_column else [])
+        self._all = Columns(schema, self._key, self._id_column)
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
 
     def _measure(self, first: pa.Array | None) -> None:
@@ -81,10 +96,32 @@ class TableSource(Source):
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}; expected numbers. Write the vectors again.")
 
+    @property
+    def columns(self) -> list[Columns]:
+        """What the table holds beside its vectors."""
+        return [self._all]
+
+    @abstractmethod
+    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield stretches of at most ``batch`` rows of the columns named, or of all, with the numbers of their first rows."""
+
+    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+        for start, piece in self._pieces(self._needed, after, batch):
+            yield self._block(piece, start)
+
+    def scan_table(
+        self, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
+        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`."""
+        for start, piece in self._pieces(None, after, batch):
+            yield *self._block(piece, start), piece
+
     def _block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
         """Return the ids and vectors of consecutive rows."""
-        ids = self._ids_of(piece, start) if self._id_column else slice_ids(self._ids, start, start + len(piece))
-        return ids, self._vectors(piece.column(self._key), start, ids)
+        with reading(self._file, pa.ArrowException):  # damage may show only when values are looked at
+            ids = self._ids_of(piece, start) if self._id_column else slice_ids(self._ids, start, start + len(piece))
+            return ids, self._vectors(piece.column(self._key), start, ids)
 
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)
@@ -100,26 +137,29 @@ class TableSource(Source):
     def _vectors(self, column: pa.Array, start: int, ids: pa.Array | None) -> np.ndarray:
         """Turn a list column into a matrix, refusing missing and ragged rows by number and id."""
 
-        def name(row: int) -> str:
-            return f"row {start + row}{'' if ids is None else f' (id {str(ids[row])!r})'} of {self.path}"
+        def name(missing: np.ndarray) -> str:
+            rows = np.unique(missing)
+            text = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
+            return f"{text}{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
 
         if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            empty = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            vectors = "a missing vector" if len(empty) == 1 else f"{len(empty)} missing vectors"
             raise ShapeError(
-                f"Got a missing vector in {name(row)}; expected {self.dim} numbers. Fill it, or drop this row."
+                f"Got {vectors} in {name(empty)}; expected {self.dim} numbers in each. Drop or re-encode such rows."
             )
         if not pa.types.is_fixed_size_list(column.type):
             lengths = column.value_lengths().to_numpy(zero_copy_only=False)
             odd = np.flatnonzero(lengths != self.dim)
             if len(odd):
                 raise ShapeError(
-                    f"Got {lengths[odd[0]]} numbers in {name(int(odd[0]))}; expected {self.dim} "
+                    f"Got {lengths[odd[0]]} numbers in {name(odd[:1])}; expected {self.dim} "
                     "as in the first row. Drop or re-encode such rows."
                 )
         values = column.flatten()  # unlike .values, this respects slices
         if values.null_count:
-            row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]) // self.dim
-            raise ShapeError(f"Got missing numbers in {name(row)}; expected none. Re-encode such rows.")
+            empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)) // self.dim
+            raise ShapeError(f"Got missing numbers in {name(empty)}; expected none. Re-encode such rows.")
         flat = values.to_numpy(zero_copy_only=False)
         # A copy: callers may keep or change what they are given, and Arrow's buffers are shared.
         return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
@@ -141,16 +181,28 @@ def read_table_column(
 
 
 class TableSink(Sink):
-    """Gathers rows into groups with fixed-size lists in ``vector`` and, when there are ids, ``id``."""
+    """Gathers rows into groups, and puts the vectors into the table they come from, or beside ``id`` into a new one."""
+
+    keeps_columns = True
 
     def _make_schema(self) -> pa.Schema:
         """Start without rows waiting, and return the schema of the groups."""
-        fields = [pa.field("id", pa.string())] if self.has_ids else []
-        fields.append(pa.field("vector", pa.list_(pa.from_numpy_dtype(self.dtype), self.dim)))
-        metadata = {} if self.space == Space() else {SPACE_KEY: space_json(self.space)}
-        self._schema = pa.schema(fields, metadata=metadata)
+        columns = common_columns(self.columns, self.path)
+        check_column_out(self.column_out, columns, self.path)
+        schema, self._at, self._new_ids = output_schema(
+            columns, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, name=self.column_out
+        )
+        told = {} if self.space == Space() else {_SPACE: space_json(self.space).encode()}
+        field = schema.field(self._at)
+        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
+        if columns and (self.column_out is not None or columns.other_vectors):
+            schema = schema.set(self._at, field.with_metadata({**own, **told} or None))
+        else:
+            rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
+            schema = schema.set(self._at, field.with_metadata(own or None)).with_metadata({**rest, **told} or None)
+        self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
-        self._count = 0
+        self._count = self._bytes = 0
         # Bound what waits in memory by bytes as well as by rows.
         self._group = max(1024, min(_GROUP_ROWS, _GROUP_BYTES // (self.dim * self.dtype.itemsize)))
         return self._schema
@@ -159,18 +211,26 @@ class TableSink(Sink):
     def _write_group(self, table: pa.Table) -> None:
         """Write rows that have been gathered."""
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.dim)
-        columns = [ids, lists] if self.has_ids else [lists]
-        self._waiting.append(pa.record_batch(columns, schema=self._schema))
-        self._count += len(vectors)
-        if self._count >= self._group:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
+        lists = list_array(vectors, self._schema.field(self._at).type)
+        arrays = [] if rows is None else list(as_batch(rows, self.columns[0].schema).columns)
+        if self._new_ids:
+            arrays.insert(0, ids)
+        if self.columns and self.column_out is None:
+            arrays[self._at] = lists
+        else:
+            arrays.append(lists)
+        batch = pa.record_batch(arrays, schema=self._schema)
+        self._waiting.append(batch)
+        self._count += len(batch)
+        self._bytes += 0 if rows is None else batch.nbytes  # other columns may be wide
+        if self._count >= self._group or self._bytes >= _GROUP_BYTES:
             self._flush()
 
     def _flush(self) -> None:
         if self._waiting:
             self._write_group(pa.Table.from_batches(self._waiting))
-            self._waiting, self._count = [], 0
+            self._waiting, self._count, self._bytes = [], 0, 0
 
     def _finish(self) -> None:
         self._flush()

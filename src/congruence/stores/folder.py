@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,9 @@ import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.errors import IdError, OutputExistsError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Sink, Source, missing_file, natural, read_sidecar, slice_ids, space_json
+from congruence.stores._base import BATCH, Source, missing_file, natural, read_sidecar, slice_ids, space_json
+from congruence.stores._columns import Columns, Rows, slice_rows
+from congruence.stores._sink import Sink
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
 
@@ -69,6 +72,7 @@ class FolderSource(Source):
                 f"Name one of its sub-folders: {', '.join(inside) or 'there is none'}."
             )
         self.path = f"{path}:{key}" if key else str(path)
+        self.files = (parts[0].parent, *parts)
         self._names = [part.name for part in parts]
         self._sources: list[Source] = []
         in_metadata = isinstance(ids, str) and parts[0].suffix == ".npy"
@@ -111,6 +115,7 @@ class FolderSource(Source):
         """Read ids from clip-retrieval's metadata files, which stand in the order of the parts."""
         home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
         tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
+        self.files = (*self.files, home)
         if len(tables) != len(self._sources):
             raise ParameterError(
                 f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one each in {home}. Add the missing files, or remove those left over."
@@ -131,31 +136,60 @@ class FolderSource(Source):
         return pa.array(np.concatenate(columns).tolist(), pa.string())
 
     @property
+    def columns(self) -> list[Columns]:
+        """What each part holds beside its vectors."""
+        own = [one for source in self._sources for one in source.columns]
+        return own if self._ids is None else [replace(one, id=None) for one in own]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in memory with all its columns: that of the widest part."""
+        return max(source.row_bytes for source in self._sources)
+
+    @property
     def parts(self) -> list[tuple[str, int]]:
         """Names and row counts of the parts."""
         return [(name, source.n) for name, source in zip(self._names, self._sources, strict=True)]
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks, never across two parts; see :meth:`Source.scan`."""
+        for source, start, first in self._from(after):
+            row = start + first
+            for ids, block in source.scan(first, batch):
+                yield self._ids_at(ids, row, len(block)), block.astype(self.dtype, copy=False)
+                row += len(block)
+
+    def scan_table(
+        self, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
+        """Yield ``(ids, vectors, rows)`` blocks, never across two parts; see :meth:`Source.scan_table`."""
+        for source, start, first in self._from(after):
+            row = start + first
+            for ids, block, rows in source.scan_table(first, batch):
+                yield self._ids_at(ids, row, len(block)), block.astype(self.dtype, copy=False), rows
+                row += len(block)
+
+    def _from(self, after: int) -> Iterator[tuple[Source, int, int]]:
+        """Yield the parts from a row on, each with the number of its first row and where in it to begin."""
         start = 0
         for source in self._sources:
             if start + source.n > after:
-                row = max(after - start, 0)
-                for ids, block in source.scan(row, batch):
-                    if self._ids is not None:
-                        ids = slice_ids(self._ids, start + row, start + row + len(block))
-                    yield ids, block.astype(self.dtype, copy=False)
-                    row += len(block)
+                yield source, start, max(after - start, 0)
             start += source.n
+
+    def _ids_at(self, own: pa.Array | None, row: int, count: int) -> pa.Array | None:
+        return own if self._ids is None else slice_ids(self._ids, row, row + count)
 
 
 class FolderSink(Sink):
     """Writes a folder of parts with the names and sizes of the source's, or of about a million rows each."""
 
     directory = True
+    keeps_columns = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
-        suffix = ".parquet" if self.has_ids else ".npy"
+        tables = self.has_ids or bool(self.columns) or self.column_out is not None
+        suffix = ".parquet" if tables else ".npy"
         self._check_replaceable()
         parts = self.source_parts or []
         if not parts:
@@ -166,7 +200,12 @@ class FolderSink(Sink):
                 f"Got parts of {sum(rows for _, rows in parts)} rows in all for {self.path}; expected {self.n}. Pass parts=… whose rows add up to that."
             )
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
-        self._kind = ParquetSink if self.has_ids else NpySink
+        self._kind = ParquetSink if tables else NpySink
+        # A table of one file has its columns in every part.
+        # One description of the space tells of one column of vectors.
+        several = bool(self.columns) and (self.column_out is not None or any(c.other_vectors for c in self.columns))
+        self._part_space = self.space if several else Space()
+        self._columns = self.columns if len(self.columns) == len(parts) else self.columns[:1] * len(parts)
         self._temporary = temporary
         self._part: Sink | None = None
         self._stack_parts = stack.enter_context(ExitStack())
@@ -186,19 +225,29 @@ class FolderSink(Sink):
 
     def _begin(self) -> Sink:
         path, rows = self._plan[self._next]
-        self._next += 1
         sink = self._kind(
-            path, n=rows, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, space=Space(), force=False, atomic=False
+            path,
+            n=rows,
+            dim=self.dim,
+            dtype=self.dtype,
+            has_ids=self.has_ids,
+            space=self._part_space,
+            force=False,
+            atomic=False,
+            columns=self._columns[self._next : self._next + 1],
+            column_out=self.column_out,
         )
+        self._next += 1
         return self._stack_parts.enter_context(sink)
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         done = 0
         while done < len(vectors):
             if self._part is None:
                 self._part = self._begin()
             take = min(len(vectors) - done, self._part.n - self._part.rows)
-            self._part.write(slice_ids(ids, done, done + take), vectors[done : done + take])
+            part = slice_rows(rows, done, done + take)
+            self._part.write(slice_ids(ids, done, done + take), vectors[done : done + take], part)
             done += take
             if self._part.rows == self._part.n:
                 self._stack_parts.close()
@@ -206,5 +255,5 @@ class FolderSink(Sink):
 
     def _finish(self) -> None:
         self._stack_parts.close()
-        if self.space != Space():
+        if self.space not in (Space(), self._part_space):
             (self._temporary / "space.json").write_text(space_json(self.space) + "\n", encoding="utf-8")

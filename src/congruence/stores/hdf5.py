@@ -17,7 +17,6 @@ from congruence.embeddings import Space
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
-    Sink,
     Source,
     as_text,
     check_matrix_shape,
@@ -30,6 +29,7 @@ from congruence.stores._base import (
     space_json,
     stored_dtype,
 )
+from congruence.stores._sink import Sink
 
 #: What h5py raises about damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
@@ -78,7 +78,7 @@ class Hdf5Source(Source):
             shapes = _shapes(file)
             self._key = choose(key.strip("/") if key else None, shapes, path)
             data = file[self._key]
-            self._file, self.path = str(path), f"{path}:{self._key}"
+            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
             self.dtype = stored_dtype(data.dtype, self.path)
             self.n, self.dim = check_matrix_shape(tuple(data.shape), self.path)
             self.space = read_space(data.attrs.get(SPACE_KEY), path)
@@ -125,7 +125,7 @@ class Hdf5Sink(Sink):
             self._data.attrs[SPACE_KEY] = space_json(self.space)
         self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
         self._data[self.rows : self.rows + len(vectors)] = vectors
         if ids is not None:
             self._names.append(ids)

@@ -13,6 +13,7 @@ import numpy as np
 
 from congruence.errors import CongruenceError
 from congruence.stores._base import is_folder, reading
+from congruence.stores.arrow import arrow_shapes, read_arrow_column
 from congruence.stores.hdf5 import hdf5_shapes, read_hdf5_column
 from congruence.stores.lance import lance_shapes, read_lance_column
 from congruence.stores.npy import npz_shapes, read_npz_column
@@ -30,6 +31,8 @@ _READERS: dict[str, Callable[[Any, str | None], np.ndarray]] = {
     ".npz": read_npz_column,
     ".safetensors": read_safetensors_column,
     ".parquet": read_parquet_column,
+    ".arrow": read_arrow_column,
+    ".feather": read_arrow_column,
     ".csv": read_csv_column,
     ".jsonl": read_jsonl_column,
     ".h5": read_hdf5_column,
@@ -41,6 +44,8 @@ _SHAPES: dict[str, Callable[[Any], dict[str, tuple[int, ...]]]] = {
     ".npz": npz_shapes,
     ".safetensors": safetensors_shapes,
     ".parquet": parquet_shapes,
+    ".arrow": arrow_shapes,
+    ".feather": arrow_shapes,
     ".h5": hdf5_shapes,
     ".hdf5": hdf5_shapes,
     ".lance": lance_shapes,

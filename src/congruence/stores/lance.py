@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from congruence._extras import require
 from congruence.errors import CorruptFileError, FileError, OutputExistsError
-from congruence.stores._base import BATCH, as_row_numbers, check_all_rows, missing_file, reading
+from congruence.stores._base import as_row_numbers, check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 
 #: What Lance raises about damaged files.
@@ -57,18 +57,27 @@ class LanceSource(TableSource):
         Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
     """
 
+    _row_bytes: int | None = None
+
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         with _open(path) as data:
             self._version = data.version
             self._describe(path, data.schema, data.count_rows(), key, ids)
             self._measure(data.take([0], columns=[self._key]).column(0).combine_chunks() if self.dim < 0 else None)
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in memory with all its columns, judged on the first few."""
+        if self._row_bytes is None:
+            with _open(self._file, self._version) as data:
+                self._row_bytes = data.take(range(min(self.n, 16))).nbytes // min(self.n, 16)
+        return max(self._row_bytes, super().row_bytes)
+
+    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = after
         with _open(self._file, self._version) as data:
             pieces = data.scanner(
-                columns=self._columns,
+                columns=names,
                 offset=after,
                 batch_size=batch,
                 scan_in_order=True,
@@ -78,7 +87,7 @@ class LanceSource(TableSource):
                 io_buffer_size=32 * 2**20,
             ).to_batches()
             for piece in pieces:
-                yield self._block(piece, row)
+                yield row, piece
                 row += len(piece)
             check_all_rows(row, self.n, self.path)
 
@@ -90,7 +99,7 @@ class LanceSource(TableSource):
         # Sorted and once each, they are read in one sweep.
         once, back = np.unique(rows, return_inverse=True)
         with _open(self._file, self._version) as data:
-            table = data.take(pa.array(once), columns=self._columns)
+            table = data.take(pa.array(once), columns=self._needed)
             check_all_rows(len(table), len(once), self.path)
             (piece,) = table.combine_chunks().to_batches()
             ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(once))
@@ -110,7 +119,7 @@ def read_lance_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 class LanceSink(TableSink):
-    """Writes a ``.lance`` folder with fixed-size lists in ``vector`` and, when there are ids, ``id``: one version, whole."""
+    """Writes a ``.lance`` folder, one version of it: the source's table with mapped vectors, or ``vector`` and, when there are ids, ``id``."""
 
     directory = True
 

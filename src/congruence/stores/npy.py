@@ -20,7 +20,6 @@ import pyarrow as pa
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
-    Sink,
     Source,
     as_text,
     check_matrix_shape,
@@ -35,6 +34,7 @@ from congruence.stores._base import (
     stored_dtype,
     write_all,
 )
+from congruence.stores._sink import Sink
 
 #: What zipfile and zlib raise about damaged archives; NotImplementedError and RuntimeError are an unknown compression
 #: and a password, of which a flipped bit can make either.
@@ -81,7 +81,7 @@ class NpySource(Source):
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        self.path = str(path)
+        self.path, self.files = str(path), (Path(path),)
         if key is not None:
             raise ParameterError(
                 f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Pass the path alone."
@@ -127,13 +127,14 @@ class NpySource(Source):
 class NpySink(Sink):
     """Writes a ``.npy`` file; the space goes to ``<name>.space.json``, ids are not kept."""
 
+    keeps_ids = False
     sidecar = True
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         _write_header(self._file, (self.n, self.dim), self.dtype)
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
         write_all(self._file, vectors)
 
 
@@ -216,7 +217,7 @@ class NpzSource(Source):
         with _open_npz(path) as archive:
             shapes = _npz_shapes(archive, str(path))
             self._key = choose(key, shapes, path)
-            self._file, self.path = str(path), f"{path}:{self._key}"
+            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
             with archive.open(self._key + ".npy") as member:
                 shape, self._fortran, self._stored = _read_header(member, self.path)
                 header = member.tell()
@@ -278,7 +279,7 @@ class NpzSink(Sink):
         _write_header(self._member, (self.n, self.dim), self.dtype)
         self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
         write_all(self._member, vectors)
         if ids is not None:
             self._names.append(ids)

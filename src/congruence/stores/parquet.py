@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from congruence.stores._base import BATCH, check_all_rows, missing_file, reading
+from congruence.errors import DtypeError
+from congruence.stores._base import check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 
 #: What pyarrow raises about damaged files: its I/O errors are plain OSErrors, and names may be no UTF-8.
@@ -52,9 +53,15 @@ class ParquetSource(TableSource):
             self._describe(path, file.schema_arrow, file.metadata.num_rows, key, ids)
             first = next(file.iter_batches(batch_size=1, columns=[self._key]), None) if self.dim < 0 else None
             self._measure(None if first is None else first.column(0))
+            groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
+            self._row_bytes = sum(group.total_byte_size for group in groups) // self.n
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that a row takes in memory with all its columns, as the footer tells."""
+        return max(self._row_bytes, super().row_bytes)
+
+    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         with _open(self._file) as file:
             # Row groups that lie wholly before `after` need not be read.
             first, skipped = 0, 0
@@ -63,13 +70,13 @@ class ParquetSource(TableSource):
                 first += 1
             row = skipped
             batches = file.iter_batches(
-                batch_size=batch, columns=self._columns, row_groups=range(first, file.num_row_groups), use_threads=False
+                batch_size=batch, columns=names, row_groups=range(first, file.num_row_groups), use_threads=False
             )
             for piece in batches:
                 stop = row + len(piece)
                 if stop > after:
                     piece = piece.slice(max(after - row, 0))
-                    yield self._block(piece, stop - len(piece))
+                    yield stop - len(piece), piece
                 row = stop
             check_all_rows(row, self.n, self.path)
 
@@ -86,15 +93,21 @@ def read_parquet_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 class ParquetSink(TableSink):
-    """Writes a ``.parquet`` with fixed-size lists in ``vector`` and, when there are ids, ``id``."""
+    """Writes a ``.parquet``: the source's table with mapped vectors, or fixed-size lists in ``vector`` and, when there are ids, ``id``."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
+        schema = self._make_schema()
+        others = [field.name for k, field in enumerate(schema) if k != self._at and not pa.types.is_nested(field.type)]
         # Random mantissas do not compress: plain encoding without a dictionary is smaller and several times faster.
-        self._writer = stack.enter_context(
-            pq.ParquetWriter(
-                temporary, self._make_schema(), compression="none", use_dictionary=False, write_statistics=False
-            )
-        )
+        plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        kept = {"compression": dict.fromkeys(others, "snappy"), "use_dictionary": others, "write_statistics": others}
+        try:
+            writer = pq.ParquetWriter(temporary, schema, **(kept if self.columns and others else plain))
+        except pa.ArrowNotImplementedError as error:
+            raise DtypeError(
+                f"Got a column that Parquet cannot hold for {self.path} ({error}); expected others. Choose .arrow, which holds all."
+            ) from error
+        self._writer = stack.enter_context(writer)
 
     def _write_group(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=len(table))

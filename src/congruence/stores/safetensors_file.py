@@ -21,7 +21,6 @@ from congruence.errors import DtypeError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
-    Sink,
     Source,
     as_text,
     check_matrix_shape,
@@ -36,6 +35,7 @@ from congruence.stores._base import (
     stored_dtype,
     write_all,
 )
+from congruence.stores._sink import Sink
 
 _DTYPES = {
     "F64": "<f8",
@@ -112,7 +112,7 @@ class SafetensorsSource(Source):
         metadata = metadata if isinstance(metadata, dict) else {}
         key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
         entry = header[key]
-        self._file, self.path = str(path), f"{path}:{key}"
+        self._file, self.path, self.files = str(path), f"{path}:{key}", (Path(path),)
         if entry["dtype"] not in _DTYPES:
             raise DtypeError(
                 f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}. Save the tensor as one of these."
@@ -164,6 +164,8 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
 class SafetensorsSink(Sink):
     """Writes a ``.safetensors`` with one tensor, ``vectors``, and the space as metadata; ids are not kept."""
 
+    keeps_ids = False
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         names = {np.dtype(np.float64): "F64", np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
         header: dict[str, Any] = {
@@ -180,5 +182,5 @@ class SafetensorsSink(Sink):
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         write_all(self._file, np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
         write_all(self._file, vectors)

@@ -1,12 +1,14 @@
-"""``.csv`` and ``.jsonl``: for small data that people edit by hand. Read whole, written row by row."""
+"""``.csv`` and ``.jsonl``, for small data that people edit by hand: readers, which read them whole."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import ExitStack
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.stores._base import (
-    BATCH,
-    Sink,
-    Source,
-    missing_key,
-    read_sidecar,
-    reading,
-    slice_ids,
-)
+from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, read_sidecar, reading, slice_ids
+from congruence.stores._columns import Columns, Rows, list_array
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
@@ -36,6 +31,7 @@ class _TextSource(Source):
     def _keep(self, path: str | Path, rows: list[list[float]], names: list[str] | None, ids: pa.Array | None) -> None:
         if not rows or not rows[0]:
             raise ShapeError(f"Got no vectors in {path}; expected rows of numbers. Pass a file with vectors.")
+        self._file, self.files = str(path), (Path(path),)
         self._matrix = np.array(rows, dtype=np.float64)
         self.n, self.dim = self._matrix.shape
         self.dtype = self._matrix.dtype
@@ -48,6 +44,25 @@ class _TextSource(Source):
         for start in range(after, self.n, batch):
             block = self._matrix[start : start + batch].copy()
             yield slice_ids(self._ids, start, start + len(block)), block
+
+    def scan_table(
+        self, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
+        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`. The rest of the rows is read anew."""
+        row, lines = after, islice(self._lines(), after, None)
+        for ids, block in self.scan(after, batch):
+            piece = list(islice(lines, len(block)))
+            check_all_rows(row + len(piece), row + len(block), self.path)  # someone may have changed the file
+            yield ids, block, self._rows(piece, block)
+            row += len(block)
+
+    @abstractmethod
+    def _lines(self) -> Iterator[Any]:
+        """Read what the lines hold."""
+
+    @abstractmethod
+    def _rows(self, lines: list[Any], vectors: np.ndarray) -> Rows:
+        """Return the rows of a table."""
 
 
 def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -104,6 +119,32 @@ class CsvSource(_TextSource):
             if id_column is not None:
                 names.append(cells[id_column])
         self._keep(path, rows, names if named else None, ids if isinstance(ids, pa.Array) else None)
+        self._all = self._describe(header, wanted, key, id_name if named else None)
+
+    def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
+        """Say which columns there are: those of the vectors are one, at the place of the first of them."""
+        others = {name for j, name in enumerate(header) if j not in wanted}
+        name = (key or "").rstrip("_-. ") or "vector"
+        while name in others:
+            name += "_"
+        self._places = [j for j in range(len(header)) if j not in wanted or j == wanted[0]]
+        self._vector = self._places.index(wanted[0])
+        fields = [pa.field(header[j], pa.string()) for j in self._places]
+        fields[self._vector] = pa.field(name, pa.list_(pa.float64(), self.dim))
+        return Columns(pa.schema(fields), name, id_name, tuple(header[j] for j in wanted))
+
+    @property
+    def columns(self) -> list[Columns]:
+        """What the file holds beside its vectors, as text."""
+        return [self._all]
+
+    def _lines(self) -> Iterator[list[str]]:
+        return (cells for _, cells in _read_csv(self._file)[1])
+
+    def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> Rows:
+        arrays = [pa.array([cells[j] for cells in lines], pa.string()) for j in self._places]
+        arrays[self._vector] = list_array(vectors, self._all.schema.field(self._vector).type)
+        return pa.record_batch(arrays, schema=self._all.schema)
 
     def _check_header(self, wanted: list[str]) -> None:
         """Notice a first line that is data, and the unnamed column of row numbers that pandas writes."""
@@ -199,6 +240,29 @@ class JsonlSource(_TextSource):
                     )
                 names.append(str(record[id_name]))
         self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
+        self._key, self._id_name = str(key), id_name
+
+    @cached_property
+    def columns(self) -> list[Columns]:
+        """What the objects hold beside their vectors; the types are judged on all of them."""
+        records = list(self._lines())
+        kinds: dict[str, pa.DataType] = {}
+        mixed = []
+        for name in dict.fromkeys(name for record in records for name in record):
+            try:
+                vector = name == self._key
+                values = [] if vector else [record.get(name) for record in records]
+                kinds[name] = pa.list_(pa.float64(), self.dim) if vector else pa.array(values).type
+            except (pa.ArrowException, OverflowError):
+                kinds[name] = pa.binary()
+                mixed.append(name)
+        return [Columns(pa.schema(kinds.items()), self._key, self._id_name, records=True, mixed=tuple(mixed))]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        return (record for _, record in _read_jsonl(self._file))
+
+    def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> Rows:
+        return lines
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
@@ -253,35 +317,3 @@ def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
         text = Path(path).read_text(encoding="utf-8-sig")
     # Not splitlines(), which would also break at form feeds and Unicode's separators.
     return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=str)
-
-
-class CsvSink(Sink):
-    """Writes a ``.csv`` with a header: ``id`` when there are ids, then ``v0``, ``v1`` and so on."""
-
-    sidecar = True
-
-    def _open(self, temporary: Path, stack: ExitStack) -> None:
-        self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
-        self._writer.writerow((["id"] if self.has_ids else []) + [f"v{j}" for j in range(self.dim)])
-
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
-        names = ids.to_pylist() if ids is not None else [None] * len(vectors)
-        for name, row in zip(names, vectors, strict=True):
-            numbers = [str(x) for x in row]  # the shortest text that reads back to the same number
-            self._writer.writerow([name, *numbers] if self.has_ids else numbers)
-
-
-class JsonlSink(Sink):
-    """Writes a ``.jsonl`` with ``id`` (when there are ids) and ``vector`` on each line."""
-
-    sidecar = True
-
-    def _open(self, temporary: Path, stack: ExitStack) -> None:
-        self._file = stack.enter_context(open(temporary, "w", encoding="utf-8"))
-
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray) -> None:
-        names = ids.to_pylist() if ids is not None else [None] * len(vectors)
-        for name, row in zip(names, vectors, strict=True):
-            record: dict[str, Any] = {"id": name} if self.has_ids else {}
-            record["vector"] = [float(str(x)) for x in row]
-            self._file.write(json.dumps(record) + "\n")

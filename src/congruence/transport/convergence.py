@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -57,9 +58,9 @@ def warn_unconverged(gradient_error: float, where: str, otherwise: str, stacklev
     """Warn if the iterations ended too early for the gradient."""
     if gradient_error <= GRADIENT_ERROR:
         return
-    # One digit, so that a loop over batches repeats a few messages, each of which Python shows once.
+    # Two digits at most, so that a loop over batches repeats a few messages, each of which Python shows once.
     warnings.warn(
-        f"Got transport plans whose marginals are off by {float(f'{gradient_error:.1g}'):.2g} of ‖P − P*‖₁ {where}; expected "
+        f"Got transport plans whose marginals are off by {math.ceil(100 * gradient_error) / 100:.2g} of ‖P − P*‖₁ {where}; expected "
         f"{GRADIENT_ERROR} at most, since the gradient of KLOT is off by that share or more. Raise n_iter or epsilon{otherwise}.",
         ConvergenceWarning,
         stacklevel=stacklevel + 1,

@@ -181,6 +181,7 @@ def klot_features(
     --------
     >>> import torch
     >>> from congruence.transport import klot, klot_features
+    >>> _ = torch.manual_seed(0)
     >>> X, Y, TX, TY = torch.nn.functional.normalize(torch.randn(4, 50, 8), dim=2)
     >>> bool(torch.isclose(klot_features(X, Y, TX, TY, memory=0), klot(X @ Y.T, TX @ TY.T), rtol=1e-4))
     True
@@ -241,6 +242,7 @@ def solve_teacher(
     --------
     >>> import torch
     >>> from congruence.transport import klot_features, solve_teacher
+    >>> _ = torch.manual_seed(0)
     >>> X, Y, TX, TY = torch.nn.functional.normalize(torch.randn(4, 50, 8), dim=2)
     >>> teacher = solve_teacher(TX, TY)
     >>> bool(klot_features(X, Y, TX, TY, teacher=teacher) == klot_features(X, Y, TX, TY))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._check import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ParameterError
+from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
-from congruence.stores import Source, open_sink
+from congruence.stores import Source, check_output_place, open_sink
 
 __all__ = ["TransformReport", "transform_file"]
 
@@ -26,6 +27,9 @@ _BLOCK_BYTES = 8 * 2**20
 
 #: Rows on which the probed energy is estimated.
 _ENERGY_ROWS = 1000
+
+#: Ids, vectors, and the rows of the table they stand in.
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Any]
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class TransformReport:
     seconds : float
     probed_energy : float or None
         Mean share of the first rows' energy in directions the anchors probed.
+    normalized : bool
+        The mapped rows were scaled to unit norm.
+    left_out : list of str
+        Columns of the source's table for which the output has no room.
     """
 
     output: str
@@ -49,6 +57,8 @@ class TransformReport:
     dtype: str
     seconds: float
     probed_energy: float | None
+    normalized: bool = False
+    left_out: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -61,18 +71,19 @@ def transform_file(
     output: str | Path,
     *,
     modality: str | None = None,
-    normalize: bool = False,
+    normalize: bool | str = "auto",
     dtype: Any = None,
     force: bool = False,
     check: bool = True,
     allow_zero_rows: bool = False,
     side: str | None = None,
+    column_out: str | None = None,
     progress: Callable[[int], Any] | None = None,
 ) -> TransformReport:
     """Stream a store through a map into another store.
 
-    Reading, the matrix product and writing overlap; the order of the rows and their ids stay. The output
-    appears only when it is complete.
+    Reading, the matrix product and writing overlap; the order of the rows and their ids stay. Of a table every column stays, with
+    its name, type, place and metadata; that of the vectors holds the mapped ones. The output appears only when it is complete.
 
     Parameters
     ----------
@@ -80,11 +91,12 @@ def transform_file(
         Fitted; to go back, pass its ``inverse()``.
     source : Source
     output : path-like
-        The suffix chooses the format (:data:`congruence.stores.FORMATS`).
+        The suffix chooses the format (:data:`congruence.stores.FORMATS`). Never what is read, not even with ``force``.
     modality : str, optional
         Which of the map's means to use; the source's own modality by default.
-    normalize : bool, default=False
-        Scale the carried rows to unit norm.
+    normalize : {"auto", True, False}, default="auto"
+        Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
+        (:meth:`~congruence.maps.Map.gives_unit_rows`).
     dtype : dtype, optional
         Of the output: float16, float32 or float64; the source's by default.
     force : bool, default=False
@@ -95,6 +107,8 @@ def transform_file(
     side : {"source", "target"}, optional
         Which head of a two-sided map to use; by default the one whose space the vectors come from. Other maps carry source
         rows only.
+    column_out : str, optional
+        Write the mapped vectors to a new column of this name and leave the source's as they are.
     progress : callable, optional
         Called with the number of rows of each block once it is written.
 
@@ -107,11 +121,20 @@ def transform_file(
     SpaceMismatchError, DirectionError, ModalityError
         Before anything is written.
     ParameterError
-        ``side`` is missing where the vectors could belong to either, or is "target" for a map without a second head.
+        ``side`` is missing where the vectors could belong to either, or is "target" for a map without a second head; the output
+        is what is read; ``column_out`` exists, or the output has no columns.
     NotFiniteError, ZeroRowError, StorageError, CorruptFileError
         During the walk; nothing is left behind.
+
+    Warns
+    -----
+    ColumnsWarning
+        The output has no room for some of the table's columns; they are named.
+    NormWarning
+        ``normalize="auto"``, and the map does not know of its target's rows.
     """
     started = time.perf_counter()
+    check_output_place(source, output)
     wanted = modality or source.space.modality
     mapped = mapping.for_modality(wanted)
     # A width that does not fit is caught here too, before any work.
@@ -119,7 +142,8 @@ def transform_file(
     expected, arrives, transform = _sides(mapped, given, side)
     compute = np.dtype(np.float64 if source.dtype == np.float64 else np.float32)
     out_dtype = np.dtype(dtype) if dtype is not None else source.dtype
-    space = replace(arrives, dim=mapped.d_out, modality=wanted, normalized=True if normalize else None)
+    unit = mapped.gives_unit_rows(normalize)
+    space = replace(arrives, dim=mapped.d_out, modality=wanted, normalized=True if unit else None)
     sink = open_sink(
         output,
         n=source.n,
@@ -129,14 +153,30 @@ def transform_file(
         space=space,
         force=force,
         parts=source.parts,
+        columns=source.columns,
+        column_out=column_out,
     )
+    if sink.left_out:
+        warnings.warn(
+            f"Got columns that {output} has no room for; expected room for all. These are left out: {', '.join(sink.left_out)}. "
+            "Write a .parquet to keep them.",
+            ColumnsWarning,
+            stacklevel=2,
+        )
     function = transform or _block_function(mapped, compute)
     energy: list[float] = []
     rows = max(256, _BLOCK_BYTES // (source.dim * compute.itemsize))
+    if sink.keeps_columns:
+        rows = max(1, min(rows, _BLOCK_BYTES // source.row_bytes))
 
-    def transformed() -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+    def scan() -> Iterator[_Block]:
+        if sink.keeps_columns:
+            return source.scan_table(batch=rows)
+        return ((ids, block, None) for ids, block in source.scan(batch=rows))
+
+    def transformed() -> Iterator[_Block]:
         row = 0
-        for ids, block in _ahead(source.scan(batch=rows)):
+        for ids, block, others in _ahead(scan()):
             names = RowNames(ids, row)
             check_rows(block, source.path, ids=names, allow_zero_rows=allow_zero_rows)
             if row == 0:
@@ -146,15 +186,16 @@ def transform_file(
                     energy.append(float(mapped.probed_energy(block[:_ENERGY_ROWS]).mean()))
             row += len(block)
             out = function(block.astype(compute, copy=False))
-            yield ids, normalize_rows(out) if normalize else out
+            yield ids, normalize_rows(out) if unit else out, others
 
     with sink:
-        for ids, block in _ahead(transformed()):
-            sink.write(ids, block)
+        for ids, block, others in _ahead(transformed()):
+            sink.write(ids, block, others)
             if progress is not None:
                 progress(len(block))
     seconds = time.perf_counter() - started
-    return TransformReport(str(output), source.n, mapped.d_out, out_dtype.name, seconds, energy[0] if energy else None)
+    probed = energy[0] if energy else None
+    return TransformReport(str(output), source.n, mapped.d_out, out_dtype.name, seconds, probed, unit, sink.left_out)
 
 
 def _sides(

@@ -1,0 +1,231 @@
+"""The columns that a table holds beside its vectors: what they are on reading, and what becomes of them on writing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.errors import DtypeError, ParameterError
+
+#: Consecutive rows of a table with all their columns: as Arrow holds them, or as the objects of a ``.jsonl``.
+Rows: TypeAlias = pa.RecordBatch | list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All columns of a table in their order, its metadata, and which of them hold vectors and ids.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        With the vectors as one column of lists.
+    vector : str
+    id : str or None
+        Column the ids are read from; none where they come from elsewhere, or are not read.
+    cells : tuple of str
+        The columns over which a ``.csv`` spreads its vectors.
+    records : bool
+        The rows come as the objects of a ``.jsonl``, in which a field may be missing or be of any kind.
+    mixed : tuple of str
+        Fields of a ``.jsonl`` whose values have no common Arrow type.
+    """
+
+    schema: pa.Schema
+    vector: str
+    id: str | None = None
+    cells: tuple[str, ...] = ()
+    records: bool = False
+    mixed: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> list[str]:
+        """Names of the columns that are not the vectors'."""
+        return [name for name in self.schema.names if name != self.vector]
+
+    @property
+    def other_vectors(self) -> bool:
+        """Whether further columns hold lists of numbers, perhaps of another space."""
+        return any(is_vectors(field.type) for field in self.schema if field.name != self.vector)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Say whether a column of this type holds lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_vectors(kind: pa.DataType) -> bool:
+    """Say whether a column of this type can hold vectors: lists of numbers."""
+    return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+
+
+def common_columns(columns: list[Columns], path: Any) -> Columns | None:
+    """Return the columns that all parts of a folder share, for an output that is one table. Raises ParameterError."""
+    for other in columns[1:]:
+        if not other.schema.equals(columns[0].schema):
+            ours, theirs = ({f"{f.name} ({f.type})" for f in c.schema} for c in (columns[0], other))
+            odd = sorted(ours ^ theirs) or ["their order"]
+            raise ParameterError(
+                f"Got parts with different columns for one table, {path}: {', '.join(odd)}; expected the same in all. "
+                "Write a folder of parts, which keeps those of each."
+            )
+    return columns[0] if columns else None
+
+
+def check_column_out(name: str | None, columns: Columns | None, path: Any) -> None:
+    """Refuse a name for the mapped vectors that a column has already. Raises ParameterError."""
+    if name is None:
+        return
+    taken = [] if columns is None else [*columns.schema.names, *columns.cells]
+    if not name or name in taken:
+        raise ParameterError(
+            f"Got column_out={name!r} for {path}, which has the columns {', '.join(taken)}; expected a new name. Pass a column_out=… that is free."
+        )
+
+
+def output_schema(
+    columns: Columns | None, *, dim: int, dtype: np.dtype, has_ids: bool, name: str | None
+) -> tuple[pa.Schema, int, bool]:
+    """Return the schema of a table with mapped vectors, the place of their column, and whether ids get a new column.
+
+    Without columns to keep it has ``id``, where there are ids, and ``vector``. With them the column of the vectors keeps its
+    place, name, metadata and kind of list, or stays as it is when the mapped ones have a ``name`` of their own.
+
+    Raises
+    ------
+    ParameterError
+        A column ``id`` stands where ids from elsewhere should go.
+    DtypeError
+        A field whose values no column of a table can hold together.
+    """
+    fresh = pa.field(name or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))
+    if columns is None:
+        fields, place, metadata = [fresh], 0, {}
+    else:
+        if columns.mixed:
+            raise DtypeError(
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}; expected one type a column. "
+                "Write a .jsonl, which holds them as they are."
+            )
+        fields, metadata = list(columns.schema), dict(columns.schema.metadata or {})
+        place = columns.schema.get_field_index(columns.vector)
+        kept = fields[place].with_type(_list_like(fields[place].type, dtype, dim))
+        if name is None:
+            fields[place] = kept
+        else:
+            # What a field's metadata says, its number in an Iceberg table for one, is not true of another.
+            place = len(fields)
+            fields.append(kept.with_name(name).remove_metadata())
+        _tell_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
+    new_ids = needs_ids(columns, has_ids)
+    if new_ids:
+        fields, place = [pa.field("id", pa.string()), *fields], place + 1
+    return pa.schema(fields, metadata=metadata or None), place, new_ids
+
+
+def needs_ids(columns: Columns | None, has_ids: bool) -> bool:
+    """Say whether ids go to a column of their own, ``id``; raises ParameterError where the table has one of that name."""
+    if not has_ids or (columns is not None and columns.id is not None):
+        return False
+    if columns is not None and "id" in columns.schema.names:
+        raise ParameterError(
+            "Got ids from elsewhere for a table that has a column 'id'; expected one of them. Name that column (ids='id'), "
+            "or rename it."
+        )
+    return True
+
+
+def _list_like(kind: pa.DataType, dtype: np.dtype, dim: int) -> pa.DataType:
+    value = kind.value_field.with_type(pa.from_numpy_dtype(dtype))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, dim)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
+
+
+def _tell_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
+    """Correct width and type in the description that the ``datasets`` library writes, by which it reads."""
+    try:
+        info = json.loads(metadata[b"huggingface"])
+        feature = dict(info["info"]["features"][old])
+        value = {**feature["feature"], "dtype": dtype.name}
+    except (KeyError, TypeError, ValueError):
+        return
+    length = feature.get("length", -1)
+    info["info"]["features"][new] = {**feature, "feature": value, "length": length if length == -1 else dim}
+    metadata[b"huggingface"] = json.dumps(info).encode()
+
+
+def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return the rows of a matrix as a column of lists of a type."""
+    flat = pa.array(vectors.reshape(-1))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    large = pa.types.is_large_list(kind)
+    ends = np.arange(len(vectors) + 1, dtype=np.int64 if large else np.int32) * vectors.shape[1]
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(pa.array(ends), flat, type=kind)
+
+
+def as_batch(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as Arrow holds them."""
+    return rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def slice_rows(rows: Rows | None, start: int, stop: int) -> Rows | None:
+    """Return a stretch of rows, or None."""
+    if rows is None:
+        return None
+    return rows[start:stop] if isinstance(rows, list) else rows.slice(start, stop - start)
+
+
+def has_text_form(kind: pa.DataType) -> bool:
+    """Say whether a cell of a ``.csv`` can hold values of a type: not lists, structures or bytes."""
+    if pa.types.is_dictionary(kind):
+        return has_text_form(kind.value_type)
+    if pa.types.is_nested(kind) or _is_bytes(kind) or isinstance(kind, pa.BaseExtensionType):
+        return False
+    try:
+        pa.array([], kind).cast(pa.string())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def has_json_form(kind: pa.DataType) -> bool:
+    """Say whether JSON can hold values of a type: not bytes, nor maps, whose keys need not be text."""
+    if pa.types.is_struct(kind):
+        return all(has_json_form(kind.field(k).type) for k in range(kind.num_fields))
+    if is_list(kind):
+        return has_json_form(kind.value_type)
+    return _is_plain(kind) or has_text_form(kind)
+
+
+def text_column(column: pa.Array) -> list[str]:
+    """Return a column as the cells of a ``.csv``; what is missing is empty."""
+    return ["" if text is None else text for text in _texts(column)]
+
+
+def json_column(column: pa.Array) -> list[Any]:
+    """Return a column as values for JSON: times, decimals and the like become text."""
+    kind = column.type
+    if _is_plain(kind) or pa.types.is_nested(kind):
+        return column.to_pylist()
+    return _texts(column)
+
+
+def _texts(column: pa.Array) -> list[Any]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.string()).to_pylist()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_large_string)
+    return any(test(kind) for test in (*tests, pa.types.is_string))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    return any(test(kind) for test in tests)

@@ -1,0 +1,180 @@
+"""What every file of vectors being written offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._atomic import atomic_path
+from congruence.embeddings import Space
+from congruence.errors import DtypeError, IdError, ParameterError, ShapeError, StorageError
+from congruence.stores._base import sidecar, space_json
+from congruence.stores._columns import Columns, Rows
+
+
+class Sink(ABC):
+    """A file of vectors being written: whole at the end of its ``with`` block, or not at all.
+
+    Parameters
+    ----------
+    path : path-like
+    n, dim : int
+        Rows and columns that will be written.
+    dtype : numpy.dtype
+    has_ids : bool
+    space : Space
+    force : bool
+        Replace an existing file.
+    parts : list of (str, int), optional
+        Names and row counts of the source's files, for sinks that mirror them.
+    atomic : bool, default=True
+        Appear only when complete. False for the parts of a folder that itself does so.
+    columns : list of Columns, optional
+        What the source holds beside its vectors, to be kept: for each part of a folder.
+    column_out : str, optional
+        Name for the column of the vectors, which then leaves the source's as it is.
+
+    Attributes
+    ----------
+    left_out : list of str
+        Columns that the format cannot hold.
+    """
+
+    #: A folder rather than a file.
+    directory: ClassVar[bool] = False
+    #: The format has no room for the space, which goes to a file beside it.
+    sidecar: ClassVar[bool] = False
+    #: The format has room for ids; for the other columns of a table.
+    keeps_ids: ClassVar[bool] = True
+    keeps_columns: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n: int,
+        dim: int,
+        dtype: np.dtype,
+        has_ids: bool,
+        space: Space,
+        force: bool,
+        parts: list[tuple[str, int]] | None = None,
+        atomic: bool = True,
+        columns: list[Columns] | None = None,
+        column_out: str | None = None,
+    ) -> None:
+        self.path = Path(path)
+        self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
+        self.has_ids, self.space, self.force = has_ids, space, force
+        self.source_parts, self.atomic = parts, atomic
+        self.columns, self.column_out = columns or [], column_out
+        self.rows = 0
+        self._stack = ExitStack()
+        self.left_out = self._leave_out()
+
+    def _leave_out(self) -> list[str]:
+        """Name the columns that the format cannot hold, and refuse what it cannot do."""
+        if self.column_out is not None and not self.keeps_columns:
+            raise ParameterError(
+                f"Got column_out={self.column_out!r} for {self.path}; expected an output with named columns. "
+                "Choose .parquet, .arrow, .lance, .csv or .jsonl."
+            )
+        ids = set() if self.keeps_columns or not (self.keeps_ids and self.has_ids) else {one.id for one in self.columns}
+        kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
+        return [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
+
+    def _holds(self, kind: pa.DataType) -> bool:
+        """Say whether the format has room for a column of this type beside the vectors."""
+        return self.keeps_columns
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            place = self.path
+            if self.atomic:
+                if self.sidecar and self.space != Space():  # entered first, so that it appears last
+                    description = stack.enter_context(atomic_path(sidecar(self.path), force=True))
+                    description.write_text(space_json(self.space) + "\n", encoding="utf-8")
+                place = stack.enter_context(atomic_path(self.path, force=self.force, directory=self.directory))
+            self._open(place, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is None:
+            try:
+                if self.rows != self.n:
+                    raise StorageError(
+                        f"Got {self.rows} of {self.n} announced rows for {self.path}; expected all of them. Write every row before closing the sink. Nothing was left behind."
+                    )
+                self._finish()
+            except BaseException as late:
+                self._stack.__exit__(type(late), late, late.__traceback__)
+                raise
+        done = self._stack.__exit__(kind, error, trace)
+        if kind is None and self.atomic and self.sidecar and self.space == Space():
+            sidecar(self.path).unlink(missing_ok=True)  # it told of the file that was replaced
+        return done
+
+    def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
+        """Append rows.
+
+        Parameters
+        ----------
+        ids : pyarrow.Array of string or integers, or None
+            As announced: one a row with ``has_ids``, else left out.
+        vectors : ndarray, shape (b, dim)
+        rows : pyarrow.RecordBatch or list of dict, optional
+            The same rows of the table whose columns were announced, if any (:meth:`Source.scan_table`).
+
+        Raises
+        ------
+        ShapeError
+            The width, or the number of rows, is not what was announced.
+        IdError
+            Ids were announced and are missing, or are not one a row.
+        DtypeError
+            A finite number is too large for the dtype of the file.
+        """
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
+            raise ShapeError(
+                f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
+                f"{self.dim} that were announced. Pass the right n= and dim= to open_sink."
+            )
+        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
+            raise IdError(
+                f"Got {'no' if ids is None else len(ids) - ids.null_count} ids for {len(vectors)} rows of {self.path}; "
+                "expected one a row, as announced. Pass an id for each row, or has_ids=False."
+            )
+        if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
+            raise ShapeError(
+                f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of {self.path}; expected "
+                "one each, as announced. Pass them, or announce no columns."
+            )
+        names = ids.cast(pa.string()) if self.has_ids and ids is not None else None
+        try:
+            with np.errstate(over="raise"):
+                block = np.ascontiguousarray(vectors, dtype=self.dtype)
+        except FloatingPointError as error:
+            raise DtypeError(
+                f"Got numbers beyond the range of {self.dtype} for {self.path}; expected smaller ones. Pass a wider dtype=…, 'float32' or 'float64'."
+            ) from error
+        self._write(names, block, rows)
+        self.rows += len(block)
+
+    @abstractmethod
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        """Open the temporary file; what must be closed goes on the stack."""
+
+    @abstractmethod
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None: ...
+
+    def _finish(self) -> None:  # noqa: B027 - most formats have nothing left to write
+        """Write what comes last."""
