@@ -148,7 +148,7 @@ def heads() -> str:
     """README's training command, over three seeds: the trained heads beside their teacher."""
     (line,) = re.findall(r"^congruence (train sotalign .*?-o heads)$", page_text("README.md"), flags=re.M | re.S)
     words = line.replace("\\\n", " ").replace("$IN", str(DATA / "imagenet1000_unimodal.npz")).split()
-    keys = [f"test_mean_recall_at_{k}" for k in (1, 5, 10)]
+    keys = [f"test_mean@{k}" for k in (1, 5, 10)]
     rows = {"teacher alone": [], "trained heads": []}
     for seed in range(3):
         with tempfile.TemporaryDirectory() as folder:
