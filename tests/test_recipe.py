@@ -38,6 +38,7 @@ def entries(files, **more):
     }
 
 
+@pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")  # few steps, from far away
 def test_a_file_says_everything(files, tmp_path):
     written = entries(
         files,

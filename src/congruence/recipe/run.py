@@ -213,7 +213,7 @@ def _compare(scores: dict[str, Any], done: Tuned, held: Items | None, test: Item
         return {}
     note = (
         f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {its:.3f}); "
-        'expected them to be better. Use the teacher alone (method "procrustes" or "cca"), set start="teacher", or add unpaired rows.'
+        'expected them to be better. Use the teacher alone (method "procrustes" or "cca"), begin at it with start="teacher", or add unpaired rows.'
     )
     warnings.warn(note, TeacherWarning, stacklevel=4)
     return {"notes": [note]}
