@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from congruence._owner import find_left_over, temporary_beside
 from congruence._rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
@@ -68,7 +68,9 @@ def atomic_path(
         raise FileError(
             f"Got no folder {path.parent}; expected it to exist. Create it, or pass a path in a folder that exists."
         )
-    temporary = _temporary_beside(path)
+    for left in find_left_over(path):
+        _remove(left)
+    temporary = temporary_beside(path)
     try:
         if directory:
             temporary.mkdir()
@@ -106,8 +108,12 @@ def check_output(
         )
     try:
         mode = os.lstat(path).st_mode
-    except OSError:  # nothing there; what else it may be, writing will tell
-        return
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise FileError(
+                f"Got an output name of {len(os.fsencode(path.name))} bytes; expected at most 255. Pass a shorter path."
+            ) from None
+        return  # nothing there; what else it may be, writing will tell
     if stat.S_ISDIR(mode) and not directory:
         raise OutputExistsError(f"Got a folder at {path}; expected the path of a file. Pass a path that is no folder.")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
@@ -191,7 +197,7 @@ def recover(path: Path, foreign: Foreign) -> None:
         with suppress(FileExistsError, FileNotFoundError):  # another writer was faster
             rename_exclusive(backup, path)
     elif _is_own(path, foreign):
-        temporary = _temporary_beside(path)
+        temporary = temporary_beside(path)
         with suppress(FileNotFoundError):
             os.rename(backup, temporary)
         _remove(temporary)
@@ -243,10 +249,6 @@ def _swap(temporary: Path, path: Path) -> None:
     _sync_names(path)
     os.rename(backup, temporary)  # in one step no backup any more, and then removed file by file
     _remove(temporary)
-
-
-def _temporary_beside(path: Path) -> Path:
-    return path.parent / f".{path.name}.{secrets.token_hex(4)}.tmp"
 
 
 def _sync(path: Path) -> None:

@@ -118,14 +118,16 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     VersionError
         Written by a newer format.
     """
+    failed = None
     while True:
         folder = find_map(path)
-        read = _identity(folder)
+        read = folder, _identity(folder)
         try:
             return _read_folder(folder)
         except FileError:
-            if _identity(find_map(path)) == read:  # else another folder has taken its place meanwhile
+            if read == failed:  # else another folder may have taken its place meanwhile
                 raise
+            failed = read
 
 
 def _identity(folder: Path) -> tuple[int, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -146,3 +147,21 @@ def test_what_another_writer_published_meanwhile_stays_and_the_loser_exits_2(her
     assert done.err.startswith("error: Got ")
     assert (out / "part" if out.is_dir() else out).read_text() == "of the other"
     assert {path.name for path in data.iterdir()} - before == {out.name}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_with_nothing_half_written(here, data, number, monkeypatch):
+    congruence.OrthogonalMap().fit(X, X).save(data / "map")
+    before = {path.name for path in data.iterdir()}
+    publish = atomic._publish
+
+    def signaled(*arguments):
+        os.kill(os.getpid(), number)
+        publish(*arguments)
+
+    monkeypatch.setattr(atomic, "_publish", signaled)
+    done = here("transform", "map", "a.npz:v", "-o", "out.npy")
+    assert done.code == 128 + number
+    assert "stopped" in done.err
+    assert {path.name for path in data.iterdir()} == before
+    assert signal.getsignal(number) is signal.SIG_DFL

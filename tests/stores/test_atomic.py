@@ -14,6 +14,7 @@ import congruence._atomic as atomic
 import congruence._rename as rename
 from congruence import persist
 from congruence._atomic import atomic_path, backup_of
+from congruence._owner import temporary_beside
 from congruence.errors import FileError, OutputExistsError
 
 
@@ -305,3 +306,55 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
     with atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("x")
     assert (tmp_path / "a").read_text() == "x"
+
+
+# ------------------------------------------------------------------ what a kill leaves
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from congruence._atomic import atomic_path
+blocks = []
+for directory in (False, True):
+    path = Path(sys.argv[1]) / ("folder" if directory else "file")
+    blocks.append(atomic_path(path, directory=directory))
+    temporary = blocks[-1].__enter__()
+    (temporary / "part" if directory else temporary).write_text("half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path):
+    assert subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False).returncode == -9
+    left = names(tmp_path)
+    assert len(left) == 2
+    with atomic_path(tmp_path / "file2") as temporary:  # of another output: not its business
+        temporary.write_text("x")
+    assert set(left) < set(names(tmp_path))
+    for directory in (False, True):
+        with atomic_path(tmp_path / ("folder" if directory else "file"), directory=directory) as temporary:
+            (temporary / "part" if directory else temporary).write_text("whole")
+    assert names(tmp_path) == ["file", "file2", "folder"]
+
+
+def test_what_may_be_in_work_stays(tmp_path):
+    mine = temporary_beside(tmp_path / "a")
+    process = subprocess.Popen(["true"])
+    process.wait()
+    dead = mine.name.replace(f"-{os.getpid()}-", f"-{process.pid}-")
+    place = mine.name.split(".")[2].split("-")[0]
+    elsewhere = dead.replace(place, f"{int(place, 16) ^ 1:08x}")
+    for name in (mine.name, dead, elsewhere, ".a.tmp", f"{dead}.txt"):
+        (tmp_path / name).write_text("")
+    with atomic_path(tmp_path / "a") as temporary:
+        temporary.write_text("x")
+    assert set(names(tmp_path)) == {"a", mine.name, elsewhere, ".a.tmp", f"{dead}.txt"}
+
+
+def test_names_may_be_as_long_as_the_system_lets_them(tmp_path):
+    for name in ("a" * 255, "é" * 127):
+        with atomic_path(tmp_path / name) as temporary:
+            temporary.write_text("x")
+        assert (tmp_path / name).read_text() == "x"
+    with pytest.raises(FileError, match="256 bytes"), atomic_path(tmp_path / ("a" * 256)):
+        pytest.fail("entered")

@@ -19,7 +19,7 @@ FORMAT, FORMAT_VERSION = "congruence-checkpoints", 1
 
 #: What a run writes: checkpoints by the number of their combination, and what a writer that was killed left of them.
 _NUMBERED = re.compile(r"\d{3,}")
-_LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}\.tmp|old)")
+_LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
 
 
 @contextmanager
