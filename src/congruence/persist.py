@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, check_output, find_copy, why_foreign
 from congruence._extras import require
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
@@ -42,7 +42,7 @@ def write_folder(
     card : str
         Markdown for ``README.md``.
     force : bool, default=False
-        Replace an existing folder.
+        Replace a map that is there; nothing else is replaced.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def write_folder(
     }
     whole["config_sha256"] = _digest(whole)
     path = Path(path)
-    with atomic_path(path, force=force, directory=True) as folder:
+    with atomic_path(path, force=force, directory=True, foreign=_why_no_map) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / CONFIG).write_text(
             json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
@@ -74,8 +74,31 @@ def write_folder(
     return path
 
 
+def check_map_output(path: str | Path, *, force: bool = False) -> None:
+    """Refuse, before the work, a path that :func:`write_folder` would refuse. Raises OutputExistsError."""
+    check_output(path, force=force, directory=True, foreign=_why_no_map)
+
+
+def find_map(path: str | Path) -> Path:
+    """Return the folder of a saved map; its backup, if a writer was killed while it replaced the map."""
+    return find_copy(Path(path), _why_no_map)
+
+
+def _why_no_map(folder: Path) -> str | None:
+    """Say why a folder must not be replaced by a map, or None for a map, of whatever version and in whatever state."""
+    return why_foreign(
+        folder,
+        "a saved map",
+        CONFIG,
+        FORMAT,
+        lambda name: name in (WEIGHTS, CONFIG, CARD),
+    )
+
+
 def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read a folder written by :func:`write_folder`, and check that nobody changed it.
+
+    While a writer replaces the folder, this reads the old copy or the new one, never a mixture.
 
     Parameters
     ----------
@@ -95,9 +118,29 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     VersionError
         Written by a newer format.
     """
+    failed = None
+    while True:
+        folder = find_map(path)
+        read = folder, _identity(folder)
+        try:
+            return _read_folder(folder)
+        except FileError:
+            if read == failed:  # else another folder may have taken its place meanwhile
+                raise
+            failed = read
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    try:
+        facts = folder.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns  # numbers of removed folders are given again
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     import safetensors.numpy
 
-    folder = Path(path)
     if not folder.is_dir():
         raise FileError(f"Got no folder at {folder}; expected a saved map there. Check the path.")
     config = _read_config(folder)

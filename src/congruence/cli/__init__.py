@@ -32,6 +32,7 @@ from congruence.cli import (
     transform,
 )
 from congruence.cli._base import name_flags
+from congruence.cli._signals import Stopped, stoppable
 
 
 class _Command(TyperCommand):
@@ -130,7 +131,11 @@ def main() -> None:
 
     warnings.showwarning = show
     try:
-        app()
+        with stoppable():
+            app()
+    except Stopped as stopped:
+        print("error: stopped by a signal; nothing was written.", file=sys.stderr)
+        sys.exit(stopped.code)
     except CongruenceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -92,27 +92,19 @@ def read_groups(spec: str | None) -> Any:
 
 @contextmanager
 def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
-    """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well.
-
-    A block that fails leaves the checkpoints it wrote, to go on from, and no folder without any.
-    """
-    import shutil
-    from contextlib import suppress
+    """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well."""
     from pathlib import Path
 
-    place = Path(named or f"{out.rstrip('/')}.checkpoint")
-    made = not place.exists()
-    place.mkdir(parents=True, exist_ok=True)
-    try:
+    from congruence.train.places import named_folder, own_folder
+
+    if named is not None:
+        with named_folder(Path(named)) as place:
+            yield place
+        return
+    with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as place:
         yield place
-    except BaseException:
-        if made:
-            for folder in [*sorted(place.iterdir()), place]:
-                with suppress(OSError):  # it holds something
-                    folder.rmdir()
-        raise
-    if named is None:
-        shutil.rmtree(place)
+    if place.is_dir() and any(place.iterdir()):
+        print(f"note: {place} holds other things than checkpoints and was left.", file=sys.stderr)
 
 
 #: ``name=value`` in a message of the library. A quote, slash, point or # before it belongs to a value or to a path.

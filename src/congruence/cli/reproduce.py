@@ -78,6 +78,7 @@ def command(
     from congruence.cli._base import print_json
     from congruence.experiments import ALIGNMENT_STAND_INS, JOINT_STAND_INS, STAND_INS, run
     from congruence.report import write_files
+    from congruence.report.experiment import why_no_experiment
 
     if png:
         require("resvg_py", extra="png")  # said before the work, not after it
@@ -88,7 +89,7 @@ def command(
     elif models not in (None, *STAND_INS, *ALIGNMENT_STAND_INS, *JOINT_STAND_INS):
         options = {"device": device, "dtype": dtype, "batch_size": batch_size, "log": _say}
     # The folder first: embedding may take hours, and an output that cannot be written is known now.
-    with atomic_path(out, force=force, directory=True) as folder:
+    with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         outcome = run(
             name,
             models=models,

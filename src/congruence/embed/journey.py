@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, check_output
 from congruence._check import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
@@ -29,7 +29,6 @@ from congruence.errors import (
     IdError,
     InputError,
     ModalityError,
-    OutputExistsError,
     ParameterError,
     StorageError,
 )
@@ -223,17 +222,8 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise FileError(
             f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
         )
-    if os.path.lexists(output) and not force:
-        raise OutputExistsError(
-            f"Got an output path that exists, {output}; expected a new one. Pass force=True to replace it."
-        )
-    kept = (".parquet", ".npy")
-    if is_folder(output) and (
-        odd := [p.name for p in output.iterdir() if p.suffix not in kept and p.name != "space.json"]
-    ):
-        raise OutputExistsError(
-            f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder of parts alone. Pass another output."
-        )
+    sink = FORMATS[suffix][1]
+    check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
     if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
         raise IdError(
             f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Pass an output in a format that holds ids, .parquet for example."

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._atomic import atomic_path
+from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.stores import open_sink, open_source
+from congruence.stores.folder import mark_parts, why_no_parts
 
 #: Formats that have no room for ids, which go to a text file beside them.
 NO_IDS = (".npy", ".safetensors")
@@ -35,7 +37,8 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
                 sink.write(ids, block)
         return
     width = dim // encoder.n_layers
-    with atomic_path(output, force=force, directory=True) as folder, ExitStack() as stack:
+    with atomic_path(output, force=force, directory=True, foreign=why_no_parts) as folder, ExitStack() as stack:
+        mark_parts(folder, Space())
         sinks = [
             stack.enter_context(
                 open_sink(folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, space=encoder.layer_space(k))

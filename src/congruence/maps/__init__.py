@@ -117,6 +117,6 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
     ------
     FileError, CorruptFileError, VersionError, MissingExtraError
     """
-    if Path(name_or_path).is_dir():
+    if persist.find_map(name_or_path).is_dir():
         return load(name_or_path)
     return load(persist.download_folder(str(name_or_path), revision=revision, token=token))
