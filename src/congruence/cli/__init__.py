@@ -31,7 +31,11 @@ from congruence.cli import (
     train,
     transform,
 )
+from congruence._display import visible
 from congruence.cli._base import name_flags
+
+#: What a message may hold besides words: those of other libraries have lines.
+LINES = "\n\t"
 
 
 class _Command(TyperCommand):
@@ -126,13 +130,14 @@ def main() -> None:
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         command = _running.get()
-        print(f"warning: {message if command is None else command.as_typed(message)}", file=sys.stderr)
+        text = str(message) if command is None else command.as_typed(message)
+        print(f"warning: {visible(text, keep=LINES)}", file=sys.stderr)
 
     warnings.showwarning = show
     try:
         app()
     except CongruenceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error), keep=LINES)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("error: interrupted; nothing was written.", file=sys.stderr)

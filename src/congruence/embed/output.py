@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._atomic import atomic_path
+from congruence._display import is_formula
 from congruence.encoders import Encoder
 from congruence.stores import open_sink, open_source
 
@@ -59,7 +60,10 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
 
 
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """List what was left out; with nothing to list, a list that an earlier run left goes."""
+    """List what was left out; with nothing to list, a list that an earlier run left goes.
+
+    The list is for people, who open it in a spreadsheet: a cell that one would run as a formula begins with an apostrophe.
+    """
     place = output.with_name(f"{output.name}.failures.csv")
     if not failures:
         place.unlink(missing_ok=True)
@@ -67,5 +71,6 @@ def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
     with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["id", "error"])
         writer.writeheader()
-        writer.writerows(failures)
+        for row in failures:
+            writer.writerow({name: f"'{cell}" if is_formula(cell) else cell for name, cell in row.items()})
     return str(place)
