@@ -18,7 +18,7 @@ from congruence.embed.output import write_failures
 from congruence.errors import CongruenceWarning
 from congruence.negatives import write_negatives
 from congruence.negatives.generate import Negative
-from congruence.report import render
+from congruence.report.render import fill
 from congruence.synthetic import rigid_problem
 
 P = rigid_problem(60, 5, 6, noise=0.1, seed=3)
@@ -82,8 +82,8 @@ def test_facts_of_a_strange_form_are_one_sentence(here, tmp_path):
 def test_a_page_shows_control_characters(monkeypatch):
     """On the line that all pages go through: what templates and plots wrote is looked at once more, as a whole."""
     template = DictLoader({"a.html": "<td>{{ name }}</td>\n<svg>{{ plot }}</svg>"})
-    monkeypatch.setattr(render, "PackageLoader", lambda *_: template)
-    page = render.fill("a.html", name=f"<b>{RUDE.strip()}", plot=Markup("\x00"))
+    monkeypatch.setitem(fill.__globals__, "PackageLoader", lambda *_: template)
+    page = fill("a.html", name=f"<b>{RUDE.strip()}", plot=Markup("\x00"))
     assert page == r"<td>&lt;b&gt;a\x1b[2J\x9b31m\x1b]0;owned\x07\u202eb</td>" + "\n" + r"<svg>\x00</svg>"
 
 

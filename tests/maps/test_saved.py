@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import shutil
@@ -198,7 +199,7 @@ def harm_config(data, config):
     for key in way:
         place = place[key]
     if data.draw(st.booleans()):
-        place[last] = data.draw(st.sampled_from(ODD))
+        place[last] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
     else:
         del place[last]
 
@@ -207,7 +208,7 @@ def harm_arrays(data, arrays):
     name = data.draw(st.sampled_from(sorted(arrays)))
     array = arrays[name].copy()
     how = data.draw(st.sampled_from(["value", "scale", "shape", "drop", "dtype", "swap", "empty", "add"]))
-    if how == "value" and array.size:
+    if how == "value" and array.size and array.dtype.kind == "f":
         array.flat[data.draw(st.integers(0, array.size - 1))] = data.draw(
             st.sampled_from([np.nan, np.inf, -np.inf, 1e308, -1.0, 1e39])
         )

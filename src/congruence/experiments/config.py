@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence._yaml import parse_yaml, read_yaml
+from congruence.errors import CorruptFileError, ParameterError
 from congruence.experiments.alignment import ALIGNMENT_METRICS
 from congruence.experiments.claims import parse_rule
 from congruence.experiments.contenders import CONTENDERS
@@ -184,18 +185,11 @@ def parse_config(text: str, name: str) -> Config:
     Raises
     ------
     CorruptFileError
-        Not YAML, or not a mapping.
+        Not YAML as :func:`congruence._yaml.parse_yaml` takes it, or not a mapping.
     ParameterError
         An unknown or missing key, a wrong type, an unknown choice.
     """
-    import yaml
-
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CorruptFileError(
-            f"Got {name}.yaml that is not YAML ({error}); expected key: value lines. Correct the line that the parser names."
-        ) from error
+    data = parse_yaml(text, f"{name}.yaml")
     if not isinstance(data, dict):
         raise CorruptFileError(
             f"Got {name}.yaml without keys; expected key: value lines. Write at least the name and the kind."
@@ -352,18 +346,13 @@ def load_config(name: str) -> Config:
     """
     if name.endswith(".yaml"):
         path = Path(name)
-        if not path.is_file():
-            raise FileError(f"Got no file at {name}; expected an experiment (.yaml). Check the path.")
     elif name in config_names():
         path = CONFIGS / f"{name}.yaml"
     else:
         raise ParameterError(
             f"Got {name!r}; expected one of {', '.join(config_names())}. Pass one of these, or the path of a .yaml."
         )
-    try:
-        config = parse_config(path.read_text(encoding="utf-8"), path.stem)
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got {path} that is not UTF-8; expected YAML. Save it as UTF-8.") from error
+    config = parse_config(read_yaml(path, "an experiment"), path.stem)
     captions = config.parameters.get("captions")
     if captions:  # a path in a file is meant from where the file lies
         config = replace(config, parameters={**config.parameters, "captions": str(path.parent / captions)})
