@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from congruence._yaml import DEEPEST, LONGEST, parse_yaml, read_yaml
-from congruence.errors import CorruptFileError, CongruenceError, FileError
+from congruence.errors import CongruenceError, CorruptFileError, FileError
 from congruence.experiments.config import parse_config
 from congruence.recipe import make_recipe
 
@@ -90,18 +92,30 @@ def test_files_that_cannot_be_read(tmp_path):
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["sail", "a.npz"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["dim", "seed", "x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["dim", "seed", "x"]), inner, max_size=3)
+    ),
     max_leaves=6,
 )
-ENTRIES = ["validation", "test", "seed", "keep_pairs", "parameters", "grid", "groups", "unpaired_source", "pairs", "tasks"]
+ENTRIES = [
+    "validation",
+    "test",
+    "seed",
+    "keep_pairs",
+    "parameters",
+    "grid",
+    "groups",
+    "unpaired_source",
+    "pairs",
+    "tasks",
+]
 
 
 @given(st.dictionaries(st.sampled_from(ENTRIES), VALUES, min_size=1, max_size=3))
 def test_no_entry_of_a_recipe_is_a_traceback(entries):
     try:
         recipe = make_recipe({"method": "sail", "pairs": ["a.npz", "b.npz"], **entries})
-    except CongruenceError as error:
-        assert str(error).startswith("Got")
+    except CongruenceError:
         return
     assert type(recipe.seed) is int
     for held in (recipe.validation, recipe.test):
@@ -110,8 +124,21 @@ def test_no_entry_of_a_recipe_is_a_traceback(entries):
 
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")))
 def test_no_text_is_a_traceback(text):
-    for read in (lambda: parse_yaml(text, "x"), lambda: parse_config(text, "x")):
-        try:
-            read()
-        except CongruenceError as error:
-            assert str(error).startswith("Got")
+    with suppress(CongruenceError):
+        parse_yaml(text, "x")
+
+
+KEYS = ["seeds", "models", "data", "stand_ins", "variant", "metrics", "parameters", "paper", "section"]
+OWN = {"name": "own", "title": "t", "section": "7", "kind": "few_anchors", "paper": {"claim": "c"}}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS), VALUES | st.dictionaries(st.sampled_from(["classes", "rules", "fit"]), VALUES)
+    )
+)
+def test_no_entry_of_an_experiment_is_a_traceback(entries):
+    with suppress(CongruenceError):
+        config = parse_config(yaml.safe_dump({**OWN, **entries}), "own")
+        assert type(config.seeds) is int
+        assert config.variant is None or type(config.variant) is str

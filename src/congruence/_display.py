@@ -15,7 +15,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return a text with its control characters written out, as ``\\x1b`` and ``\\u202e``.
+    r"""Return a text with its control characters written out, as ``\x1b`` and ``\u202e``.
 
     Names and ids come from other people's files: printed as they are, they could recolor a terminal, hide a line or set its title.
 
@@ -23,7 +23,7 @@ def visible(text: str, keep: str = "") -> str:
     ----------
     text : str
     keep : str
-        Characters that stay, for example ``"\\n"``.
+        Characters that stay, for example ``"\n"``.
 
     Returns
     -------

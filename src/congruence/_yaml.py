@@ -76,7 +76,7 @@ def parse_yaml(text: str, where: str) -> Any:
     _check_length(len(text.encode("utf-8", "surrogatepass")), where)
     try:
         _check_events(yaml.parse(text, Loader=yaml.SafeLoader))
-        return yaml.load(text, Loader=_loader())  # noqa: S506 - a subclass of the safe loader
+        return yaml.load(text, Loader=_loader())
     # PyYAML lets through what int(), float() and date() raise of numbers and dates that are none.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CorruptFileError(

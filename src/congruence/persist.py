@@ -135,7 +135,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         if len(raw) > MOST_CONFIG:
             raise ValueError(f"more than {MOST_CONFIG // 2**20} MiB")
         config = json.loads(raw.decode("utf-8"))
-        json.dumps(config, ensure_ascii=False).encode("utf-8")  # a lone surrogate could be neither printed nor saved again
+        json.dumps(config, ensure_ascii=False).encode(
+            "utf-8"
+        )  # a lone surrogate could be neither printed nor saved again
     except FileNotFoundError:
         raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map. Check the path.") from None
     except (ValueError, RecursionError) as error:

@@ -34,7 +34,9 @@ def saved(path, name, **facts):
     return mapping.save(path)
 
 
-@pytest.mark.parametrize("name", ["clip-b32[ft-v2]", "[/bold]", "[red]x[/red]", ":smile:", "[link=https://x.org]y[/link]", "\\[b]"])
+@pytest.mark.parametrize(
+    "name", ["clip-b32[ft-v2]", "[/bold]", "[red]x[/red]", ":smile:", "[link=https://x.org]y[/link]", "\\[b]"]
+)
 def test_markup_in_a_name_is_shown(here, tmp_path, name):
     saved(tmp_path / "map", name)
     done = here("inspect", "map")

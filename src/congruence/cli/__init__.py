@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from congruence._display import visible
 from congruence.cli import (
     certify,
     datasets,
@@ -31,7 +32,6 @@ from congruence.cli import (
     train,
     transform,
 )
-from congruence._display import visible
 from congruence.cli._base import name_flags
 
 #: What a message may hold besides words: those of other libraries have lines.

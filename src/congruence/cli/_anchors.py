@@ -84,7 +84,7 @@ def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
         fault = None if name is None else id_fault(parse_spec(spec)[0], name)
         if fault is not None:
             print(
-                f"warning: column {visible(name)} of {spec} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
+                f"warning: column {visible(str(name))} of {spec} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
                 file=sys.stderr,
             )
             return None, None

@@ -214,17 +214,20 @@ def parse_config(text: str, name: str) -> Config:
     _, metrics, stand_ins = _BY_FAMILY[family_of(data["kind"])]
     _chosen(where, "stand_ins", data.get("stand_ins", []), stand_ins)
     _chosen(where, "metrics", data.get("metrics", []), metrics)
-    _typed(where, "variant", data.get("variant") or "", str)
+    if data.get("variant") is not None:
+        _typed(where, "variant", data["variant"], str)
     _typed(where, "seeds", data.get("seeds", 3), int)
     if data.get("seeds", 3) < 1:
         raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Write a larger number.")
     _typed(where, "paper", data["paper"], dict)
     _keys(f"paper of {where}", data["paper"], ("claim", "numbers", "rules"))
-    _typed(where, "rules", data["paper"].get("rules") or [], list)
-    for rule in data["paper"].get("rules") or []:
+    rules = data["paper"].get("rules")
+    rules = [] if rules is None else rules
+    _typed(where, "rules", rules, list)
+    for rule in rules:
         _typed(where, "rules", rule, str)
         parse_rule(rule, where, data.get("metrics", []))
-    parameters = data.get("parameters") or {}
+    parameters = {} if data.get("parameters") is None else data["parameters"]
     _typed(where, "parameters", parameters, dict)
     return Config(**{**data, "parameters": _parameters(where, data["kind"], parameters)})
 

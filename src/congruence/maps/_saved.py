@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def is_number(value: Any) -> bool:
     """Say whether a value is a finite number that fits a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) <= np.finfo(np.float64).max
+    return abs(value) <= sys.float_info.max
 
 
 def number(facts: Mapping[str, Any], name: str) -> float:

@@ -19,7 +19,6 @@ from congruence.maps._saved import check_arrays, count
 from congruence.maps.linear import LinearMap
 from congruence.splits import duplicate_groups
 
-
 #: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
 _SHAPES = {
     "matrix": "io",

@@ -210,7 +210,9 @@ class ProjectionMap(TwoSidedMap):
         self.n_features_in_, width = self.source_weights_.shape
         if len(self.singular_values_) < width or (self.singular_values_ < 0).any():
             raise ValueError("singular values below 0, or fewer than directions")
-        if self.dim not in (None, width) or not (self.center or not (self.source_mean_.any() or self.target_mean_.any())):
+        if self.dim not in (None, width) or not (
+            self.center or not (self.source_mean_.any() or self.target_mean_.any())
+        ):
             raise ValueError("arrays that are not those of the map's parameters")
         self.n_pairs_ = count(facts, "n_pairs")
         self.facts_ = dict(facts)

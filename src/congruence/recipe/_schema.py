@@ -93,13 +93,13 @@ def _is_files(value: Any) -> bool:
 
 
 def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= value < 2**63
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value < 2**63)
 
 
 def _is_number(value: Any) -> bool:
     if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
         return False
-    return abs(value) < 2**63 and math.isfinite(value)
+    return math.isfinite(value) and bool(-(2**63) < value < 2**63)
 
 
 def _is_numbers(value: Any) -> bool:
@@ -107,10 +107,8 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _is_held_out(value: Any) -> bool:
-    """A share is below 1; from 1 on only whole numbers count pairs."""
-    if isinstance(value, (tuple, list)):
-        return _is_files(value)
-    return _is_count(value, 0) or (_is_number(value) and 0 <= value < 1)
+    # A share is below 1; from 1 on only whole numbers count pairs.
+    return _is_files(value) or _is_count(value, 0) or (_is_number(value) and bool(0 <= value < 1))
 
 
 def _is_mapping(value: Any) -> bool:
