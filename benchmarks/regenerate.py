@@ -2,7 +2,7 @@
 
 python benchmarks/regenerate.py                  every block that takes seconds
 python benchmarks/regenerate.py --slow           and those that take minutes (few anchors, training)
-python benchmarks/regenerate.py --only NAME      one block
+python benchmarks/regenerate.py --only NAME …    these blocks
 python benchmarks/regenerate.py --check          write nothing; exit 1 where a page prints something else
 
 A block stands between ``<!-- numbers: NAME -->`` and ``<!-- end -->``. tests/test_numbers.py compares those that take
@@ -177,7 +177,7 @@ def few_anchors_readme() -> str:
     """The two tables to EVA-02 that README shows, without differences: both sides centered, then as a search would be."""
     rows = []
     for k, mark in ((0, ""), (1, "*as searched:* ")):
-        lines = re.sub(r" \([^)]*\)(?= \|)", "", few_anchors()[k]).splitlines()
+        lines = re.sub(r" \([+-]\d+ ± \d+\)", "", few_anchors()[k]).splitlines()
         for line in lines[2:]:
             name, *cells = line.strip("| ").split(" | ")
             if name in ("default", "full (the paper's)", "ridge, GCV"):
@@ -226,7 +226,7 @@ def same(printed: str, measured: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slow", action="store_true")
-    parser.add_argument("--only", choices=BLOCKS)
+    parser.add_argument("--only", nargs="+", choices=BLOCKS, metavar="NAME")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     wrong = 0
@@ -234,7 +234,7 @@ def main() -> int:
         text = page.read_text(encoding="utf-8")
         for name, printed in blocks(page).items():
             write, slow = BLOCKS[name]
-            chosen = name == options.only if options.only else options.slow or not slow
+            chosen = name in options.only if options.only else options.slow or not slow
             if not chosen or (name in NEEDS_DATA and not DATA.exists()):
                 continue
             measured = write()

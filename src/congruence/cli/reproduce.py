@@ -169,8 +169,6 @@ def _as_one(row: dict[str, Any]) -> str:
 
 
 def _print(outcome: Outcome, out: str, png: bool) -> None:
-    from rich.markup import escape
-
     from congruence.cli._base import number, print_table
     from congruence.experiments import claim_lines, data_lines
 
@@ -183,7 +181,7 @@ def _print(outcome: Outcome, out: str, png: bool) -> None:
     for row in sorted(results["rows"], key=lambda row: metrics.index(row["metric"])):
         cells = ["" if row[column] is None else str(row[column]) for column in shown]
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])
-    print_table(escape(f"{results['experiment']}: {results['title']}"), [*shown, "mean", "sd", "n"], table)
+    print_table(f"{results['experiment']}: {results['title']}", [*shown, "mean", "sd", "n"], table)
     for line in [*claim_lines(results), *data_lines(results)]:
         print(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:

@@ -157,13 +157,12 @@ def _values(text: str) -> list[Any]:
 
 def _value(text: str) -> Any:
     """Read a value as YAML does, and 1e-4 as the number people mean by it."""
-    import yaml
+    from congruence._yaml import parse_yaml
+    from congruence.errors import CorruptFileError
 
     try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
-    except ValueError:
-        return text
-    except yaml.YAMLError:
+        return float(text) if "e" in text.lower() else parse_yaml(text, "a value")
+    except (ValueError, CorruptFileError):
         return text
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._atomic import atomic_path
-from congruence.embeddings import Space
+from congruence._display import is_formula
 from congruence.encoders import Encoder
 from congruence.stores import open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
@@ -62,7 +62,10 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
 
 
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """List what was left out; with nothing to list, a list that an earlier run left goes."""
+    """List what was left out; with nothing to list, a list that an earlier run left goes.
+
+    The list is for people, who open it in a spreadsheet: a cell that one would run as a formula begins with an apostrophe.
+    """
     place = output.with_name(f"{output.name}.failures.csv")
     if not failures:
         place.unlink(missing_ok=True)
@@ -70,5 +73,6 @@ def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
     with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["id", "error"])
         writer.writeheader()
-        writer.writerows(failures)
+        for row in failures:
+            writer.writerow({name: f"'{cell}" if is_formula(cell) else cell for name, cell in row.items()})
     return str(place)
