@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from congruence._atomic import atomic_path
 from congruence._display import is_formula
+from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.stores import open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
