@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from congruence._atomic import atomic_path, check_output
 from congruence._check import check_choice, check_positive
+from congruence._lock import locked
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embed.output import NO_IDS, assemble, write_failures, write_ids
@@ -29,6 +31,7 @@ from congruence.errors import (
     IdError,
     InputError,
     ModalityError,
+    OutputExistsError,
     ParameterError,
     StorageError,
 )
@@ -161,7 +164,6 @@ def embed(
     if shard_size is not None:
         check_positive(shard_size, "shard_size", integer=True)
     _check_output(output, encoder, items, shard_size, force)
-    size = shard_size or PART_ITEMS
     work = output.parent / f".{output.name}.parts"
     try:
         work.mkdir(exist_ok=True)
@@ -170,6 +172,32 @@ def embed(
             f"Got a refusal from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
+    busy = f"Got {output}, which another run is writing; expected one run. Wait for it, or pass another output."
+    with locked(work, busy):
+        try:
+            _check_output(output, encoder, items, shard_size, force)  # another run may have ended meanwhile
+        except OutputExistsError:
+            with suppress(OSError):  # parts of an earlier run stay
+                work.rmdir()
+            raise
+        return _embed(encoder, items, output, work, store, batch_size, on_error, shard_size, force, advance, started)
+
+
+def _embed(
+    encoder: Encoder,
+    items: Items,
+    output: Path,
+    work: Path,
+    store: VectorCache | None,
+    batch_size: int,
+    on_error: str,
+    shard_size: int | None,
+    force: bool,
+    advance: Callable[[int], Any] | None,
+    started: float,
+) -> EmbedReport:
+    """Encode the parts that are missing, and put all of them together."""
+    size = shard_size or PART_ITEMS
     counts = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         run = _Run(encoder, items, batch_size, on_error, store, pool, advance)
@@ -234,7 +262,7 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
-    done = _finished(mark, key)
+    done = _finished(mark, file, key)
     # Under "fail", what an earlier run under "skip" left out has to be tried again.
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
@@ -256,7 +284,8 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
         with open_sink(file, n=len(blocks), dim=dim, has_ids=True, space=run.encoder.space, force=True) as sink:
             sink.write(pa.array(names, pa.string()), np.stack(blocks))
     with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
-        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:]}
+        checksum = _checksum(file) if blocks else None
+        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:], "sha256": checksum}
         temporary.write_text(json.dumps(done), encoding="utf-8")
     return len(blocks)
 
@@ -269,13 +298,19 @@ def _part_key(run: _Run, rows: range) -> str:
     return digest.hexdigest()
 
 
-def _finished(mark: Path, key: str) -> dict[str, Any] | None:
-    """Return what an earlier run noted about a part, if it was of the same items and encoder."""
+def _finished(mark: Path, file: Path, key: str) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part, if it was of the same items and encoder and the part is undamaged."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        same = done["key"] == key and done["sha256"] == (_checksum(file) if done["rows"] else None)
+        return done if same and isinstance(done["rows"], int) and isinstance(done["failures"], list) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return done if done.get("key") == key else None
+
+
+def _checksum(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fetched(run: _Run, rows: range) -> Iterator[list[tuple[int, str | None, Any]]]:

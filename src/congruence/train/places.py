@@ -7,11 +7,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from congruence._atomic import atomic_path, has_marker
-from congruence.errors import FileError, OutputExistsError
+from congruence._lock import locked
+from congruence.errors import OutputExistsError
 from congruence.train.checkpoint import why_no_checkpoint
 
 MARKER = "checkpoints.json"
@@ -46,7 +47,7 @@ def own_folder(place: Path) -> Iterator[Path]:
             f"Got something at {place} that this library did not make; expected a free place for the checkpoints of this run. "
             "Pass another checkpoint=…, or move away what is there."
         )
-    with _locked(place):
+    with _held(place):
         if not _is_marked(place):  # an empty folder that someone made: it stays
             _mark(place, made=False)
         try:
@@ -77,7 +78,7 @@ def named_folder(place: Path) -> Iterator[Path]:
         raise OutputExistsError(
             f"Got a file at {place} for checkpoints; expected a folder. Pass another checkpoint=…."
         ) from None
-    with _locked(place):
+    with _held(place):
         try:
             yield place
         except BaseException:
@@ -112,27 +113,8 @@ def _clear(place: Path) -> None:
                 place.rmdir()
 
 
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Hold a lock on a folder that the system drops when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    handle = os.open(place, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.path.samestat(os.fstat(handle), os.stat(place))
-        except (BlockingIOError, FileNotFoundError):
-            mine = False
-        except OSError:  # a file system without locks
-            mine = True
-        if not mine:
-            raise FileError(
-                f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another checkpoint=…."
-            )
-        yield
-    finally:
-        os.close(handle)
+def _held(place: Path) -> AbstractContextManager[None]:
+    return locked(
+        place,
+        f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another checkpoint=….",
+    )
