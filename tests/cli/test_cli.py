@@ -378,7 +378,7 @@ def test_demo_claims(here, tmp_path):
     assert 0.01 < subgroup["chance"] < subgroup["before"] + 0.02 < subgroup["after"]
     assert "cosine" in data["table"][-1]["measure"]
     assert "cosine" not in data["table"][0]["measure"]
-    ways = {line["path"]: line for line in data["there_and_back"]}
+    ways = {line["path"]: line for line in data["round_trip"]}
     assert ways["its inverse"]["image"] > ways["two maps that share no anchor"]["image"] > 0.6
     assert 0.3 > ways["constant"]["image"] > ways["random rotation"]["image"] > 0
     assert ways["its inverse"]["text_retrieval"] > 0.9

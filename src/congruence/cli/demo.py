@@ -50,7 +50,7 @@ def command(
                 "models_alone": sample.info["each_model_alone"],
                 "table": table,
                 "few_anchors": summary["few_anchors"],
-                "there_and_back": closing,
+                "round_trip": closing,
                 "commuting_overlap": summary["commuting"]["overlap"],
                 "report": out if report else None,
             }
