@@ -22,7 +22,7 @@ from congruence._check import check_choice, check_positive
 from congruence._lock import locked
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
-from congruence.embed.output import NO_IDS, assemble, write_failures, write_ids
+from congruence.embed.output import NO_IDS, assemble, is_failures, write_failures, write_ids
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
     CongruenceError,
@@ -249,6 +249,11 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     if not output.parent.is_dir():
         raise FileError(
             f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
+        )
+    list_of = output.with_name(f"{output.name}.failures.csv")
+    if os.path.lexists(list_of) and not is_failures(list_of):
+        raise OutputExistsError(
+            f"Got {list_of}, where failures would be listed and which is no such list; expected a free path. Move it away, or pass another output."
         )
     sink = FORMATS[suffix][1]
     check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)

@@ -61,11 +61,20 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     return str(place)
 
 
+def is_failures(place: Path) -> bool:
+    """Say whether a file is a list that :func:`write_failures` wrote."""
+    if place.is_symlink() or not place.is_file():
+        return False
+    with open(place, "rb") as stream:
+        return stream.readline(20).strip() == b"id,error"
+
+
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
     """List what was left out; with nothing to list, a list that an earlier run left goes."""
     place = output.with_name(f"{output.name}.failures.csv")
     if not failures:
-        place.unlink(missing_ok=True)
+        if is_failures(place):
+            place.unlink()
         return None
     with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["id", "error"])
