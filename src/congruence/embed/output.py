@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +21,22 @@ from congruence.stores.folder import mark_parts, why_no_parts
 
 #: Formats that have no room for ids, which go to a text file beside them.
 NO_IDS = (".npy", ".safetensors")
+
+
+def read_mark(mark: Path, file: Path, key: str) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part, if it was of the same items and encoder and the part is undamaged."""
+    try:
+        done = json.loads(mark.read_text(encoding="utf-8"))
+        same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
+        return done if same and isinstance(done["rows"], int) and isinstance(done["failures"], list) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def checksum_of(file: Path) -> str:
+    """Return the SHA-256 digest of a file."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
