@@ -513,3 +513,11 @@ def test_vectors_from_the_cache_are_finite(tmp_path):
     cache = VectorCache(tmp_path, "encoder", 3)
     cache.put({"good": np.ones(3), "nan": np.array([1, np.nan, 1]), "inf": np.array([1, 1, np.inf])})
     assert set(cache.get(["good", "nan", "inf"])) == {"good"}
+
+
+def test_a_file_where_failures_would_be_listed_stays(pictures, tmp_path):
+    (tmp_path / "out.failures.csv").write_text("years,of\nwork,\n")
+    with pytest.raises(OutputExistsError, match=r"failures\.csv"):
+        embed(Colours(), open_items(pictures), tmp_path / "out")
+    assert (tmp_path / "out.failures.csv").read_text() == "years,of\nwork,\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"pictures", "out.failures.csv"}

@@ -22,7 +22,7 @@ from congruence._check import check_choice, check_positive
 from congruence._lock import locked
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
-from congruence.embed.output import NO_IDS, assemble, write_failures, write_ids
+from congruence.embed.output import NO_IDS, assemble, checksum_of, is_failures, read_mark, write_failures, write_ids
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
     CongruenceError,
@@ -250,6 +250,11 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise FileError(
             f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
         )
+    list_of = output.with_name(f"{output.name}.failures.csv")
+    if os.path.lexists(list_of) and not is_failures(list_of):
+        raise OutputExistsError(
+            f"Got {list_of}, where failures would be listed and which is no such list; expected a free path. Move it away, or pass another output."
+        )
     sink = FORMATS[suffix][1]
     check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
     if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
@@ -262,7 +267,7 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
-    done = _finished(mark, file, key)
+    done = read_mark(mark, file, key)
     # Under "fail", what an earlier run under "skip" left out has to be tried again.
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
@@ -284,7 +289,7 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
         with open_sink(file, n=len(blocks), dim=dim, has_ids=True, space=run.encoder.space, force=True) as sink:
             sink.write(pa.array(names, pa.string()), np.stack(blocks))
     with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
-        checksum = _checksum(file) if blocks else None
+        checksum = checksum_of(file) if blocks else None
         done = {"key": key, "rows": len(blocks), "failures": run.failures[before:], "sha256": checksum}
         temporary.write_text(json.dumps(done), encoding="utf-8")
     return len(blocks)
@@ -296,21 +301,6 @@ def _part_key(run: _Run, rows: range) -> str:
     for row in rows:
         digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _finished(mark: Path, file: Path, key: str) -> dict[str, Any] | None:
-    """Return what an earlier run noted about a part, if it was of the same items and encoder and the part is undamaged."""
-    try:
-        done = json.loads(mark.read_text(encoding="utf-8"))
-        same = done["key"] == key and done["sha256"] == (_checksum(file) if done["rows"] else None)
-        return done if same and isinstance(done["rows"], int) and isinstance(done["failures"], list) else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-def _checksum(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _fetched(run: _Run, rows: range) -> Iterator[list[tuple[int, str | None, Any]]]:
