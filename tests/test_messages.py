@@ -199,8 +199,9 @@ def test_python_names_arguments(files):
         errors.ShapeError, match=r"Got 40 rows of source and 39 rows of target; .* Pass ids=… for both sides"
     ):
         congruence.fit(congruence.Embeddings(X), congruence.Embeddings(X[1:]))
+    (files / "taken").mkdir()
     with pytest.raises(errors.OutputExistsError, match=r"Pass force=True to replace it\."):
-        congruence.fit(congruence.Embeddings(X), congruence.Embeddings(X)).save(files)
+        congruence.fit(congruence.Embeddings(X), congruence.Embeddings(X)).save(files / "taken")
 
 
 def test_warnings_name_flags_too(here, files):

@@ -38,6 +38,7 @@ def entries(files, **more):
     }
 
 
+@pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")  # few steps, from far away
 def test_a_file_says_everything(files, tmp_path):
     written = entries(
         files,
@@ -149,6 +150,31 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"grid": {"seed": [1, 2]}, "validation": 0}, "no validation pairs"),
         ({"keep_pairs": 0}, "keep_pairs"),
         ({"test": [1, 2]}, "test"),
+        ({"test": True}, "Got test=True"),  # it was taken for one pair
+        ({"test": 1.5}, "Got test=1.5; expected a share below 1"),
+        ({"validation": float("nan")}, "validation=nan"),
+        ({"validation": -3}, "validation=-3"),
+        ({"validation": "a lot"}, "validation='a lot'"),
+        ({"seed": "x"}, "Got seed='x'; expected a whole number"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": True}, "seed=True"),
+        ({"seed": 10**400}, "seed=1000"),
+        ({"keep_pairs": 3.0}, "keep_pairs=3.0"),
+        ({"groups": None}, "groups=None"),
+        ({"groups": 3}, "groups=3"),
+        ({"unpaired_source": {"a": 1}}, "unpaired_source"),
+        ({"unpaired_source": [3]}, "unpaired_source"),
+        ({"parameters": [1]}, "parameters"),
+        ({"parameters": {1: 2}}, "parameters"),
+        ({"parameters": {"seed": "x"}}, "Got seed='x'"),
+        ({"parameters": {"steps": True}}, "steps=True"),
+        ({"parameters": {"negatives": 1}}, "negatives=1; expected true or false"),
+        ({"parameters": {"temperature": "warm"}}, "temperature='warm'"),
+        ({"parameters": {"optimizer": ["lion"]}}, "optimizer="),
+        ({"grid": {"steps": 3}}, "grid"),
+        ({"grid": {"steps": []}}, "grid"),
+        ({"grid": {"steps": [5, "x"]}}, "steps='x'"),
+        ({"grid": [1]}, "grid"),
     ],
 )
 def test_what_may_not_be_written(files, wrong, said):
@@ -159,7 +185,7 @@ def test_what_may_not_be_written(files, wrong, said):
 def test_files_that_are_no_recipes(tmp_path):
     with pytest.raises(FileError):
         read_recipe(tmp_path / "none.yaml")
-    for text in ("[1, 2]", "method: [", "!!python/object/apply:os.system ['true']"):
+    for text in ("[1, 2]", "method: [", "!!python/object/apply:os.system ['true']", "method: sail\nmethod: csa"):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(CorruptFileError):
             read_recipe(tmp_path / "bad.yaml")

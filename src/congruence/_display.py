@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from html import escape
 
 #: Longest line of a text display.
 WIDTH = 110
+
+#: What moves a cursor, colors, ends a line, turns the direction of writing, or cannot be written as UTF-8.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return a text with its control characters written out, as ``\x1b`` and ``\u202e``.
+
+    Names and ids come from other people's files: printed as they are, they could recolor a terminal, hide a line or set its title.
+
+    Parameters
+    ----------
+    text : str
+    keep : str
+        Characters that stay, for example ``"\n"``.
+
+    Returns
+    -------
+    str
+    """
+
+    def written(found: re.Match[str]) -> str:
+        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode("ascii")
+
+    return _CONTROL.sub(written, text)
+
+
+def visible_json(text: str) -> str:
+    """Return the text of a JSON document with what :func:`visible` writes out as JSON's own escapes; it says the same data."""
+    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
+def is_formula(text: str) -> bool:
+    """Say whether a spreadsheet would run a cell of a CSV file instead of showing it."""
+    return text[:1] in ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
@@ -25,9 +61,9 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
     str
     """
     pad = max(map(len, facts), default=0)
-    lines = [textwrap.shorten(title, WIDTH, placeholder=" …")]
+    lines = [textwrap.shorten(visible(title), WIDTH, placeholder=" …")]
     for name, value in facts.items():
-        wrapped = textwrap.wrap(value, WIDTH - pad - 4, max_lines=most, placeholder=" …") or [""]
+        wrapped = textwrap.wrap(visible(value), WIDTH - pad - 4, max_lines=most, placeholder=" …") or [""]
         lines += [f"  {name:<{pad}}  {wrapped[0]}", *(" " * (pad + 4) + line for line in wrapped[1:])]
     return "\n".join(lines)
 
@@ -45,8 +81,8 @@ def as_html(title: str, facts: Mapping[str, str]) -> str:
     str
     """
     rows = "".join(
-        f'<tr><th scope="row" style="text-align:left;font-weight:normal;opacity:.7">{escape(name)}</th>'
-        f'<td style="text-align:left">{escape(value)}</td></tr>'
+        f'<tr><th scope="row" style="text-align:left;font-weight:normal;opacity:.7">{escape(visible(name))}</th>'
+        f'<td style="text-align:left">{escape(visible(value))}</td></tr>'
         for name, value in facts.items()
     )
-    return f"<div><strong>{escape(title)}</strong><table>{rows}</table></div>"
+    return f"<div><strong>{escape(visible(title))}</strong><table>{rows}</table></div>"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from congruence._check import check_choice
+from congruence._display import visible
 from congruence.errors import DirectionError, ModalityError, SpaceMismatchError
 
 #: Modalities a space may have. ``None`` means "not said".
@@ -66,7 +67,7 @@ class Space:
             parts.append(f"{self.dim}-d")
         if self.normalized is not None:
             parts.append("unit rows" if self.normalized else "raw rows")
-        return ", ".join(parts)
+        return visible(", ".join(parts))
 
 
 def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:

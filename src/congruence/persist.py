@@ -15,16 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, check_output, find_copy, why_foreign
 from congruence._extras import require
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 
 FORMAT = "congruence-map"
-FORMAT_VERSION = 1
+#: Version 1 had one digest of the whole of config.json; its folders are still read, and checked by that.
+FORMAT_VERSION = 2
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "README.md"
+
+#: Longest config.json that is read, in bytes: parsed, JSON takes some ten times the memory of its text.
+MOST_CONFIG = 64 * 2**20
+
+#: What of a space is a name: people may correct it by hand, since no vector is mapped otherwise for it.
+_NAMES = ("model", "revision")
 
 
 def write_folder(
@@ -42,7 +49,7 @@ def write_folder(
     card : str
         Markdown for ``README.md``.
     force : bool, default=False
-        Replace an existing folder.
+        Replace a map that is there; nothing else is replaced.
 
     Returns
     -------
@@ -63,9 +70,9 @@ def write_folder(
         **_plain(config),
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
-    whole["config_sha256"] = _digest(whole)
+    whole["numbers_sha256"] = numbers_digest(whole)
     path = Path(path)
-    with atomic_path(path, force=force, directory=True) as folder:
+    with atomic_path(path, force=force, directory=True, foreign=_why_no_map) as folder:
         (folder / WEIGHTS).write_bytes(weights)
         (folder / CONFIG).write_text(
             json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
@@ -74,8 +81,31 @@ def write_folder(
     return path
 
 
+def check_map_output(path: str | Path, *, force: bool = False) -> None:
+    """Refuse, before the work, a path that :func:`write_folder` would refuse. Raises OutputExistsError."""
+    check_output(path, force=force, directory=True, foreign=_why_no_map)
+
+
+def find_map(path: str | Path) -> Path:
+    """Return the folder of a saved map; its backup, if a writer was killed while it replaced the map."""
+    return find_copy(Path(path), _why_no_map)
+
+
+def _why_no_map(folder: Path) -> str | None:
+    """Say why a folder must not be replaced by a map, or None for a map, of whatever version and in whatever state."""
+    return why_foreign(
+        folder,
+        "a saved map",
+        CONFIG,
+        FORMAT,
+        lambda name: name in (WEIGHTS, CONFIG, CARD),
+    )
+
+
 def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read a folder written by :func:`write_folder`, and check that nobody changed it.
+
+    While a writer replaces the folder, this reads the old copy or the new one, never a mixture.
 
     Parameters
     ----------
@@ -91,13 +121,34 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     FileError
         No such folder.
     CorruptFileError
-        A file is missing, truncated or edited.
+        A file is missing or truncated, or something in it was edited that decides where vectors go or how good the map is said to
+        be. Names of models and revisions may be edited.
     VersionError
         Written by a newer format.
     """
+    failed = None
+    while True:
+        folder = find_map(path)
+        read = folder, _identity(folder)
+        try:
+            return _read_folder(folder)
+        except FileError:
+            if read == failed:  # else another folder may have taken its place meanwhile
+                raise
+            failed = read
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    try:
+        facts = folder.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns  # numbers of removed folders are given again
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     import safetensors.numpy
 
-    folder = Path(path)
     if not folder.is_dir():
         raise FileError(f"Got no folder at {folder}; expected a saved map there. Check the path.")
     config = _read_config(folder)
@@ -122,7 +173,14 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        with open(folder / CONFIG, "rb") as stream:
+            raw = stream.read(MOST_CONFIG + 1)
+        if len(raw) > MOST_CONFIG:
+            raise ValueError(f"more than {MOST_CONFIG // 2**20} MiB")
+        config = json.loads(raw.decode("utf-8"))
+        json.dumps(config, ensure_ascii=False).encode(
+            "utf-8"
+        )  # a lone surrogate could be neither printed nor saved again
     except FileNotFoundError:
         raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map. Check the path.") from None
     except (ValueError, RecursionError) as error:
@@ -134,7 +192,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"Got a {CONFIG} in {folder} that is not of a congruence map; expected format {FORMAT!r}. Check the path."
         )
     version = config.get("format_version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise CorruptFileError(
             f"Got format_version {version!r} in {folder}; expected a positive integer. Fit the map again."
         )
@@ -143,10 +201,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"Got a map of format version {version} in {folder}, written by congruence "
             f"{config.get('congruence_version', '?')}; expected version {FORMAT_VERSION} or older. Upgrade congruence."
         )
-    digest = config.pop("config_sha256", None)
-    if digest != _digest(config):
+    if version == 1:
+        good = config.pop("config_sha256", None) == _digest(config)
+    else:
+        good = config.pop("numbers_sha256", None) == numbers_digest(config)
+    if not good:
+        names = "" if version == 1 else ", the names of models and revisions apart"
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with. "
+            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with{names}. "
             "Change the map through the library and save it again."
         )
     return config
@@ -161,6 +223,26 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def numbers_digest(config: Mapping[str, Any]) -> str:
+    """Return the digest of what decides where a map sends vectors and how good it is said to be; names are no part of it.
+
+    Parameters
+    ----------
+    config : mapping
+        As in ``config.json``.
+
+    Returns
+    -------
+    str
+        SHA-256 of kind, parameters, facts, scores, the digest of the arrays, and of both spaces what is no name.
+    """
+    told = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
+    for side in ("source_space", "target_space"):
+        space = config.get(side)
+        told[side] = {k: v for k, v in space.items() if k not in _NAMES} if isinstance(space, Mapping) else space
+    return _digest(told)
 
 
 def _digest(config: Mapping[str, Any]) -> str:

@@ -114,7 +114,7 @@ class Split:
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
                 f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected two groups left at least. "
-                "Pass a smaller holdout=…, or groups=None to divide row by row."
+                "Pass a smaller holdout, or groups=None to divide row by row."
             )
         held = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]

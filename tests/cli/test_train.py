@@ -95,6 +95,59 @@ def test_bad_input_is_one_sentence_and_exit_code_2(here, files, change, said):
     assert not (files / "map.checkpoint").exists()
 
 
+def test_a_folder_where_checkpoints_would_go_is_left_alone(here, files):
+    (files / "map.checkpoint").mkdir()
+    (files / "map.checkpoint" / "thesis.txt").write_text("years of work")
+    done = here(*sotalign(files))
+    assert done.code == 2
+    assert "--checkpoint" in done.err
+    assert (files / "map.checkpoint" / "thesis.txt").read_text() == "years of work"
+    assert not (files / "map").exists()
+    (files / "map.checkpoint" / "thesis.txt").unlink()
+    done = here(*sotalign(files))  # an empty folder is used, and stays
+    assert done.code == 0, done.err
+    assert list((files / "map.checkpoint").iterdir()) == []
+    (files / "map.checkpoint").rmdir()
+    (files / "map.checkpoint").write_text("years of work")
+    done = here(*sotalign(files, "--force"))
+    assert done.code == 2
+    assert (files / "map.checkpoint").read_text() == "years of work"
+
+
+def test_an_interrupted_run_is_taken_up_and_what_is_not_its_own_stays(here, files, monkeypatch):
+    from congruence.train.checkpoint import Checkpoint
+
+    save, saved = Checkpoint.save, []
+
+    def stop(self, module, optimizer, history, best):
+        save(self, module, optimizer, history, best)
+        saved.append(history.steps)
+        if len(saved) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", stop)
+    assert here(*sotalign(files, "--set", "checkpoint_every=5")).code == 130
+    (files / "map.checkpoint" / "notes.txt").write_text("mine")
+    (files / "map.checkpoint" / "000").rename(files / "map.checkpoint" / ".000.old")  # as a kill can leave it
+    done = here(*sotalign(files, "--set", "checkpoint_every=5"))
+    assert done.code == 0, done.err
+    assert saved == [5, 10, 15, 20]
+    assert "other things" in done.err
+    assert {path.name for path in (files / "map.checkpoint").iterdir()} == {"notes.txt", "checkpoints.json"}
+
+
+def test_one_run_at_a_time_uses_a_folder_of_checkpoints(here, files):
+    from congruence.train.places import own_folder
+
+    with own_folder(files / "map.checkpoint"):
+        done = here(*sotalign(files))
+        assert done.code == 2
+        assert "another run" in done.err
+        assert (files / "map.checkpoint").is_dir()
+    assert not (files / "map.checkpoint").exists()
+    assert not (files / "map").exists()
+
+
 def test_what_is_there_is_not_replaced_unasked(here, files):
     (files / "map").mkdir()
     done = here(*sotalign(files))

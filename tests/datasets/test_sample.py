@@ -88,6 +88,7 @@ def fitted(data, kind, seed, holdout=795):
         data.target[kind],
         holdout=holdout,
         seed=seed,
+        groups=None,  # a split by row, as counted below
         means={other: (data.source[other], data.target[other])},
         check=False,
     )

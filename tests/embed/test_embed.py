@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -462,3 +465,59 @@ def test_a_real_folder_of_classes_by_name(tmp_path):
 def test_ids_files_are_columns(pictures, tmp_path):
     report = embed(Colours(), open_items(pictures), tmp_path / "o.npy")
     assert read_column(report.ids).tolist() == order(pictures)[0]
+
+
+def test_of_two_runs_to_one_output_one_succeeds(pictures, tmp_path):
+    out = tmp_path / "out"
+    barrier = threading.Barrier(2)
+
+    def write(_):
+        barrier.wait(10)
+        try:
+            return embed(Colours(), open_items(pictures), out, batch_size=2, shard_size=3)
+        except FileError:
+            return None
+
+    for _ in range(5):
+        with ThreadPoolExecutor(2) as pool:
+            assert len([report for report in pool.map(write, range(2)) if report]) == 1
+        names, want = order(pictures)
+        got = read_embeddings(out)
+        assert got.ids.tolist() == names
+        np.testing.assert_array_equal(got.vectors, want)
+        assert {path.name for path in tmp_path.iterdir()} == {"pictures", "out"}
+        shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("damage", ["part", "truncated part", "mark", "mark of another form", "no part"])
+def test_damaged_parts_and_marks_are_encoded_again(pictures, tmp_path, damage):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        embed(Colours(stop_after=8), open_items(pictures), out, batch_size=1, shard_size=3)
+    part, mark = (tmp_path / ".out.parts" / f"part_0.{suffix}" for suffix in ("parquet", "json"))
+    raw = part.read_bytes()
+    if damage == "part":
+        part.write_bytes(raw[:40] + bytes([raw[40] ^ 1]) + raw[41:])
+    elif damage == "truncated part":
+        part.write_bytes(raw[:-20])
+    elif damage == "no part":
+        part.unlink()
+    else:
+        mark.write_text("{" if damage == "mark" else "[1]")
+    report = embed(Colours(), open_items(pictures), out, batch_size=1, shard_size=3)
+    assert report.resumed == 3  # the second part of two
+    np.testing.assert_array_equal(read_embeddings(out).vectors, order(pictures)[1])
+
+
+def test_vectors_from_the_cache_are_finite(tmp_path):
+    cache = VectorCache(tmp_path, "encoder", 3)
+    cache.put({"good": np.ones(3), "nan": np.array([1, np.nan, 1]), "inf": np.array([1, 1, np.inf])})
+    assert set(cache.get(["good", "nan", "inf"])) == {"good"}
+
+
+def test_a_file_where_failures_would_be_listed_stays(pictures, tmp_path):
+    (tmp_path / "out.failures.csv").write_text("years,of\nwork,\n")
+    with pytest.raises(OutputExistsError, match=r"failures\.csv"):
+        embed(Colours(), open_items(pictures), tmp_path / "out")
+    assert (tmp_path / "out.failures.csv").read_text() == "years,of\nwork,\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"pictures", "out.failures.csv"}

@@ -385,8 +385,12 @@ def test_an_output_that_exists_is_left_alone(tmp_path):
     with pytest.raises(OutputExistsError):
         write_experiment(tmp_path / "out", outcome)
     assert (tmp_path / "out/mine.txt").read_text() == "keep"
-    write_experiment(tmp_path / "out", outcome, force=True)
-    assert not (tmp_path / "out/mine.txt").exists()
+    with pytest.raises(OutputExistsError, match=r"mine\.txt"):
+        write_experiment(tmp_path / "out", outcome, force=True)
+    (tmp_path / "out/mine.txt").unlink()
+    for _ in range(2):  # an empty folder, and an experiment's
+        write_experiment(tmp_path / "out", outcome, force=True)
+        assert (tmp_path / "out/results.json").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 

@@ -205,7 +205,7 @@ def test_a_harmed_folder_is_refused(fitted, tmp_path, file, harm):
 def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
     path = fitted.save(tmp_path / "map") / "config.json"
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "format_version": 2}))
+    path.write_text(json.dumps({**config, "format_version": 3}))
     with pytest.raises(VersionError, match="Upgrade congruence"):
         congruence.load(path.parent)
     path.write_text(json.dumps({**config, "format": "other"}))

@@ -26,6 +26,7 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.maps import METHODS, _layers, make_map
+from congruence.persist import numbers_digest
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((50, 6))
@@ -355,9 +356,7 @@ def rewrite(path, change, arrays=None):
         (path / "model.safetensors").write_bytes(weights)
         config["weights_sha256"] = hashlib.sha256(weights).hexdigest()
     change(config)
-    config.pop("config_sha256")
-    text = json.dumps(config, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-    config["config_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    config["numbers_sha256"] = numbers_digest(config)
     (path / "config.json").write_text(json.dumps(config))
 
 

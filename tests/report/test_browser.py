@@ -41,6 +41,7 @@ def report(path):
         sample.source["image"],
         sample.target["image"],
         holdout=0.5,
+        groups=None,
         check=False,
         means={"text": (sample.source["text"], sample.target["text"])},
     )

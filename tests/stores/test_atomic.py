@@ -1,18 +1,39 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 import congruence._atomic as atomic
-from congruence._atomic import atomic_path
+import congruence._rename as rename
+from congruence import persist
+from congruence._atomic import atomic_path, backup_of
+from congruence._owner import temporary_beside
 from congruence.errors import FileError, OutputExistsError
 
 
 def names(folder):
     return sorted(p.name for p in folder.iterdir())
+
+
+def anything(folder):
+    """Take any folder for one that may be replaced."""
+
+
+def save(path, number):
+    persist.write_folder(path, {"x": np.full(3, number)}, {"number": number}, "card", force=True)
+
+
+def loaded(path):
+    arrays, config = persist.read_folder(path)
+    assert arrays["x"].tolist() == [config["number"]] * 3
+    return config["number"]
 
 
 def test_a_file_appears_at_the_end_and_not_before(tmp_path):
@@ -38,16 +59,22 @@ def test_whatever_happens_nothing_stays_behind(directory, error, tmp_path):
 @pytest.mark.parametrize("directory", [False, True])
 def test_what_exists_is_refused_before_any_work_and_replaced_by_force(directory, tmp_path):
     def put(text, force=False):
-        with atomic_path(tmp_path / "a", force=force, directory=directory) as temporary:
+        with atomic_path(tmp_path / "a", force=force, directory=directory, foreign=anything) as temporary:
             (temporary / "part" if directory else temporary).write_text(text)
 
     def got():
         return (tmp_path / "a" / "part" if directory else tmp_path / "a").read_text()
 
     put("one")
-    with pytest.raises(OutputExistsError), atomic_path(tmp_path / "a", directory=directory):
+    with (
+        pytest.raises(OutputExistsError, match="force=True"),
+        atomic_path(tmp_path / "a", directory=directory, foreign=anything),
+    ):
         pytest.fail("entered")
-    with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "a", force=True, directory=directory):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        atomic_path(tmp_path / "a", force=True, directory=directory, foreign=anything),
+    ):
         raise KeyboardInterrupt
     assert got() == "one"
     put("two", force=True)
@@ -55,32 +82,177 @@ def test_what_exists_is_refused_before_any_work_and_replaced_by_force(directory,
     assert names(tmp_path) == ["a"]
 
 
-def test_a_folder_that_cannot_be_swapped_comes_back(tmp_path, monkeypatch):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "old").write_text("kept")
-    real, calls = os.replace, []
+@pytest.mark.parametrize("directory", [False, True])
+def test_links_pipes_and_things_of_the_other_kind_are_never_replaced(directory, tmp_path):
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    (tmp_path / "other").write_text("kept") if directory else (tmp_path / "other").mkdir()
+    (tmp_path / "same").mkdir() if directory else (tmp_path / "same").write_text("kept")
+    (tmp_path / "link").symlink_to(tmp_path / "same")
+    os.mkfifo(tmp_path / "pipe")
+    before = {name: os.lstat(tmp_path / name) for name in names(tmp_path)}
+    for name in ("nowhere", "link", "pipe", "other"):
+        for force in (False, True):
+            with (
+                pytest.raises(OutputExistsError) as refused,
+                atomic_path(tmp_path / name, force=force, directory=directory, foreign=anything),
+            ):
+                pytest.fail("entered")
+            assert "force" not in str(refused.value)
+    assert {name: os.lstat(tmp_path / name) for name in names(tmp_path)} == before
 
-    def failing(source, target):
-        calls.append(target)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        real(source, target)
 
-    monkeypatch.setattr(atomic.os, "replace", failing)
-    with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "a", force=True, directory=True) as temporary:
-        (temporary / "new").write_text("x")
-    assert len(calls) == 3
-    assert (tmp_path / "a" / "old").read_text() == "kept"
-    assert names(tmp_path) == ["a"]
+def test_what_comes_during_the_work_is_not_replaced(tmp_path):
+    def came(folder):
+        folder.mkdir()
+        (folder / "thesis").write_text("kept")
+
+    for force in (False, True):
+        with (
+            pytest.raises(OutputExistsError),
+            atomic_path(tmp_path / f"a{force}", force=force, directory=True, foreign=lambda folder: "is a thesis"),
+        ):
+            came(tmp_path / f"a{force}")
+        assert (tmp_path / f"a{force}" / "thesis").read_text() == "kept"
+    with pytest.raises(OutputExistsError), atomic_path(tmp_path / "b") as temporary:
+        temporary.write_text("new")
+        (tmp_path / "b").write_text("kept")
+    assert (tmp_path / "b").read_text() == "kept"
+    assert names(tmp_path) == ["aFalse", "aTrue", "b"]
 
 
-def test_dangling_links_count_as_taken(tmp_path):
-    (tmp_path / "a").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputExistsError), atomic_path(tmp_path / "a"):
-        pytest.fail("entered")
-    with atomic_path(tmp_path / "a", force=True, directory=True) as temporary:
-        (temporary / "part").write_text("x")
-    assert names(tmp_path) == ["a"]
+def test_the_folder_itself_is_no_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "..", "/"):
+        with pytest.raises(OutputExistsError, match="folder itself"), atomic_path(path, directory=True, force=True):
+            pytest.fail("entered")
+
+
+# ------------------------------------------------------------------ several writers
+
+
+def rename_by(way, monkeypatch):
+    """Let the system lack the calls that rename exclusively and exchange; and hard links too."""
+    if way != "system calls":
+        monkeypatch.setattr(rename, "_call", lambda *_: False)
+    if way == "claims":
+
+        def refuse(*_):
+            raise OSError(errno.EPERM, "no hard links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.parametrize("way", ["system calls", "links", "claims"])
+@pytest.mark.parametrize("directory", [False, True])
+def test_of_writers_to_one_path_one_succeeds(way, directory, tmp_path, monkeypatch):
+    rename_by(way, monkeypatch)
+    barrier = threading.Barrier(4)
+
+    def write(path, text):
+        try:
+            with atomic_path(path, directory=directory) as temporary:
+                (temporary / "part" if directory else temporary).write_text(text)
+                barrier.wait(10)  # all have found the path free
+        except OutputExistsError:
+            return None
+        return text
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(5):
+            path = tmp_path / f"a{number}"
+            done = [text for text in pool.map(write, [path] * 4, "ABCD") if text]
+            assert len(done) == 1
+            assert (path / "part" if directory else path).read_text() == done[0]
+    assert names(tmp_path) == [f"a{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("way", ["system calls", "links"])
+def test_readers_find_a_whole_copy_while_it_is_replaced(way, tmp_path, monkeypatch):
+    rename_by(way, monkeypatch)
+    save(tmp_path / "map", 0)
+    over = threading.Event()
+    seen = set()
+
+    def read():
+        while not over.is_set():
+            seen.add(loaded(tmp_path / "map"))
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        for number in range(1, 25):
+            save(tmp_path / "map", number)
+        over.set()
+        reader.result()
+    assert len(seen) > 1
+    assert loaded(tmp_path / "map") == 24
+
+
+# ------------------------------------------------------------------ a fault at every step
+
+
+class Fault(BaseException):
+    pass
+
+
+def faulty(monkeypatch, way, step, *, for_ever):
+    """Make the change to the disk after ``step`` others fail: once, as an interrupt does, or with all after it, as a kill does."""
+    count = 0
+
+    def wrap(real):
+        def change(*arguments, **options):
+            nonlocal count
+            count += 1
+            if count > step and (for_ever or count == step + 1):
+                raise Fault
+            return real(*arguments, **options)
+
+        return change
+
+    if way == "system calls":
+        monkeypatch.setattr(rename, "_call", wrap(rename._call))
+    else:
+        rename_by(way, monkeypatch)
+    for name in ("rename", "replace", "link", "unlink", "remove", "rmdir", "mkdir"):
+        monkeypatch.setattr(os, name, wrap(getattr(os, name)))
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["interrupted", "killed"])
+@pytest.mark.parametrize("way", ["system calls", "links"])
+def test_a_map_survives_a_fault_at_every_step_of_its_replacement(way, for_ever, tmp_path):
+    found = []
+    for step in range(30):
+        path = tmp_path / str(step) / "map"
+        path.parent.mkdir()
+        save(path, 1)
+        with pytest.MonkeyPatch.context() as patched:
+            faulty(patched, way, step, for_ever=for_ever)
+            try:
+                save(path, 2)
+                break
+            except Fault:
+                pass
+        found.append(loaded(path))
+        if not for_ever:  # at worst the backup waits for the next writer
+            assert set(names(path.parent)) <= {"map", backup_of(path).name}
+        with pytest.MonkeyPatch.context() as patched:
+            rename_by(way, patched)
+            save(path, 3)
+        assert loaded(path) == 3
+        assert not backup_of(path).exists()
+    assert found == sorted(found)  # the old one up to some step, the new one from there on
+    assert set(found) == {1, 2}
+
+
+def test_a_backup_is_only_taken_up_if_it_is_of_the_kind(tmp_path):
+    backup = backup_of(tmp_path / "map")
+    backup.mkdir()
+    (backup / "thesis").write_text("kept")
+    with pytest.raises(FileError, match="no folder"):
+        persist.read_folder(tmp_path / "map")
+    save(tmp_path / "map", 1)
+    save(tmp_path / "map", 2)
+    assert loaded(tmp_path / "map") == 2
+    assert (backup / "thesis").read_text() == "kept"
 
 
 def test_a_missing_parent_and_a_folder_in_the_way(tmp_path):
@@ -134,3 +306,55 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
     with atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("x")
     assert (tmp_path / "a").read_text() == "x"
+
+
+# ------------------------------------------------------------------ what a kill leaves
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from congruence._atomic import atomic_path
+blocks = []
+for directory in (False, True):
+    path = Path(sys.argv[1]) / ("folder" if directory else "file")
+    blocks.append(atomic_path(path, directory=directory))
+    temporary = blocks[-1].__enter__()
+    (temporary / "part" if directory else temporary).write_text("half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path):
+    assert subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False).returncode == -9
+    left = names(tmp_path)
+    assert len(left) == 2
+    with atomic_path(tmp_path / "file2") as temporary:  # of another output: not its business
+        temporary.write_text("x")
+    assert set(left) < set(names(tmp_path))
+    for directory in (False, True):
+        with atomic_path(tmp_path / ("folder" if directory else "file"), directory=directory) as temporary:
+            (temporary / "part" if directory else temporary).write_text("whole")
+    assert names(tmp_path) == ["file", "file2", "folder"]
+
+
+def test_what_may_be_in_work_stays(tmp_path):
+    mine = temporary_beside(tmp_path / "a")
+    process = subprocess.Popen(["true"])
+    process.wait()
+    dead = mine.name.replace(f"-{os.getpid()}-", f"-{process.pid}-")
+    place = mine.name.split(".")[2].split("-")[0]
+    elsewhere = dead.replace(place, f"{int(place, 16) ^ 1:08x}")
+    for name in (mine.name, dead, elsewhere, ".a.tmp", f"{dead}.txt"):
+        (tmp_path / name).write_text("")
+    with atomic_path(tmp_path / "a") as temporary:
+        temporary.write_text("x")
+    assert set(names(tmp_path)) == {"a", mine.name, elsewhere, ".a.tmp", f"{dead}.txt"}
+
+
+def test_names_may_be_as_long_as_the_system_lets_them(tmp_path):
+    for name in ("a" * 255, "é" * 127):
+        with atomic_path(tmp_path / name) as temporary:
+            temporary.write_text("x")
+        assert (tmp_path / name).read_text() == "x"
+    with pytest.raises(FileError, match="256 bytes"), atomic_path(tmp_path / ("a" * 256)):
+        pytest.fail("entered")

@@ -29,6 +29,16 @@ from congruence.errors import (
 from congruence.stores import FORMATS, open_sink, open_source, parse_spec, read_column, read_embeddings
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_patience():
+    """A damaged file may make libhdf5 walk for ever; the tests need not wait as long as a user's large file may take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("congruence.stores.hdf5._PATIENCE", 5.0)
+        yield
+
+
 FILES = [suffix for suffix in FORMATS if suffix not in ("", ".lance")]
 IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
@@ -212,9 +222,9 @@ def test_parts_must_add_up_and_may_be_taken_from_a_source(tmp_path):
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "img_emb_0.npy", X)
     write(tmp_path / "out", like=open_source(tmp_path / "in"))
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["img_emb_0.npy"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["img_emb_0.npy", "space.json"]
     write(tmp_path / "cut", like=open_source(tmp_path / "in" / "img_emb_0.npy"))
-    assert [p.name for p in (tmp_path / "cut").iterdir()] == ["part_0.npy"]
+    assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["part_0.npy", "space.json"]
 
 
 # ------------------------------------------------------------------ keys and ids
@@ -372,3 +382,52 @@ def test_ids_in_some_parts_only(tmp_path):
     with pytest.raises(IdError, match="in every part or in none"):
         open_source(tmp_path)
     assert open_source(tmp_path, ids=False).n == 80
+
+
+# ------------------------------------------------------------------ HDF5: strings lie in a heap that libhdf5 may walk for ever
+
+
+@pytest.fixture
+def endless(tmp_path):
+    """A file whose string heap names an object of nearly 2⁶⁴ bytes: libhdf5 then never returns from reading a string."""
+    path = tmp_path / "endless.h5"
+    with h5py.File(path, "w") as file:
+        file["v"] = np.ones((40, 4), np.float32)
+        file.create_dataset("ids", data=[f"row-{i}" for i in range(40)], dtype=h5py.string_dtype())
+    raw = bytearray(path.read_bytes())
+    heap = raw.index(b"GCOL")
+    raw[heap + 24 : heap + 32] = (2**64 - 16).to_bytes(8, "little")
+    path.write_bytes(raw)
+    return path
+
+
+def test_strings_that_never_end_are_given_up(endless, monkeypatch):
+    monkeypatch.setattr("congruence.stores.hdf5._PATIENCE", 1.0)
+    with pytest.raises(CorruptFileError, match="could not be read within 1 seconds"):
+        read_embeddings(endless)
+    with pytest.raises(CorruptFileError, match="could not be read within"):
+        read_embeddings(f"{endless}:v", ids="ids")
+    assert read_embeddings(f"{endless}:v", ids=False).vectors.shape == (40, 4)
+
+
+def test_strings_of_fixed_length_need_no_process(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = np.ones((3, 4), np.float32)
+        file["ids"] = np.array([name.encode() for name in "äbc"], h5py.string_dtype("utf-8", 4))
+    monkeypatch.setattr("congruence.stores.hdf5._strings", None)
+    assert read_embeddings(tmp_path / "a.h5").ids.tolist() == ["ä", "b", "c"]
+
+
+def test_values_in_other_files_are_not_followed(tmp_path):
+    (tmp_path / "secret.bin").write_bytes(np.arange(8, dtype=np.float32).tobytes())
+    with h5py.File(tmp_path / "outside.h5", "w") as file:
+        file.create_dataset("v", (2, 4), np.float32, external=[(str(tmp_path / "secret.bin"), 0, 32)])
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["v"] = np.ones((2, 4), np.float32)
+    with h5py.File(tmp_path / "virtual.h5", "w") as file:
+        layout = h5py.VirtualLayout((2, 4), np.float32)
+        layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "v", (2, 4))
+        file.create_virtual_dataset("v", layout)
+    for name in ("outside", "virtual"):
+        with pytest.raises(CorruptFileError, match="stand in other files"):
+            read_embeddings(tmp_path / f"{name}.h5")

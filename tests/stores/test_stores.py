@@ -300,7 +300,7 @@ def test_parts_come_in_natural_order_and_keep_their_names(tmp_path):
     assert np.array_equal(gather(source)[1], X)
     assert source.parts[10] == ("part_10.npy", 3)
     out = write(tmp_path / "out", X * 2, parts=source.parts)
-    assert sorted(p.name for p in out.iterdir()) == sorted(f"part_{k}.npy" for k in range(11))
+    assert sorted(p.name for p in out.iterdir()) == sorted([*(f"part_{k}.npy" for k in range(11)), "space.json"])
     assert np.array_equal(np.load(out / "part_10.npy"), X[30:] * 2)
     np.save(folder / "part_5.npy", X[:3, :2])
     with pytest.raises(ShapeError, match=r"width 2 in .*part_5"):

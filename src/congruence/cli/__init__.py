@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from congruence._display import visible
 from congruence.cli import (
     certify,
     datasets,
@@ -32,6 +33,10 @@ from congruence.cli import (
     transform,
 )
 from congruence.cli._base import name_flags
+from congruence.cli._signals import Stopped, stoppable
+
+#: What a message may hold besides words: those of other libraries have lines.
+LINES = "\n\t"
 
 
 class _Command(TyperCommand):
@@ -126,13 +131,18 @@ def main() -> None:
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         command = _running.get()
-        print(f"warning: {message if command is None else command.as_typed(message)}", file=sys.stderr)
+        text = str(message) if command is None else command.as_typed(message)
+        print(f"warning: {visible(text, keep=LINES)}", file=sys.stderr)
 
     warnings.showwarning = show
     try:
-        app()
+        with stoppable():
+            app()
+    except Stopped as stopped:
+        print("error: stopped by a signal; nothing was written.", file=sys.stderr)
+        sys.exit(stopped.code)
     except CongruenceError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error), keep=LINES)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("error: interrupted; nothing was written.", file=sys.stderr)

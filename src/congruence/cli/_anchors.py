@@ -70,6 +70,7 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
 
 def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
     """Return the columns to read ids from: none, unless both sides then have ids."""
+    from congruence._display import visible
     from congruence.stores import parse_spec
     from congruence.stores.id_columns import id_fault
 
@@ -83,7 +84,7 @@ def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
         fault = None if name is None else id_fault(parse_spec(spec)[0], name)
         if fault is not None:
             print(
-                f"warning: column {name} of {spec} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
+                f"warning: column {visible(str(name))} of {spec} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
                 file=sys.stderr,
             )
             return None, None

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def print_json(data: Any) -> None:
     """Print plain data as JSON that every reader accepts: NaN and infinity become null."""
-    print(json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False))
+    from congruence._display import visible_json
+
+    print(visible_json(json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def _plain(data: Any) -> Any:
@@ -38,24 +40,29 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table on standard output; the first columns are text, cells that look like numbers align right."""
+    """Print a table on standard output; the first columns are text, cells that look like numbers align right.
+
+    Title, columns and cells are data: rich's markup in them is shown and control characters are escaped.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from congruence._display import visible
 
     table = Table(
-        title=title,
+        title=Text(visible(title), style="bold") if title else None,
         title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_header=any(columns),
     )
     for k, column in enumerate(columns):
         numeric = all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
-        table.add_column(column, justify="right" if numeric and k else "left", no_wrap=True)
+        table.add_column(Text(visible(column)), justify="right" if numeric and k else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(visible(cell)) for cell in row))
     # A pipe has no width of its own: never cut a table that goes to a file.
     width = None if sys.stdout.isatty() else 160
     Console(width=width, highlight=False).print(table)
@@ -70,9 +77,12 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    from congruence._display import visible
+
+    name = TextColumn("{task.description}", markup=False)  # the label is data: braces and brackets in it stay
+    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total)
+        task = bar.add_task(visible(label), total=total)
         yield lambda rows: bar.advance(task, rows)
 
 
@@ -92,27 +102,19 @@ def read_groups(spec: str | None) -> Any:
 
 @contextmanager
 def checkpoint_folder(out: str, named: str | None) -> Iterator[Path]:
-    """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well.
-
-    A block that fails leaves the checkpoints it wrote, to go on from, and no folder without any.
-    """
-    import shutil
-    from contextlib import suppress
+    """Give a folder for checkpoints: the one named, or one beside the output, which goes when the block ends well."""
     from pathlib import Path
 
-    place = Path(named or f"{out.rstrip('/')}.checkpoint")
-    made = not place.exists()
-    place.mkdir(parents=True, exist_ok=True)
-    try:
+    from congruence.train.places import named_folder, own_folder
+
+    if named is not None:
+        with named_folder(Path(named)) as place:
+            yield place
+        return
+    with own_folder(Path(f"{out.rstrip('/')}.checkpoint")) as place:
         yield place
-    except BaseException:
-        if made:
-            for folder in [*sorted(place.iterdir()), place]:
-                with suppress(OSError):  # it holds something
-                    folder.rmdir()
-        raise
-    if named is None:
-        shutil.rmtree(place)
+    if place.is_dir() and any(place.iterdir()):
+        print(f"note: {place} holds other things than checkpoints and was left.", file=sys.stderr)
 
 
 #: ``name=value`` in a message of the library. A quote, slash, point or # before it belongs to a value or to a path.

@@ -62,18 +62,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Fit a map between two embedding spaces on paired anchors."""
-    from pathlib import Path
-
     import congruence
     from congruence.cli._anchors import find_ids, read_anchors
     from congruence.cli._base import print_json, read, read_groups
     from congruence.embeddings import Space
-    from congruence.errors import OutputExistsError
+    from congruence.persist import check_map_output
 
-    if Path(out).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(
-            f"Got an output path that exists, {out}; expected a new one. Pass --force to replace it."
-        )
+    check_map_output(out, force=force)  # said before the work, not after it
     spaces = (
         Space(source_model, source_revision, modality),
         Space(target_model, target_revision, target_modality or modality),

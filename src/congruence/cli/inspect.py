@@ -15,6 +15,7 @@ def command(
     import congruence
     from congruence.cli._base import print_json, print_table
     from congruence.cli._scores import held_out_rows
+    from congruence.errors import CorruptFileError
 
     mapping = congruence.load(map_path)
     facts = mapping.describe()
@@ -25,8 +26,15 @@ def command(
         print_json(facts)
         return
     rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
-    rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
-    rows += held_out_rows(facts["scores"])
+    try:
+        rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
+        rows += held_out_rows(facts["scores"])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What a map remembers of its training has many forms, and none decides where vectors go: loading does not check them.
+        raise CorruptFileError(
+            f"Got facts or scores in {map_path} of a form that congruence does not write ({error!r}); expected its own. "
+            "Pass --json to see them as they are."
+        ) from error
     if singular is not None:
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
         rows.append(["singular values", "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"])

@@ -78,6 +78,7 @@ def command(
     from congruence.cli._base import print_json
     from congruence.experiments import ALIGNMENT_STAND_INS, JOINT_STAND_INS, STAND_INS, run
     from congruence.report import write_files
+    from congruence.report.experiment import why_no_experiment
 
     if png:
         require("resvg_py", extra="png")  # said before the work, not after it
@@ -88,7 +89,7 @@ def command(
     elif models not in (None, *STAND_INS, *ALIGNMENT_STAND_INS, *JOINT_STAND_INS):
         options = {"device": device, "dtype": dtype, "batch_size": batch_size, "log": _say}
     # The folder first: embedding may take hours, and an output that cannot be written is known now.
-    with atomic_path(out, force=force, directory=True) as folder:
+    with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         outcome = run(
             name,
             models=models,
@@ -168,8 +169,6 @@ def _as_one(row: dict[str, Any]) -> str:
 
 
 def _print(outcome: Outcome, out: str, png: bool) -> None:
-    from rich.markup import escape
-
     from congruence.cli._base import number, print_table
     from congruence.experiments import claim_lines, data_lines
 
@@ -182,7 +181,7 @@ def _print(outcome: Outcome, out: str, png: bool) -> None:
     for row in sorted(results["rows"], key=lambda row: metrics.index(row["metric"])):
         cells = ["" if row[column] is None else str(row[column]) for column in shown]
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])
-    print_table(escape(f"{results['experiment']}: {results['title']}"), [*shown, "mean", "sd", "n"], table)
+    print_table(f"{results['experiment']}: {results['title']}", [*shown, "mean", "sd", "n"], table)
     for line in [*claim_lines(results), *data_lines(results)]:
         print(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:

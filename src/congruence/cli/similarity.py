@@ -162,13 +162,14 @@ def _print_heatmap(found: LayerComparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from congruence._display import visible
     from congruence.cli._base import number
     from congruence.report.heatmap import STRONG, shades
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for name in found.y_layers:
-        table.add_column(Text(name), justify="right", no_wrap=True)
+        table.add_column(Text(visible(name)), justify="right", no_wrap=True)
     for i, (name, colours) in enumerate(zip(found.x_layers, shades(found.standing.tolist()), strict=True)):
         cells = []
         for j, (other, shade) in enumerate(zip(found.y_layers, colours, strict=True)):
@@ -176,7 +177,7 @@ def _print_heatmap(found: LayerComparison) -> None:
             ink = "#ffffff" if shade > STRONG else "#000000"
             mark = "*" if (name, other) == found.best else " "
             cells.append(Text(f" {found.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
-        table.add_row(Text(name), *cells)
+        table.add_row(Text(visible(name)), *cells)
     # A table wider than the screen wraps, and one in a file has no width of its own: nothing is ever cut.
     needed = Console(width=100_000).measure(table).maximum
     console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
@@ -185,7 +186,7 @@ def _print_heatmap(found: LayerComparison) -> None:
     )
     console.print(table)
     print(
-        f"* best of {found.values.size}: {found.best[0]} and {found.best[1]}, {number(found.best_value)}; by chance the best is "
+        f"* best of {found.values.size}: {visible(found.best[0])} and {visible(found.best[1])}, {number(found.best_value)}; by chance the best is "
         f"{number(found.best_null_mean)} ± {number(found.best_null_sd)}. "
         f"p = {number(found.best_p_value)} alone, {number(found.best_adjusted_p_value)} corrected for the search."
     )

@@ -78,22 +78,20 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Train heads that bring two models with no common space into one."""
-    from pathlib import Path
-
+    from congruence._atomic import check_output
     from congruence.cli._base import checkpoint_folder, print_json
     from congruence.embeddings import Space
-    from congruence.errors import OutputExistsError, ParameterError
+    from congruence.errors import ParameterError
+    from congruence.persist import check_map_output
     from congruence.recipe import make_recipe, read_recipe, run_recipe
 
     if method and method_too and method != method_too:
         raise ParameterError(
             f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Leave out --method."
         )
-    for path in (out, report):
-        if path is not None and Path(path).exists() and not force:
-            raise OutputExistsError(
-                f"Got an output path that exists, {path}; expected a new one. Pass --force to replace it."
-            )
+    check_map_output(out, force=force)
+    if report is not None:
+        check_output(report, force=force)
     if (method or method_too) == "jam":
         for option, value in {"--images": images, "--texts": texts, "--keep-pairs": keep_pairs}.items():
             if value:
@@ -159,13 +157,12 @@ def _values(text: str) -> list[Any]:
 
 def _value(text: str) -> Any:
     """Read a value as YAML does, and 1e-4 as the number people mean by it."""
-    import yaml
+    from congruence._yaml import parse_yaml
+    from congruence.errors import CorruptFileError
 
     try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
-    except ValueError:
-        return text
-    except yaml.YAMLError:
+        return float(text) if "e" in text.lower() else parse_yaml(text, "a value")
+    except (ValueError, CorruptFileError):
         return text
 
 

@@ -65,15 +65,16 @@ class VectorCache:
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
-        """Return the vectors there are, by digest; one of another length than expected counts as missing."""
+        """Return the vectors there are, by digest; one of another length than expected, or not finite, counts as missing."""
         found: dict[str, np.ndarray] = {}
         with self._open() as base:
             for start in range(0, len(digests), 500):  # SQLite bounds the number of parameters
                 some = digests[start : start + 500]
                 marks = ",".join("?" * len(some))
                 for item, blob in base.execute(f"SELECT item, vector FROM vectors WHERE item IN ({marks})", some):
-                    if len(blob) == 4 * self.dim:
-                        found[item] = np.frombuffer(blob, dtype="<f4").astype(np.float32)
+                    vector = np.frombuffer(blob, dtype="<f4") if len(blob) == 4 * self.dim else None
+                    if vector is not None and np.isfinite(vector).all():
+                        found[item] = vector.astype(np.float32)
         return found
 
     def put(self, vectors: Mapping[str, np.ndarray]) -> None:

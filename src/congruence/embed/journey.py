@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, check_output
 from congruence._check import check_choice, check_positive
+from congruence._lock import locked
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
-from congruence.embed.output import NO_IDS, assemble, write_failures, write_ids
+from congruence.embed.output import NO_IDS, assemble, checksum_of, is_failures, read_mark, write_failures, write_ids
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
     CongruenceError,
@@ -162,7 +164,6 @@ def embed(
     if shard_size is not None:
         check_positive(shard_size, "shard_size", integer=True)
     _check_output(output, encoder, items, shard_size, force)
-    size = shard_size or PART_ITEMS
     work = output.parent / f".{output.name}.parts"
     try:
         work.mkdir(exist_ok=True)
@@ -171,6 +172,32 @@ def embed(
             f"Got a refusal from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
+    busy = f"Got {output}, which another run is writing; expected one run. Wait for it, or pass another output."
+    with locked(work, busy):
+        try:
+            _check_output(output, encoder, items, shard_size, force)  # another run may have ended meanwhile
+        except OutputExistsError:
+            with suppress(OSError):  # parts of an earlier run stay
+                work.rmdir()
+            raise
+        return _embed(encoder, items, output, work, store, batch_size, on_error, shard_size, force, advance, started)
+
+
+def _embed(
+    encoder: Encoder,
+    items: Items,
+    output: Path,
+    work: Path,
+    store: VectorCache | None,
+    batch_size: int,
+    on_error: str,
+    shard_size: int | None,
+    force: bool,
+    advance: Callable[[int], Any] | None,
+    started: float,
+) -> EmbedReport:
+    """Encode the parts that are missing, and put all of them together."""
+    size = shard_size or PART_ITEMS
     counts = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         run = _Run(encoder, items, batch_size, on_error, store, pool, advance)
@@ -223,17 +250,13 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise FileError(
             f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
         )
-    if os.path.lexists(output) and not force:
+    list_of = output.with_name(f"{output.name}.failures.csv")
+    if os.path.lexists(list_of) and not is_failures(list_of):
         raise OutputExistsError(
-            f"Got an output path that exists, {output}; expected a new one. Pass force=True to replace it."
+            f"Got {list_of}, where failures would be listed and which is no such list; expected a free path. Move it away, or pass another output."
         )
-    kept = (".parquet", ".npy")
-    if is_folder(output) and (
-        odd := [p.name for p in output.iterdir() if p.suffix not in kept and p.name != "space.json"]
-    ):
-        raise OutputExistsError(
-            f"Got {output} to replace, which holds other things than parts ({', '.join(sorted(odd)[:3])}); expected a folder of parts alone. Pass another output."
-        )
+    sink = FORMATS[suffix][1]
+    check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
     if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
         raise IdError(
             f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Pass an output in a format that holds ids, .parquet for example."
@@ -244,7 +267,7 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
-    done = _finished(mark, key)
+    done = read_mark(mark, file, key)
     # Under "fail", what an earlier run under "skip" left out has to be tried again.
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
@@ -266,7 +289,8 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
         with open_sink(file, n=len(blocks), dim=dim, has_ids=True, space=run.encoder.space, force=True) as sink:
             sink.write(pa.array(names, pa.string()), np.stack(blocks))
     with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
-        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:]}
+        checksum = checksum_of(file) if blocks else None
+        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:], "sha256": checksum}
         temporary.write_text(json.dumps(done), encoding="utf-8")
     return len(blocks)
 
@@ -277,15 +301,6 @@ def _part_key(run: _Run, rows: range) -> str:
     for row in rows:
         digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _finished(mark: Path, key: str) -> dict[str, Any] | None:
-    """Return what an earlier run noted about a part, if it was of the same items and encoder."""
-    try:
-        done = json.loads(mark.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return done if done.get("key") == key else None
 
 
 def _fetched(run: _Run, rows: range) -> Iterator[list[tuple[int, str | None, Any]]]:

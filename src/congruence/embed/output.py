@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._atomic import atomic_path
+from congruence._display import is_formula
+from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.stores import open_sink, open_source
+from congruence.stores.folder import mark_parts, why_no_parts
 
 #: Formats that have no room for ids, which go to a text file beside them.
 NO_IDS = (".npy", ".safetensors")
+
+
+def read_mark(mark: Path, file: Path, key: str) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part, if it was of the same items and encoder and the part is undamaged."""
+    try:
+        done = json.loads(mark.read_text(encoding="utf-8"))
+        same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
+        return done if same and isinstance(done["rows"], int) and isinstance(done["failures"], list) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def checksum_of(file: Path) -> str:
+    """Return the SHA-256 digest of a file."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
@@ -35,7 +57,8 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
                 sink.write(ids, block)
         return
     width = dim // encoder.n_layers
-    with atomic_path(output, force=force, directory=True) as folder, ExitStack() as stack:
+    with atomic_path(output, force=force, directory=True, foreign=why_no_parts) as folder, ExitStack() as stack:
+        mark_parts(folder, Space())
         sinks = [
             stack.enter_context(
                 open_sink(folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, space=encoder.layer_space(k))
@@ -58,14 +81,27 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     return str(place)
 
 
+def is_failures(place: Path) -> bool:
+    """Say whether a file is a list that :func:`write_failures` wrote."""
+    if place.is_symlink() or not place.is_file():
+        return False
+    with open(place, "rb") as stream:
+        return stream.readline(20).strip() == b"id,error"
+
+
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """List what was left out; with nothing to list, a list that an earlier run left goes."""
+    """List what was left out; with nothing to list, a list that an earlier run left goes.
+
+    The list is for people, who open it in a spreadsheet: a cell that one would run as a formula begins with an apostrophe.
+    """
     place = output.with_name(f"{output.name}.failures.csv")
     if not failures:
-        place.unlink(missing_ok=True)
+        if is_failures(place):
+            place.unlink()
         return None
     with atomic_path(place, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["id", "error"])
         writer.writeheader()
-        writer.writerows(failures)
+        for row in failures:
+            writer.writerow({name: f"'{cell}" if is_formula(cell) else cell for name, cell in row.items()})
     return str(place)

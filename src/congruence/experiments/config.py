@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence._yaml import parse_yaml, read_yaml
+from congruence.errors import CorruptFileError, ParameterError
 from congruence.experiments.alignment import ALIGNMENT_METRICS
 from congruence.experiments.claims import parse_rule
 from congruence.experiments.contenders import CONTENDERS
@@ -184,18 +185,11 @@ def parse_config(text: str, name: str) -> Config:
     Raises
     ------
     CorruptFileError
-        Not YAML, or not a mapping.
+        Not YAML as :func:`congruence._yaml.parse_yaml` takes it, or not a mapping.
     ParameterError
         An unknown or missing key, a wrong type, an unknown choice.
     """
-    import yaml
-
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise CorruptFileError(
-            f"Got {name}.yaml that is not YAML ({error}); expected key: value lines. Correct the line that the parser names."
-        ) from error
+    data = parse_yaml(text, f"{name}.yaml")
     if not isinstance(data, dict):
         raise CorruptFileError(
             f"Got {name}.yaml without keys; expected key: value lines. Write at least the name and the kind."
@@ -220,17 +214,20 @@ def parse_config(text: str, name: str) -> Config:
     _, metrics, stand_ins = _BY_FAMILY[family_of(data["kind"])]
     _chosen(where, "stand_ins", data.get("stand_ins", []), stand_ins)
     _chosen(where, "metrics", data.get("metrics", []), metrics)
-    _typed(where, "variant", data.get("variant") or "", str)
+    if data.get("variant") is not None:
+        _typed(where, "variant", data["variant"], str)
     _typed(where, "seeds", data.get("seeds", 3), int)
     if data.get("seeds", 3) < 1:
         raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Write a larger number.")
     _typed(where, "paper", data["paper"], dict)
     _keys(f"paper of {where}", data["paper"], ("claim", "numbers", "rules"))
-    _typed(where, "rules", data["paper"].get("rules") or [], list)
-    for rule in data["paper"].get("rules") or []:
+    rules = data["paper"].get("rules")
+    rules = [] if rules is None else rules
+    _typed(where, "rules", rules, list)
+    for rule in rules:
         _typed(where, "rules", rule, str)
         parse_rule(rule, where, data.get("metrics", []))
-    parameters = data.get("parameters") or {}
+    parameters = {} if data.get("parameters") is None else data["parameters"]
     _typed(where, "parameters", parameters, dict)
     return Config(**{**data, "parameters": _parameters(where, data["kind"], parameters)})
 
@@ -352,18 +349,13 @@ def load_config(name: str) -> Config:
     """
     if name.endswith(".yaml"):
         path = Path(name)
-        if not path.is_file():
-            raise FileError(f"Got no file at {name}; expected an experiment (.yaml). Check the path.")
     elif name in config_names():
         path = CONFIGS / f"{name}.yaml"
     else:
         raise ParameterError(
             f"Got {name!r}; expected one of {', '.join(config_names())}. Pass one of these, or the path of a .yaml."
         )
-    try:
-        config = parse_config(path.read_text(encoding="utf-8"), path.stem)
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got {path} that is not UTF-8; expected YAML. Save it as UTF-8.") from error
+    config = parse_config(read_yaml(path, "an experiment"), path.stem)
     captions = config.parameters.get("captions")
     if captions:  # a path in a file is meant from where the file lies
         config = replace(config, parameters={**config.parameters, "captions": str(path.parent / captions)})

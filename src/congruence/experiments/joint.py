@@ -29,7 +29,7 @@ JOINT_METRICS = {
     "svcca": "mean canonical correlation of 10 principal components",
     "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
     "parameters": "millions of parameters of an autoencoder",
-    "mflops": "millions of operations of a row, there and back",
+    "mflops": "millions of operations of a row, round trip",
 }
 
 #: What can stand in a row of a table.

@@ -9,6 +9,7 @@ from congruence import persist
 from congruence._check import check_choice
 from congruence.errors import CorruptFileError
 from congruence.maps._base import AffineMap, Map
+from congruence.maps._saved import check_config, check_restored
 from congruence.maps.cca import CCAMap
 from congruence.maps.heads import HeadsMap
 from congruence.maps.linear import LinearMap
@@ -92,11 +93,14 @@ def load(path: str | Path) -> Any:
             f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}. Upgrade congruence."
         )
     try:
-        return MAPS[kind]._from_saved(arrays, config)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        check_config(MAPS[kind], config)
+        loaded = MAPS[kind]._from_saved(arrays, config)
+        check_restored(loaded)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptFileError(
             f"Got a saved map in {path} with parts missing or damaged ({error!r}); expected a complete one. Fit it again."
         ) from error
+    return loaded
 
 
 def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Any:
@@ -117,6 +121,6 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
     ------
     FileError, CorruptFileError, VersionError, MissingExtraError
     """
-    if Path(name_or_path).is_dir():
+    if persist.find_map(name_or_path).is_dir():
         return load(name_or_path)
     return load(persist.download_folder(str(name_or_path), revision=revision, token=token))

@@ -56,7 +56,8 @@ class Shown(BaseEstimator):
         # No cosine here: it means little without its controls, which ``scores_`` has room for.
         held = [f"{word} {self.scores_[key]:.3f}" for key, word in shown.items() if self.scores_.get(key) is not None]
         if held:
-            facts["held out"] = f"{self.scores_['held_out_pairs']:,} pairs: {', '.join(held)}"
+            known = self.scores_.get("held_out_pairs")
+            facts["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(held)
         else:
             facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) keeps pairs out and scores them"
         return facts

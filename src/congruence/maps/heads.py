@@ -14,6 +14,7 @@ from congruence.embeddings import Space
 from congruence.errors import ParameterError, ShapeError
 from congruence.maps import _layers
 from congruence.maps._base import NotFittedMapError
+from congruence.maps._saved import count
 from congruence.maps.two_sided import TwoSidedMap
 
 #: The parts of a map of heads, by the names arrays of a saved map begin with.
@@ -283,6 +284,7 @@ class HeadsMap(TwoSidedMap):
         structure, method = known.pop("layers"), known.pop("method")
         if not isinstance(structure, dict) or not {"source", "target"} <= set(structure) <= set(_PARTS):
             raise ValueError("heads that are not named source and target, and decoders after them")
+        count(known, "n_pairs", missing=0)
         if not isinstance(method, str):
             raise ValueError("a method that is no text")
         parts = {name: _layers.unflatten(part, rest, name) for name, part in structure.items()}

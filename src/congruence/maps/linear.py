@@ -11,6 +11,7 @@ import scipy.linalg
 from congruence._check import check_positive
 from congruence.errors import ParameterError
 from congruence.maps._base import AffineMap
+from congruence.maps._saved import check_arrays, count, number
 from congruence.moments import CrossMoments
 
 
@@ -140,8 +141,9 @@ class LinearMap(AffineMap):
         return {"coef": self.coef_, "source_mean": self.source_mean_, "target_mean": self.target_mean_}
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        check_arrays(arrays, {"coef": "io", "source_mean": "i", "target_mean": "o"})
         self.coef_ = arrays["coef"]
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
-        self.alpha_, self.n_pairs_ = float(facts["alpha_used"]), int(facts["n_pairs"])
+        self.alpha_, self.n_pairs_ = number(facts, "alpha_used"), count(facts, "n_pairs")
         self.n_features_in_ = self.coef_.shape[0]
         self.facts_ = dict(facts)

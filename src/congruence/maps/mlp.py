@@ -15,8 +15,22 @@ from congruence._extras import require
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
 from congruence.maps._layers import gelu
+from congruence.maps._saved import check_arrays, count
 from congruence.maps.linear import LinearMap
 from congruence.splits import duplicate_groups
+
+#: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
+_SHAPES = {
+    "matrix": "io",
+    "source_mean": "i",
+    "target_mean": "o",
+    "w1": "ih",
+    "b1": "h",
+    "w2": "ho",
+    "b2": "o",
+    "loss_curve": "e",
+    "validation_curve": "v",
+}
 
 
 class MLPMap(Map):
@@ -263,10 +277,11 @@ class MLPMap(Map):
         }
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        check_arrays(arrays, _SHAPES, free=("loss_curve", "validation_curve"))
         self.weights_ = {name: value for name, value in arrays.items() if not name.endswith("_curve")}
         self.loss_curve_ = arrays["loss_curve"].tolist()
         self.validation_curve_ = arrays["validation_curve"].tolist()
-        self.n_epochs_, self.best_epoch_ = int(facts["n_epochs"]), int(facts["best_epoch"])
-        self.n_pairs_ = int(facts["n_pairs"])
+        self.n_epochs_, self.best_epoch_ = count(facts, "n_epochs"), count(facts, "best_epoch")
+        self.n_pairs_ = count(facts, "n_pairs")
         self.n_features_in_ = self.weights_["matrix"].shape[0]
         self.facts_ = dict(facts)

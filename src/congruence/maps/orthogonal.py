@@ -23,6 +23,7 @@ from congruence.errors import (
 )
 from congruence.linalg import cross_svd, rotation_from_svd
 from congruence.maps._base import AffineMap, check_mean, check_native, check_same_kind
+from congruence.maps._saved import check_rotation
 from congruence.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
 
@@ -657,13 +658,14 @@ class OrthogonalMap(AffineMap):
             if head in ("moments", "means"):
                 name, _, part = rest.rpartition(".")
                 (groups if head == "moments" else means).setdefault(name, {})[part] = value
+        check_rotation(arrays, facts, groups, means)
         self.moments_ = {name: CrossMoments.from_state(state) for name, state in groups.items()}
         self.modality_means_ = {name: (m["source"], m["target"]) for name, m in means.items()}
         self.rotation_ = arrays["rotation"]
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
         self.singular_values_, self.gains_ = arrays["singular_values"], arrays["gains"]
-        self.rank_, self.n_pairs_ = int(facts["rank"]), int(facts["n_pairs"])
-        self.mean_directions_ = int(facts["mean_directions"])
+        self.rank_, self.n_pairs_ = facts["rank"], facts["n_pairs"]
+        self.mean_directions_ = facts["mean_directions"]
         self.modality_ = facts.get("modality")
         self.n_features_in_ = self.rotation_.shape[0]
         self.facts_ = dict(facts)

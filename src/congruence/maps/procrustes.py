@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
 
 from congruence._arrays import blocks
 from congruence.linalg import cross_svd
+from congruence.maps._saved import check_orthonormal
 from congruence.maps.projections import ProjectionMap, Rows
 
 
@@ -51,6 +53,11 @@ class ProcrustesHeads(ProjectionMap):
 
     def _check_parameters(self) -> None:
         pass
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        super()._restore(arrays, facts)
+        check_orthonormal(self.source_weights_, "source_weights")
+        check_orthonormal(self.target_weights_, "target_weights")
 
     def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         ours, theirs = _span(A), _span(B)

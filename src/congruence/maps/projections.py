@@ -14,6 +14,7 @@ from congruence._check import check_positive
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.maps import _layers
+from congruence.maps._saved import check_arrays, count
 from congruence.maps.two_sided import TwoSidedMap
 
 
@@ -201,20 +202,19 @@ class ProjectionMap(TwoSidedMap):
         }
 
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        U, V = arrays["source_weights"], arrays["target_weights"]
-        means = arrays["source_mean"], arrays["target_mean"]
-        if (
-            U.ndim != 2
-            or V.ndim != 2
-            or U.shape[1] != V.shape[1]
-            or [m.shape for m in means] != [U.shape[:1], V.shape[:1]]
-        ):
-            raise ValueError("weights and means whose shapes do not fit together")
-        self.source_weights_, self.target_weights_ = U, V
-        self.source_mean_, self.target_mean_ = means
+        shapes = {"source_weights": "ik", "target_weights": "ok", "source_mean": "i", "target_mean": "o"}
+        check_arrays(arrays, {**shapes, "singular_values": "s"})
+        self.source_weights_, self.target_weights_ = arrays["source_weights"], arrays["target_weights"]
+        self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
         self.singular_values_ = arrays["singular_values"]
-        self.n_features_in_ = len(U)
-        self.n_pairs_ = int(facts["n_pairs"])
+        self.n_features_in_, width = self.source_weights_.shape
+        if len(self.singular_values_) < width or (self.singular_values_ < 0).any():
+            raise ValueError("singular values below 0, or fewer than directions")
+        if self.dim not in (None, width) or not (
+            self.center or not (self.source_mean_.any() or self.target_mean_.any())
+        ):
+            raise ValueError("arrays that are not those of the map's parameters")
+        self.n_pairs_ = count(facts, "n_pairs")
         self.facts_ = dict(facts)
 
 

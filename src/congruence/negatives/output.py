@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 
 from congruence._atomic import atomic_path
 from congruence._check import check_choice, check_same_rows
-from congruence.errors import ShapeError
+from congruence._display import is_formula
+from congruence.errors import CongruenceWarning, ShapeError
 from congruence.negatives.generate import Negative
 
 COLUMNS = ("id", "caption", "negative", "kind")
@@ -41,6 +43,11 @@ def write_negatives(
     ShapeError
         No negatives, or ids of fewer captions than they are of.
     OutputExistsError, FileError, StorageError
+
+    Warns
+    -----
+    CongruenceWarning
+        A ``.csv`` whose ids or captions a spreadsheet would run as formulas. They are written as they are, to be read back.
     """
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:
@@ -51,6 +58,14 @@ def write_negatives(
     rows = [
         (str(one.row) if ids is None else str(ids[one.row]), one.caption, one.negative, one.kind) for one in negatives
     ]
+    risky = sum(any(map(is_formula, row)) for row in rows)
+    if suffix == ".csv" and risky:
+        warnings.warn(
+            f"Got {risky} of {len(rows)} rows with a cell that begins with =, +, - or @; expected words, since a spreadsheet runs such "
+            "cells as formulas. Write .jsonl or .parquet, or import the .csv as text.",
+            CongruenceWarning,
+            stacklevel=2,
+        )
     with atomic_path(path, force=force) as temporary:
         if suffix == ".parquet":
             columns = zip(*rows, strict=True)

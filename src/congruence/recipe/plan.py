@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive
-from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence._check import check_choice
+from congruence._yaml import parse_yaml, read_yaml
+from congruence.errors import CorruptFileError, ParameterError
+from congruence.recipe._schema import check_parameters, check_types
 from congruence.train import JAM, METHODS, make_method
 
 #: Share of the pairs to choose by and share to test on where a recipe says nothing; JAM's are the paper's, of images.
@@ -71,6 +73,7 @@ class Recipe:
     tasks: str | None = None
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_choice(self.method, (*METHODS, JAM.method), "method")
         shares = _SHARES.get(self.method, (0.1, 0))
         defaults = {"validation": shares[0], "test": shares[1], "seed": 5 if self.method == JAM.method else 0}
@@ -80,17 +83,14 @@ class Recipe:
         self._check_kind()
         for name in ("pairs", "validation", "test"):
             value = getattr(self, name)
-            if name != "pairs" and isinstance(value, (int, float)):
-                continue
-            if isinstance(value, str) or len(value) != 2 or not all(isinstance(part, str) and part for part in value):
+            if isinstance(value, tuple) and len(value) != 2:
                 raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Pass both.")
         if self.grid and self.validation == 0:
             raise ParameterError(
                 "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
             )
-        if self.keep_pairs is not None:
-            check_positive(self.keep_pairs, "keep_pairs", integer=True)
         make_method(self.method, **{**self.parameters, **{name: values[0] for name, values in self.grid.items()}})
+        check_parameters(make_method(self.method).get_params(), self.parameters, self.grid)
 
     def _check_kind(self) -> None:
         """Refuse what only JAM takes for other methods, and what JAM does not take for it."""
@@ -130,16 +130,7 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     ParameterError
         An entry that is unknown or missing, or has a value it cannot have.
     """
-    import yaml
-
-    try:
-        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileError(f"Got no file at {path}; expected a recipe in YAML. Check the path.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CorruptFileError(
-            f"Got an unreadable recipe at {path} ({error}); expected YAML. Correct the line that the parser names."
-        ) from None
+    given = parse_yaml(read_yaml(path, "a recipe"), str(path))
     if not isinstance(given, dict):
         raise CorruptFileError(
             f"Got {type(given).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
@@ -157,7 +148,9 @@ def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
     known = [f.name for f in fields(Recipe)]
     for name, value in changes.items():
         if value is not None:
-            merged = {**(entries.get(name) or {}), **value} if name in ("parameters", "grid") else value
+            given = entries.get(name) or {}
+            mergeable = name in ("parameters", "grid") and isinstance(given, Mapping)
+            merged = {**given, **value} if mergeable else value
             entries = {**entries, name: merged}
     for name in entries:
         check_choice(name, known, "entry of the recipe")

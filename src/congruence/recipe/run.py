@@ -212,8 +212,8 @@ def _compare(scores: dict[str, Any], done: Tuned, held: Items | None, test: Item
     if own >= its:
         return {}
     note = (
-        f"Got heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {its:.3f}); expected at least as good. "
-        "Use the teacher alone (congruence train procrustes or cca), pass start='teacher' to begin at it, or add unpaired rows."
+        f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {its:.3f}); "
+        'expected them to be better. Use the teacher alone (method "procrustes" or "cca"), begin at it with start="teacher", or add unpaired rows.'
     )
     warnings.warn(note, TeacherWarning, stacklevel=4)
     return {"notes": [note]}

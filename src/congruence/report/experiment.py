@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, why_foreign
 from congruence.experiments import ALIGNMENT_METRICS, JOINT_METRICS, METRICS, Outcome, claim_lines, data_lines
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png
@@ -76,14 +76,25 @@ def write_experiment(out: str | Path, outcome: Outcome, *, png: bool = False, fo
     png : bool, default=False
         Write ``figure.png`` as well (extra ``png``).
     force : bool, default=False
-        Replace what is there.
+        Replace an experiment that is there; nothing else is replaced.
 
     Raises
     ------
     OutputExistsError, FileError, StorageError, MissingExtraError
     """
-    with atomic_path(out, force=force, directory=True) as folder:
+    with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         write_files(folder, outcome, png=png)
+
+
+def why_no_experiment(folder: Path) -> str | None:
+    """Say why a folder must not be replaced by an experiment, or None for one."""
+    return why_foreign(
+        folder,
+        "an experiment's results",
+        "results.json",
+        lambda results: isinstance(results.get("format"), int) and isinstance(results.get("experiment"), str),
+        lambda name: name in ("results.json", "results.csv", "figure.svg", "figure.png"),
+    )
 
 
 def write_files(folder: Path, outcome: Outcome, *, png: bool = False) -> None:

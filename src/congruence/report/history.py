@@ -66,7 +66,7 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
         if f"{side}_parameters" in size:
             parameters, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
             out.append(
-                [f"{side.capitalize()} side, there and back", f"{parameters:.3g} M parameters, {flops:.3g} MFLOP a row"]
+                [f"{side.capitalize()} side, round trip", f"{parameters:.3g} M parameters, {flops:.3g} MFLOP a row"]
             )
     if "split" in known:
         counts = ", ".join(f"{known['split'][part]:,}" for part in ("train", "validation", "test"))

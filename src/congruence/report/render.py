@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from congruence._atomic import atomic_path
+from congruence._display import visible
 from congruence.report import figures
 
 
@@ -39,7 +40,8 @@ def fill(template: str, **data: Any) -> str:
     )
     environment.filters["number"] = _number
     environment.filters["share"] = lambda value: "–" if value is None else f"{value:.1%}"
-    return environment.get_template(template).render(**data)
+    # Words in plots are escaped by who draws them, so control characters are taken from the page as a whole.
+    return visible(environment.get_template(template).render(**data), keep="\n\t")
 
 
 def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:

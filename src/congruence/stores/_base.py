@@ -330,6 +330,11 @@ def space_json(space: Space) -> str:
     return json.dumps(space.to_dict())
 
 
+def is_space(facts: dict[str, Any]) -> bool:
+    """Say whether an object can be one that :func:`space_json` wrote."""
+    return set(facts) <= set(Space.__dataclass_fields__)
+
+
 def read_space(text: str | bytes | None, path: str | Path) -> Space:
     """Read a space from JSON; nothing there means an unknown space. Raises CorruptFileError."""
     if not text:

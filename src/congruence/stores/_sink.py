@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, has_marker
 from congruence.embeddings import Space
-from congruence.errors import DtypeError, IdError, ParameterError, ShapeError, StorageError
-from congruence.stores._base import sidecar, space_json
+from congruence.errors import DtypeError, IdError, OutputExistsError, ParameterError, ShapeError, StorageError
+from congruence.stores._base import is_space, sidecar, space_json
 from congruence.stores._columns import Columns, Rows
 
 
@@ -97,13 +98,30 @@ class Sink(ABC):
         with ExitStack() as stack:
             place = self.path
             if self.atomic:
+                if self.sidecar:
+                    self._check_sidecar()
                 if self.sidecar and self.space != Space():  # entered first, so that it appears last
                     description = stack.enter_context(atomic_path(sidecar(self.path), force=True))
                     description.write_text(space_json(self.space) + "\n", encoding="utf-8")
-                place = stack.enter_context(atomic_path(self.path, force=self.force, directory=self.directory))
+                place = stack.enter_context(
+                    atomic_path(self.path, force=self.force, directory=self.directory, foreign=self.why_foreign)
+                )
             self._open(place, stack)
             self._stack = stack.pop_all()
         return self
+
+    def _check_sidecar(self) -> None:
+        """Refuse to replace or remove a description of the space that this library did not write."""
+        beside = sidecar(self.path)
+        if os.path.lexists(beside) and (beside.is_symlink() or not has_marker(beside, is_space)):
+            raise OutputExistsError(
+                f"Got a file {beside} that holds no description of a space; expected none there, since it would be read with {self.path}. Move it away, or pass another path."
+            )
+
+    @staticmethod
+    def why_foreign(folder: Path) -> str | None:
+        """Say why a folder must not be replaced by this sink's, or None; of sinks that write folders."""
+        return "this library did not write"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,6 +6,7 @@ side; ``folder:img_emb`` and ``folder:text_emb`` name its two matrices.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from congruence._atomic import why_foreign
 from congruence.embeddings import Space
-from congruence.errors import IdError, OutputExistsError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Source, missing_file, natural, read_sidecar, slice_ids, space_json
+from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.stores._base import BATCH, Source, missing_file, natural, read_sidecar, slice_ids
 from congruence.stores._columns import Columns, Rows, slice_rows
 from congruence.stores._sink import Sink
 from congruence.stores.npy import NpySink, NpySource
@@ -25,6 +27,27 @@ from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_c
 
 #: Rows of a part when there is no source layout to mirror.
 PART_ROWS = 1_000_000
+
+#: Kind and version of a folder that was written here, in its ``space.json``.
+FORMAT, FORMAT_VERSION = "congruence-vectors", 1
+MARKER = "space.json"
+
+
+def why_no_parts(folder: Path) -> str | None:
+    """Say why a folder must not be replaced by one of parts, or None for one that this library wrote."""
+    return why_foreign(
+        folder,
+        "parts of vectors",
+        MARKER,
+        FORMAT,
+        lambda name: name == MARKER or (not name.startswith(".") and name.endswith((".npy", ".parquet"))),
+    )
+
+
+def mark_parts(folder: Path, space: Space) -> None:
+    """Write the marker, with what is known of the space."""
+    facts = {"format": FORMAT, "format_version": FORMAT_VERSION, **space.to_dict()}
+    (folder / MARKER).write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def _number(path: Path) -> int | None:
@@ -186,11 +209,11 @@ class FolderSink(Sink):
 
     directory = True
     keeps_columns = True
+    why_foreign = staticmethod(why_no_parts)
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         tables = self.has_ids or bool(self.columns) or self.column_out is not None
         suffix = ".parquet" if tables else ".npy"
-        self._check_replaceable()
         parts = self.source_parts or []
         if not parts:
             count = -(-self.n // PART_ROWS)
@@ -210,18 +233,6 @@ class FolderSink(Sink):
         self._part: Sink | None = None
         self._stack_parts = stack.enter_context(ExitStack())
         self._next = 0
-
-    def _check_replaceable(self) -> None:
-        """Refuse to replace a folder that holds more than parts: ``--force`` must not empty someone's home."""
-        if self.path.is_dir():
-            other = [
-                p.name for p in self.path.iterdir() if p.suffix not in (".npy", ".parquet") and p.name != "space.json"
-            ]
-            if other:
-                raise OutputExistsError(
-                    f"Got {self.path} to replace, which holds other things than parts ({', '.join(sorted(other)[:3])}); "
-                    "expected a folder of parts alone. Write to another path."
-                )
 
     def _begin(self) -> Sink:
         path, rows = self._plan[self._next]
@@ -255,5 +266,4 @@ class FolderSink(Sink):
 
     def _finish(self) -> None:
         self._stack_parts.close()
-        if self.space not in (Space(), self._part_space):
-            (self._temporary / "space.json").write_text(space_json(self.space) + "\n", encoding="utf-8")
+        mark_parts(self._temporary, Space() if self.space == self._part_space else self.space)

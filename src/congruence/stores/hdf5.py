@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ import pyarrow as pa
 
 from congruence._extras import require
 from congruence.embeddings import Space
+from congruence.errors import CorruptFileError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
@@ -33,6 +37,9 @@ from congruence.stores._sink import Sink
 
 #: What h5py raises about damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+
+#: Seconds that reading strings may take, and strings that get one second more.
+_PATIENCE, _STRINGS_A_SECOND = 30.0, 20_000
 
 
 @contextmanager
@@ -61,6 +68,65 @@ def hdf5_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
         return _shapes(file)
 
 
+def _own_dataset(file: Any, key: str, path: str | Path) -> Any:
+    """Return a dataset whose values stand in this file. Raises CorruptFileError for one that reads other files."""
+    data = file[key]
+    if data.is_virtual or data.external:
+        raise CorruptFileError(
+            f"Got the dataset {key!r} of {path}, whose values stand in other files (virtual or external storage); expected "
+            "them in this file. Copy the dataset into a file of its own (h5repack, or h5py)."
+        )
+    return data
+
+
+def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]:
+    """Read variable-length strings in a process that is ended when it takes too long: libhdf5 may never return.
+
+    Parameters
+    ----------
+    path : path-like
+    wanted : list of [dataset] or [dataset, attribute]
+    n : int
+        How many strings there should be, for the time limit.
+
+    Returns
+    -------
+    list
+        A list of str for a dataset, a str for an attribute.
+
+    Raises
+    ------
+    CorruptFileError
+        They cannot be read, or not in time.
+    """
+    script = Path(__file__).with_name("_hdf5_strings.py")
+    n = min(n, os.path.getsize(path) // 16)  # what one string takes: a damaged file may claim any number
+    limit = _PATIENCE + n / _STRINGS_A_SECOND
+    # -P: the script's folder holds modules named like libraries.
+    line = [sys.executable, "-P", str(script), os.path.abspath(path), json.dumps(wanted)]
+    try:
+        run = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        raise CorruptFileError(
+            f"Got strings in {path} that could not be read within {limit:.0f} seconds; expected an intact file. "
+            "Copy or write it again, with strings of fixed length if it is intact."
+        ) from None
+    if run.returncode:
+        raise CorruptFileError(
+            f"Got strings in {path} that cannot be read ({run.stderr.decode(errors='replace').strip()[-200:]}); expected an "
+            "intact file. Copy or write it again."
+        )
+    found: list[Any] = json.loads(run.stdout)
+    return found
+
+
+def _varies(kind: Any) -> bool:
+    """Say whether an HDF5 type holds strings of variable length, which lie in a heap apart."""
+    h5py = require("h5py", extra="hdf5")
+    info = h5py.check_string_dtype(kind)
+    return kind.kind == "O" or (info is not None and info.length is None)
+
+
 class Hdf5Source(Source):
     """Rows of one dataset in an HDF5 file.
 
@@ -77,13 +143,19 @@ class Hdf5Source(Source):
         with _open(path) as file:
             shapes = _shapes(file)
             self._key = choose(key.strip("/") if key else None, shapes, path)
-            data = file[self._key]
+            data = _own_dataset(file, self._key, path)
             self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
             self.dtype = stored_dtype(data.dtype, self.path)
             self.n, self.dim = check_matrix_shape(tuple(data.shape), self.path)
-            self.space = read_space(data.attrs.get(SPACE_KEY), path)
-        if ids is None and shapes.get("ids") == (self.n,):
-            ids = pa.array(read_hdf5_column(path, "ids").tolist(), pa.string())
+            wanted = [[self._key, SPACE_KEY]] if SPACE_KEY in data.attrs else []
+            has_ids = ids is None and shapes.get("ids") == (self.n,)
+            if has_ids and _varies(_own_dataset(file, "ids", path).dtype):
+                wanted.append(["ids"])  # with the space: a process costs a quarter of a second
+        found = _strings(path, wanted, self.n) if wanted else []
+        self.space = read_space(found[0] if wanted and len(wanted[0]) == 2 else None, path)
+        if has_ids:
+            names = found[-1] if wanted and wanted[-1] == ["ids"] else read_hdf5_column(path, "ids").tolist()
+            ids = pa.array(as_text(np.asarray(names), f"{path}:ids").tolist(), pa.string())
         self._ids = ids if isinstance(ids, pa.Array) else None
         self.has_ids = self._ids is not None
 
@@ -108,9 +180,12 @@ def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
         key = key.strip("/") if key else None
         if key not in found:
             raise missing_key(key, path, found)
-        data = file[key]
-        values = data.asstr()[:].astype(str) if data.dtype.kind in "OS" else data[:]
-        return as_text(np.asarray(values), f"{path}:{key}")
+        data = _own_dataset(file, key, path)
+        if not _varies(data.dtype):
+            values = data.asstr()[:].astype(str) if data.dtype.kind == "S" else data[:]
+            return as_text(np.asarray(values), f"{path}:{key}")
+        n = len(data)
+    return as_text(np.asarray(_strings(path, [[key]], n)[0], dtype=str), f"{path}:{key}")
 
 
 class Hdf5Sink(Sink):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._extras import require
-from congruence.errors import CorruptFileError, FileError, OutputExistsError
+from congruence.errors import CorruptFileError, FileError
 from congruence.stores._base import as_row_numbers, check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 
@@ -123,12 +123,16 @@ class LanceSink(TableSink):
 
     directory = True
 
+    @staticmethod
+    def why_foreign(folder: Path) -> str | None:
+        """Say why a folder must not be replaced, or None for a Lance data set and nothing else."""
+        others = sorted(name for name in os.listdir(folder) if name != "data" and not name.startswith("_"))
+        if others:
+            return f"holds other things than a Lance data set ({', '.join(others[:3])})"
+        return None if (folder / "_versions").is_dir() else "is no Lance data set"
+
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         require("lance", extra="lance")
-        if self.path.is_dir() and not (self.path / "_versions").is_dir():
-            raise OutputExistsError(
-                f"Got {self.path} to replace, which is no Lance data set; expected a Lance data set. Write to another path."
-            )
         self._place, self._schema = temporary.absolute(), self._make_schema()
         self._fragments: list[Any] = []
 

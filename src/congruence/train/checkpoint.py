@@ -9,10 +9,22 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from congruence._atomic import atomic_path
+from congruence._atomic import atomic_path, check_output, recover, why_foreign
 from congruence.errors import CorruptFileError, FileError, TrainingError
 
 WEIGHTS, STATE = "checkpoint.safetensors", "checkpoint.json"
+FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1
+
+
+def why_no_checkpoint(folder: Path) -> str | None:
+    """Say why a folder must not be replaced by a checkpoint, or None for one."""
+    return why_foreign(
+        folder,
+        "a checkpoint",
+        STATE,
+        FORMAT,
+        lambda name: name in (WEIGHTS, STATE),
+    )
 
 
 @dataclass
@@ -54,11 +66,10 @@ class Checkpoint:
             raise FileError(
                 f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it, or pass a checkpoint=… in a folder that exists."
             )
-        if path.exists() and not path.is_dir():
-            raise FileError(
-                f"Got a file at {path}; expected a folder, or a path that is free. Pass another checkpoint=…."
-            )
         self.path = path
+        recover(path, why_no_checkpoint)
+        if not self.there:  # else reading it says what is wrong
+            self._check_replaceable()
         whole = {"schedule": schedule, **(identity or {})}
         self.identity = json.loads(json.dumps(whole, default=str))
 
@@ -66,6 +77,9 @@ class Checkpoint:
     def there(self) -> bool:
         """Whether one has been written."""
         return (self.path / STATE).is_file()
+
+    def _check_replaceable(self) -> None:
+        check_output(self.path, force=True, directory=True, foreign=why_no_checkpoint)
 
     def kept(self) -> str:
         """Say what is kept, for a message."""
@@ -91,12 +105,14 @@ class Checkpoint:
         # Tensors that share memory (a momentum never does, a snapshot might) are refused by safetensors: copies are sure.
         weights = safetensors.torch.save({key: value.detach().cpu().clone() for key, value in arrays.items()})
         state = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
             "identity": self.identity,
             "history": history.to_dict(),
             "optimizer": plain,
             "sha256": hashlib.sha256(weights).hexdigest(),
         }
-        with atomic_path(self.path, force=True, directory=True) as folder:
+        with atomic_path(self.path, force=True, directory=True, foreign=why_no_checkpoint) as folder:
             (folder / WEIGHTS).write_bytes(weights)
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
@@ -114,6 +130,8 @@ class Checkpoint:
 
         try:
             state = json.loads((self.path / STATE).read_text(encoding="utf-8"))
+            if (state["format"], state["format_version"]) != (FORMAT, FORMAT_VERSION):
+                raise ValueError(f"format {state['format']!r}, version {state['format_version']!r}")
             raw = (self.path / WEIGHTS).read_bytes()
             if state["sha256"] != hashlib.sha256(raw).hexdigest():
                 raise ValueError("the weights are not those it was written with")
@@ -124,6 +142,7 @@ class Checkpoint:
             raise CorruptFileError(
                 f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library. Remove it and train again."
             ) from error
+        self._check_replaceable()
         self._compare(state.get("identity", {}))
         groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
         for key, value in {**arrays, **state["optimizer"]}.items():

@@ -1,4 +1,4 @@
-"""There and back, and by way of a third model, with maps fitted on independent subsets (figures 35–40)."""
+"""Round trips, and by way of a third model, with maps fitted on independent subsets (figures 35–40)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_cycle(job: Job) -> None:
                 there = _fit(job, collection, (a, b), modality, seed, 0)
                 back = _fit(job, collection, (b, a), modality, seed, 1)
                 found = measure(_chain(there, back), home, job.config.metrics)
-                job.ledger.note_all({**what, "series": "there and back"}, found)
+                job.ledger.note_all({**what, "series": "round trip"}, found)
                 job.tick()
 
 

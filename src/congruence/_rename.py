@@ -1,0 +1,110 @@
+"""Renames that replace nothing, and renames that exchange two names.
+
+Each is one system call where the system has it: ``renameat2`` on Linux, ``renamex_np`` on macOS. Network drives and old
+file systems know neither; there a hard link, or a name claimed first, keeps what stands at the target.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+#: What a system, a sandbox or a file system answers to a call that it does not know.
+_UNKNOWN = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+
+#: Flags by system: never replace, exchange.
+_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
+_AT_FDCWD = -100
+
+
+def rename_exclusive(source: Path, target: Path) -> None:
+    """Rename a file or folder; of two that do so to one target at once, one succeeds.
+
+    Parameters
+    ----------
+    source, target : Path
+        In the same folder.
+
+    Raises
+    ------
+    FileExistsError
+        Something stands at the target; it stays, and so does the source.
+    """
+    if _call(source, target, 0):
+        return
+    if os.name == "nt":  # replaces nothing there
+        os.rename(source, target)
+    elif source.is_dir():
+        _rename_folder(source, target)
+    else:
+        _rename_file(source, target)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange what two names stand for, at once; return False where the system cannot, and nothing was done."""
+    return _call(one, other, 1)
+
+
+def _rename_folder(source: Path, target: Path) -> None:
+    os.mkdir(target)  # fails if anything is there
+    try:
+        os.rename(source, target)  # takes the place of an empty folder, never of another
+    except BaseException as error:
+        with suppress(OSError):
+            os.rmdir(target)
+        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        raise
+
+
+def _rename_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
+    else:
+        os.unlink(source)
+        return
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    try:
+        os.replace(source, target)
+    except BaseException:
+        if os.path.lexists(source):  # so that what stands at the target is the empty file that claimed the name
+            os.unlink(target)
+        raise
+
+
+def _call(source: Path, target: Path, which: int) -> bool:
+    """Make the system call; return False if there is none."""
+    function = _find_call()
+    if function is None:
+        return False
+    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][which]) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNKNOWN:
+        return False
+    raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+@cache
+def _find_call() -> Callable[[bytes, bytes, int], int] | None:
+    if sys.platform not in _FLAGS:
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    name = {"linux": "renameat2", "darwin": "renamex_np"}[sys.platform]
+    function = getattr(library, name, None)
+    if function is None:  # glibc before 2.28
+        return None
+    if name == "renamex_np":
+        function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint)
+        return lambda source, target, flag: int(function(source, target, flag))
+    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return lambda source, target, flag: int(function(_AT_FDCWD, source, _AT_FDCWD, target, flag))

@@ -1,0 +1,263 @@
+"""What a saved map must be before it is taken in.
+
+Checksums say that a folder is what somebody saved, not that it holds a map: whoever changes a file can compute them again. So
+shapes, dtypes, finite numbers, parameters, and what the map claims of itself are checked against the arrays. Every check
+raises ``ValueError`` or ``TypeError``, which :func:`congruence.load` turns into one ``CorruptFileError``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from congruence._space import MODALITIES
+
+if TYPE_CHECKING:
+    from congruence.maps._base import Map
+
+#: How far an isometry may be from one, a direction: gains within 1e-5 of 1 count as 1 at the fit.
+TOLERANCE = 1e-4
+
+#: Number of rows that claims and whole maps are tried on.
+_TRIED = 8
+
+
+def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
+    """Refuse parameters, facts, scores and spaces of types that the map would not have written.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    for key in ("parameters", "facts", "scores", "source_space", "target_space"):
+        if not isinstance(config.get(key), dict):
+            raise TypeError(f"{key} that is no mapping")
+    _check_parameters(kind, config["parameters"])
+    for side in ("source_space", "target_space"):
+        space = config[side]
+        for key, types in {"model": str, "revision": str, "modality": str, "dim": int, "normalized": bool}.items():
+            value = space.get(key)
+            if value is not None and type(value) is not types:
+                raise TypeError(f"{key} of {side} of type {type(value).__name__}")
+    count(config["facts"], "n_pairs", missing=0)
+    if kind.kind != "orthogonal" and "is_isometry" in config["facts"]:
+        raise ValueError("a claim of isometry for a map of another kind")
+    _check_scores(config["scores"])
+
+
+def _check_parameters(kind: type[Map], given: Mapping[str, Any]) -> None:
+    """Compare each parameter with its default: JSON keeps numbers, text and flags apart, and so must a file."""
+    usual = {
+        name: parameter.default
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    if strange := sorted(set(given) - set(usual)):
+        raise ValueError(f"unknown parameters: {', '.join(strange[:3])}")
+    for name, value in given.items():
+        default = usual[name]
+        if isinstance(default, bool):
+            good = isinstance(value, bool)
+        elif isinstance(default, str):  # a word, or what it stands for: alpha="cv" or a number
+            good = isinstance(value, str) or is_number(value)
+        else:
+            good = value is None or is_number(value)
+        if not good:
+            raise TypeError(f"parameter {name} of type {type(value).__name__}")
+
+
+def _check_scores(scores: Mapping[str, Any]) -> None:
+    held = {key: value for key, value in scores.items() if key.startswith("held_out_")}
+    for key, value in held.items():
+        if value is not None and not is_number(value):
+            raise TypeError(f"score {key} of type {type(value).__name__}")
+    pairing = scores.get("pairing")
+    if pairing is not None and not (
+        isinstance(pairing, dict) and isinstance(pairing.get("suspects"), list) and "looks_paired" in pairing
+    ):
+        raise TypeError("scores of the pairing that are none")
+
+
+def is_number(value: Any) -> bool:
+    """Say whether a value is a finite number that fits a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def number(facts: Mapping[str, Any], name: str) -> float:
+    """Return a finite number among the facts.
+
+    Raises
+    ------
+    TypeError
+    """
+    if not is_number(facts.get(name)):
+        raise TypeError(f"{name} that is no number")
+    return float(facts[name])
+
+
+def count(facts: Mapping[str, Any], name: str, *, missing: int | None = None, most: int = 2**63 - 1) -> int:
+    """Return a whole number ≥ 0 among the facts; ``missing`` where there is none.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    value = facts.get(name, missing)
+    if value is None and missing is not None:
+        value = missing
+    if type(value) is not int:
+        raise TypeError(f"{name} that is no whole number")
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} out of range")
+    return value
+
+
+def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *, free: tuple[str, ...] = ()) -> None:
+    """Refuse arrays that are not exactly those of a map.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+    shapes : mapping of str to str
+        A letter for each axis; the same letter stands for the same length everywhere, and no length is 0.
+    free : tuple of str
+        Names of arrays that are only records: they may be empty and hold NaN.
+
+    Raises
+    ------
+    ValueError
+        One is missing, one too many, or one of another shape, dtype or with NaN or infinity.
+    """
+    if set(arrays) != set(shapes):
+        odd = sorted(set(arrays) ^ set(shapes))
+        raise ValueError(f"arrays missing or of no use: {', '.join(odd[:3])}")
+    lengths: dict[str, int] = {}
+    for name, letters in shapes.items():
+        array = arrays[name]
+        if array.dtype not in (np.float32, np.float64):
+            raise ValueError(f"{name} of dtype {array.dtype}")
+        if array.ndim != len(letters) or (not array.size and name not in free):
+            raise ValueError(f"{name} of shapes {array.shape}, not of {len(letters)} axes or empty")
+        for letter, length in zip(letters, array.shape, strict=True):
+            if lengths.setdefault(letter, length) != length:
+                raise ValueError(f"{name} whose shapes {array.shape} do not fit those of the other arrays")
+        if name not in free and not np.isfinite(array).all():
+            raise ValueError(f"{name} with NaN or infinity")
+
+
+def check_orthonormal(frame: np.ndarray, name: str) -> None:
+    """Refuse a matrix that is said to have orthonormal columns (or rows, if it is wider than tall) and has not.
+
+    Tried on random rows, at a cost that grows with the size of the matrix alone: of a matrix E = frameᵀ frame − I the expected
+    square of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a tolerance).
+
+    Raises
+    ------
+    ValueError
+    """
+    tall = frame if frame.shape[0] >= frame.shape[1] else frame.T
+    rows = np.random.default_rng(0).standard_normal((_TRIED, tall.shape[1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = float(np.linalg.norm((rows @ tall.T) @ tall - rows)) / math.sqrt(rows.size)
+    if not error <= TOLERANCE:
+        raise ValueError(f"{name} that is said to be orthonormal and is not")
+
+
+def check_rotation(
+    arrays: Mapping[str, np.ndarray],
+    facts: Mapping[str, Any],
+    moments: Mapping[str, Mapping[str, np.ndarray]],
+    means: Mapping[str, Mapping[str, np.ndarray]],
+) -> None:
+    """Refuse the arrays of a rigid map that do not fit each other, or that are not what its facts claim.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        All of the map's.
+    facts : mapping
+    moments, means : mapping of str to mapping
+        Those of the arrays that belong to a modality, by its name and theirs.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    shapes = {"rotation": "io", "source_mean": "i", "target_mean": "o", "singular_values": "s", "gains": "s"}
+    for name in means:
+        shapes |= {f"means.{name}.source": "i", f"means.{name}.target": "o"}
+    for name, parts in moments.items():
+        parts_of = {"totals": "4", "source_mean": "i", "target_mean": "o", "cross": "io"}
+        parts_of |= {"gram": "ii"} if "gram" in parts else {}
+        shapes |= {f"moments.{name}.{part}": letters for part, letters in parts_of.items()}
+    check_arrays(arrays, shapes)
+    if strange := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
+        raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(strange))}")
+    for parts in moments.values():
+        # Weight, rows and the scatter of both sides; a modality whose every weight is 0 has none of them.
+        if parts["totals"].shape != (4,) or (parts["totals"] < 0).any() or parts["totals"][1] % 1:
+            raise ValueError("moments whose totals are no sums")
+    if moments and not sum(float(parts["totals"][0]) for parts in moments.values()) > 0:
+        raise ValueError("moments of no weight")
+    _check_claims(arrays["rotation"], arrays["gains"], arrays["singular_values"], facts)
+
+
+def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, Any]) -> None:
+    d_source, d_target = rotation.shape
+    directions = min(rotation.shape)
+    if len(gains) != directions or (singular < 0).any():
+        raise ValueError("gains or singular values that are not those of the rotation")
+    if (gains < 0).any() or (gains > 1 + TOLERANCE).any():
+        raise ValueError("gains outside 0 to 1")
+    extra = count(facts, "mean_directions", most=directions)
+    count(facts, "n_pairs")
+    count(facts, "rank", most=directions)
+    whole = bool(np.allclose(gains, 1))
+    claims = {
+        "directions": directions,
+        "is_isometry": d_source <= d_target and whole,
+        "is_projection": d_source > d_target,
+    }
+    for name, value in claims.items():
+        if facts.get(name) != value or type(facts.get(name)) is not type(value):
+            raise ValueError(f"{name}={facts.get(name)!r} where the arrays say {value}")
+    if abs(number(facts, "mean_gain") - float(gains.mean())) > TOLERANCE:
+        raise ValueError("a mean gain that is not that of the gains")
+    modality = facts.get("modality")
+    if modality is not None and modality not in MODALITIES:
+        raise ValueError("a modality that is none")
+    if whole:
+        check_orthonormal(rotation, "a rotation")
+    # Its singular values are the gains, and 1 for the directions of the means: their squares add up to its squared norm.
+    energy = float(np.square(rotation).sum())
+    if not abs(energy - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
+        raise ValueError("gains that are not those of the rotation")
+
+
+def check_restored(mapping: Map) -> None:
+    """Refuse a map whose spaces have other widths than its arrays, or which sends ordinary rows to NaN or infinity.
+
+    Raises
+    ------
+    ValueError
+    """
+    rng = np.random.default_rng(0)
+    sides = (
+        ("source", mapping.source_space_.dim, mapping.n_features_in_, mapping.transform),
+        ("target", mapping.target_space_.dim, mapping.d_target, mapping.transform_target),
+    )
+    for side, said, width, transform in sides:
+        if said is not None and said != width:
+            raise ValueError(f"a {side} space of {said} dimensions and arrays of {width}")
+        # Finite arrays can still overflow: one after another, or where float64 numbers meet float32 rows.
+        with np.errstate(all="ignore"):
+            out = transform(rng.standard_normal((_TRIED, width)).astype(np.float32))
+        if not np.isfinite(out).all():
+            raise ValueError(f"numbers so large that rows of the {side} become NaN or infinity")

@@ -1,0 +1,120 @@
+"""The folder beside an output that keeps the checkpoints of its runs: made, locked and removed by this library alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from congruence._atomic import atomic_path, has_marker
+from congruence._lock import locked
+from congruence.errors import OutputExistsError
+from congruence.train.checkpoint import why_no_checkpoint
+
+MARKER = "checkpoints.json"
+FORMAT, FORMAT_VERSION = "congruence-checkpoints", 1
+
+#: What a run writes: checkpoints by the number of their combination, and what a writer that was killed left of them.
+_NUMBERED = re.compile(r"\d{3,}")
+_LEFT_OVER = re.compile(r"\.\d{3,}\.([0-9a-f]{8}-\d+-[0-9a-f]{8}\.tmp|old)")
+
+
+@contextmanager
+def own_folder(place: Path) -> Iterator[Path]:
+    """Give a folder for checkpoints that goes when the block ends well; one that an interrupted run left is taken up.
+
+    A block that fails leaves the checkpoints it wrote, to resume from, and no folder without any.
+
+    Parameters
+    ----------
+    place : Path
+
+    Raises
+    ------
+    OutputExistsError
+        Something is there that this library did not write: it would be removed, or mixed with checkpoints.
+    FileError
+        Another run is using the folder.
+    """
+    with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
+        _mark(folder, made=True)
+    if place.is_symlink() or not place.is_dir() or not (_is_marked(place) or not any(place.iterdir())):
+        raise OutputExistsError(
+            f"Got something at {place} that this library did not make; expected a free place for the checkpoints of this run. "
+            "Pass another checkpoint=…, or move away what is there."
+        )
+    with _held(place):
+        if not _is_marked(place):  # an empty folder that someone made: it stays
+            _mark(place, made=False)
+        try:
+            yield place
+        except BaseException:
+            with suppress(OSError):
+                if not any(_NUMBERED.fullmatch(name) for name in os.listdir(place)):
+                    _clear(place)
+            raise
+        _clear(place)
+
+
+@contextmanager
+def named_folder(place: Path) -> Iterator[Path]:
+    """Give a folder for checkpoints that stays; made if it is not there, and gone again if nothing came into it.
+
+    Raises
+    ------
+    OutputExistsError
+        Something that is no folder is there.
+    FileError
+        Another run is using the folder.
+    """
+    made = not place.exists()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise OutputExistsError(
+            f"Got a file at {place} for checkpoints; expected a folder. Pass another checkpoint=…."
+        ) from None
+    with _held(place):
+        try:
+            yield place
+        except BaseException:
+            if made:
+                with suppress(OSError):  # it holds something
+                    place.rmdir()
+            raise
+
+
+def _mark(folder: Path, *, made: bool) -> None:
+    facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "made_folder": made}
+    with atomic_path(folder / MARKER) as temporary:
+        temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+
+
+def _is_marked(folder: Path) -> bool:
+    return has_marker(folder / MARKER, FORMAT)
+
+
+def _clear(place: Path) -> None:
+    """Remove the checkpoints; and the folder, if it was made for them and nothing else came into it."""
+    made = json.loads((place / MARKER).read_bytes()).get("made_folder") is True
+    for entry in place.iterdir():
+        if entry.is_symlink() or not entry.is_dir():
+            continue
+        if _LEFT_OVER.fullmatch(entry.name) or (_NUMBERED.fullmatch(entry.name) and why_no_checkpoint(entry) is None):
+            shutil.rmtree(entry, ignore_errors=True)
+    if os.listdir(place) == [MARKER]:
+        (place / MARKER).unlink()
+        if made:
+            with suppress(OSError):  # something came into it just now
+                place.rmdir()
+
+
+def _held(place: Path) -> AbstractContextManager[None]:
+    return locked(
+        place,
+        f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another checkpoint=….",
+    )

@@ -1,0 +1,167 @@
+"""What commands may replace or remove, and what happens when two of them write to one path."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import congruence
+import congruence._atomic as atomic
+from congruence.embeddings import Space
+from congruence.errors import OutputExistsError
+from congruence.stores import open_source
+from congruence.upgrade.transform import transform_file
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def data(tmp_path):
+    np.savez(tmp_path / "a.npz", v=X)
+    np.savez(tmp_path / "b.npz", v=X @ np.linalg.qr(RNG.standard_normal((6, 6)))[0].astype(np.float32))
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    return tmp_path
+
+
+def kept(data):
+    return (data / "thesis" / "chapter.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "a.npz:v", "b.npz:v", "-o", "thesis"),
+        ("fit", "a.npz:v", "b.npz:v", "-o", "pipe"),
+        ("fit", "a.npz:v", "b.npz:v", "-o", "out"),
+        ("transform", "map", "a.npz:v", "-o", "thesis"),
+        ("transform", "map", "a.npz:v", "-o", "pipe"),
+        ("transform", "map", "a.npz:v", "-o", "out"),
+        ("transform", "map", "a.npz:v", "-o", "out.npy"),
+        ("export", "map", "-o", "out"),
+    ],
+    ids=" ".join,
+)
+def test_what_congruence_did_not_write_is_never_replaced(here, data, command):
+    congruence.OrthogonalMap().fit(X, X).save(data / "map")
+    os.mkfifo(data / "pipe")
+    (data / "out").symlink_to(data / "pipe")
+    (data / "out.npy").symlink_to("/dev/null")
+    before = {path: os.lstat(path).st_ino for path in data.rglob("*")}
+    for more in ((), ("--force",)):
+        done = here(*command, *more)
+        assert done.code == 2
+        assert done.err.startswith("error: Got ")
+        assert "Pass --force" not in done.err
+    assert {path: os.lstat(path).st_ino for path in data.rglob("*")} == before
+    assert kept(data)
+
+
+def test_a_map_replaces_a_map(here, data):
+    for _ in range(2):
+        assert here("fit", "a.npz:v", "b.npz:v", "-o", "map", "--force").code == 0
+    (data / "map" / "notes.txt").write_text("mine")
+    done = here("fit", "a.npz:v", "b.npz:v", "-o", "map", "--force")
+    assert done.code == 2
+    assert "notes.txt" in done.err
+    assert (data / "map" / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_of_ones_own_parts_is_not_replaced(here, data):
+    congruence.OrthogonalMap().fit(X, X).save(data / "map")
+    (data / "mine").mkdir()
+    np.save(data / "mine" / "part_0.npy", X)
+    done = here("transform", "map", "a.npz:v", "-o", "mine", "--force")
+    assert done.code == 2
+    assert (np.load(data / "mine" / "part_0.npy") == X).all()
+    for more in ((), ("--force",)):
+        assert here("transform", "map", "a.npz:v", "-o", "parts", *more).code == 0
+    assert len(open_source(data / "parts").parts) == 1
+
+
+def test_a_file_beside_the_output_is_not_replaced_or_removed(here, data):
+    congruence.OrthogonalMap().fit(X, X).save(data / "map")
+    (data / "out.npy.space.json").write_text('{"years": "of work"}')
+    for model in ((), ("--model", "m")):
+        done = here("transform", "map", "a.npz:v", "-o", "out.npy", "--no-check-space", *model)
+        assert done.code == 2
+        assert "out.npy.space.json" in done.err
+    assert (data / "out.npy.space.json").read_text() == '{"years": "of work"}'
+    assert not (data / "out.npy").exists()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet", ".csv", ".jsonl", ".safetensors", ""])
+def test_of_two_transforms_to_one_path_one_succeeds(data, suffix):
+    sides = (congruence.Embeddings(X, space=Space(name)) for name in "ab")
+    first = congruence.fit(*sides, check=False)
+    maps = first, first.inverse()
+    barrier = threading.Barrier(2)
+    out = data / f"out{suffix}"
+
+    def write(mapping):
+        source = open_source(data / "a.npz:v")
+        try:
+            transform_file(mapping, source, out, check=False, progress=lambda _: barrier.wait(10))
+        except OutputExistsError:
+            return None
+        return mapping.target_space_.model
+
+    before = {path.name for path in data.iterdir()}
+    with ThreadPoolExecutor(2) as pool:
+        done = [model for model in pool.map(write, maps) if model]
+    assert len(done) == 1
+    assert open_source(out).space.model == done[0]
+    assert {path.name for path in data.iterdir()} - before <= {out.name, f"{out.name}.space.json"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "a.npz:v", "b.npz:v", "-o", "out"),
+        ("transform", "map", "a.npz:v", "-o", "out.npy"),
+        ("transform", "map", "a.npz:v", "-o", "out"),
+        ("export", "map", "-o", "out.vt"),
+    ],
+    ids=" ".join,
+)
+def test_what_another_writer_published_meanwhile_stays_and_the_loser_exits_2(here, data, command, monkeypatch):
+    congruence.OrthogonalMap().fit(X, X).save(data / "map")
+    before = {path.name for path in data.iterdir()}
+    publish, out = atomic._publish, data / command[-1]
+
+    def late(temporary, *rest):
+        if temporary.is_dir():
+            out.mkdir()
+        (out / "part" if temporary.is_dir() else out).write_text("of the other")
+        publish(temporary, *rest)
+
+    monkeypatch.setattr(atomic, "_publish", late)
+    done = here(*command)
+    assert done.code == 2
+    assert done.err.startswith("error: Got ")
+    assert (out / "part" if out.is_dir() else out).read_text() == "of the other"
+    assert {path.name for path in data.iterdir()} - before == {out.name}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_with_nothing_half_written(here, data, number, monkeypatch):
+    congruence.OrthogonalMap().fit(X, X).save(data / "map")
+    before = {path.name for path in data.iterdir()}
+    publish = atomic._publish
+
+    def signaled(*arguments):
+        os.kill(os.getpid(), number)
+        publish(*arguments)
+
+    monkeypatch.setattr(atomic, "_publish", signaled)
+    done = here("transform", "map", "a.npz:v", "-o", "out.npy")
+    assert done.code == 128 + number
+    assert "stopped" in done.err
+    assert {path.name for path in data.iterdir()} == before
+    assert signal.getsignal(number) is signal.SIG_DFL
