@@ -178,7 +178,9 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
     rows += held_out_rows(scores)
     if "pairing" in scores:
         report = scores["pairing"]
-        looks = "not enough pairs to tell" if not report["decided"] else "yes" if report["looks_paired"] else "NO"
+        looks = {"paired": "yes", "not paired": "NO", "too few": "too few pairs to tell"}.get(
+            report["state"], report["state"]
+        )
         rows.append(["anchors look paired", looks])
     rows.append(["written to", out])
     print_table(f"{type(mapping).__name__}", ["", ""], rows)

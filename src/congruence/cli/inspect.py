@@ -64,7 +64,10 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
             rows.append((key, value))
     pairing = facts["scores"].get("pairing")
     if pairing:
-        rows += [("anchors look paired", pairing["looks_paired"]), ("suspect pairs", len(pairing["suspects"]))]
+        rows += [
+            ("anchors look paired", pairing.get("state", pairing["looks_paired"])),
+            ("suspect pairs", len(pairing["suspects"])),
+        ]
     return rows
 
 

@@ -226,7 +226,7 @@ def certify(
             "seed": str(seed),
             "version": __version__,
         },
-        notes=_notes(tables, held, groups, texts),
+        notes=_notes(tables, held, groups, texts) + ([pairing.sentence] if pairing.state == "cannot tell" else []),
     )
 
 
