@@ -52,3 +52,24 @@ def test_lifting_and_redrawing():
     gains = [curve.redraw(rng).gain(320) for _ in range(30)]
     assert np.std(gains) > 0
     assert abs(np.mean(gains) - curve.gain(320)) < 0.02
+
+
+def test_redrawn_curves_differ_in_shape_where_the_scores_do_not():
+    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
+    rng = np.random.default_rng(0)
+    gains = [curve.redraw(rng).gain(640) for _ in range(40)]
+    assert min(gains) < 0.6 * curve.gain(640) < 1.2 * curve.gain(640) < max(gains)
+
+
+def test_noise_and_a_steep_start_promise_no_more_than_comes():
+    """Scores level off faster than any power from 0.5 on: what the first sizes gain is not what the last ones will."""
+    sizes = np.array([6, 10, 17, 30, 51, 87, 147, 250])
+    rng = np.random.default_rng(0)
+
+    def score(n):
+        return 0.8 - 0.5 * np.exp(-n / 20.0) - 0.5 / n
+
+    expected = [
+        Curve.through(sizes, score(sizes) + 0.03 * rng.standard_normal((10, 8)), 250).gain(250) for _ in range(50)
+    ]
+    assert np.mean(expected) - (score(500) - score(250)) < 0.008
