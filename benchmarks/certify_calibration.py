@@ -25,8 +25,8 @@ from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 
-#: Items the truth is measured on. Its own error counts as the interval's: on 3,000 items, six times the anchors at most, intervals of
-#: 95 % could not be found to contain it in more than 93 %.
+#: Items the truth is measured on. Its own error looks like the interval's: measured on six times as many items as the estimate, the
+#: truth is in 93 % of exact intervals of 95 %.
 POPULATION = 9000
 CURVE_POPULATION = 3000
 POOL = 2000

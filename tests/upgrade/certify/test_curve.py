@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from congruence.upgrade.certify.curve import Curve
 
@@ -28,6 +29,16 @@ def test_most_is_one_last_rise_a_doubling():
     assert curve.most(320) == pytest.approx(rise)
     assert curve.most(3 * 320) == pytest.approx(2 * rise)
     assert curve.most(320) > curve.gain(320)
+
+
+def test_most_counts_that_repeats_share_their_anchors():
+    rng = np.random.default_rng(0)
+    scores = law(SIZES) + 0.02 * rng.standard_normal((8, 6))
+    rise = scores[:, -1] - scores[:, -2]
+    # With queries apart all 320 anchors are fitted on; without, 80 of 400 are held out in each repeat.
+    for n, shared in ((320, 0.0), (400, 80 / 320)):
+        error = t.ppf(0.95, 7) * rise.std(ddof=1) * np.sqrt(1 / 8 + shared)
+        assert Curve.through(SIZES, scores, n).most(n) == pytest.approx(rise.mean() + error)
 
 
 def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 from congruence.upgrade.certify.groups import shuffle
 from congruence.upgrade.certify.overlap import overlap_of
@@ -99,12 +100,21 @@ class Curve:
         float
             The rise over the last doubling, its one-sided 95 % error included, once for each doubling to come; and never less
             than what is expected.
+
+        References
+        ----------
+        Nadeau and Bengio (2003), "Inference for the generalization error": repeats draw from the same anchors, so the variance of their mean is
+        s² (1/repeats + held out/fitted on) and not s²/repeats.
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
         rise = self.scores[:, -1] - self.scores[:, half]
-        error = float(rise.std(ddof=1) / np.sqrt(len(rise))) if len(rise) > 1 else 0.0
+        repeats, fitted_on = len(rise), self.sizes[-1]
+        error = 0.0
+        if repeats > 1:
+            shared = (self.n - fitted_on) / fitted_on
+            error = float(t.ppf(0.95, repeats - 1) * rise.std(ddof=1) * np.sqrt(1 / repeats + shared))
         doublings = np.log1p(more / self.n) / np.log(self.sizes[-1] / self.sizes[half])
-        return max(self.gain(more), (float(rise.mean()) + 1.645 * error) * float(doublings))
+        return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
 
     def enough(self, wanted: float, most: int) -> int | None:
         """Return how many more anchors bring the curve to a score, or None if not so many do.
