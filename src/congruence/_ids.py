@@ -229,13 +229,11 @@ def _plain(value: Any, row: int, name: str) -> str | int:
 
 
 def _not_an_id(value: Any, row: int, name: str) -> IdError:
-    got = f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}; expected texts or whole numbers"
-    if isinstance(value, (float, np.floating)):
-        return IdError(
-            f"{got} (pandas turns whole numbers into floats where some are missing). "
-            "Convert the column to integers or to text, without missing entries."
-        )
-    return IdError(f"{got}. Pass a column of names or row numbers.")
+    why = " (pandas turns whole numbers into floats where some are missing)" if isinstance(value, float) else ""
+    return IdError(
+        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts or whole numbers. "
+        "Convert the column to integers or to text, or pass another."
+    )
 
 
 def _whole(values: list[Any]) -> np.ndarray:

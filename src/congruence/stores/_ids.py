@@ -191,7 +191,7 @@ def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
         ):
             raise ValueError("its offsets do not divide its bytes")
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
-        texts = pa.LargeStringArray.from_buffers(pa.large_string(), len(ends) - 1, buffers)
+        texts = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
         texts.validate(full=True)
     except (pa.ArrowException, ValueError) as error:
         raise CorruptFileError(
