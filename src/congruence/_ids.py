@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from congruence._arrays import is_tensor, to_numpy
+from congruence._arrays import blocks, is_tensor, to_numpy
 from congruence._check import name_rows, shorten
 from congruence.errors import IdError
 
@@ -55,7 +55,7 @@ def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
         raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Pass as many ids as rows.")
-    if (len(np.unique(array)) if array.dtype != object else len(set(array.tolist()))) < len(array):
+    if _repeats(array):
         repeated = [one for one, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
             f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
@@ -82,21 +82,28 @@ def to_ids(ids: Any, name: str = "ids") -> np.ndarray:
     return _objects(values)
 
 
+def _repeats(ids: np.ndarray) -> bool:
+    if ids.dtype == object:
+        return len(set(ids.tolist())) < len(ids)
+    ordered = np.sort(ids)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
 def id_texts(ids: Any) -> np.ndarray:
     """Return the texts of ids, by which those of different sides are compared.
 
     Parameters
     ----------
-    ids : ndarray or sequence of str or int, shape (n,)
+    ids : ndarray or list, shape (n,)
+        As from :func:`as_ids`; of a list, whatever it holds.
 
     Returns
     -------
     ndarray of object (str), shape (n,)
     """
-    values = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-    if set(map(type, values)) <= {str}:
-        return ids if isinstance(ids, np.ndarray) and ids.dtype == object else _objects(values)
-    return _objects(list(map(str, values)))
+    if isinstance(ids, np.ndarray) and ids.dtype == object:
+        return ids
+    return _objects(list(map(str, ids.tolist() if isinstance(ids, np.ndarray) else ids)))
 
 
 def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -118,16 +125,15 @@ def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         order = np.argsort(ids, kind="stable")
         found = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
         return np.where(ids[found] == wanted, found, -1)
-    row_of = dict(zip(id_texts(ids).tolist(), range(len(ids)), strict=True))
-    return np.fromiter((row_of.get(text, -1) for text in id_texts(wanted).tolist()), np.int64, len(wanted))
+    found = _compute().index_in(_arrow(wanted), value_set=_arrow(ids))
+    return found.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def is_in(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Say of each id whether it is among others, shape (n,); either may repeat some."""
     if ids.dtype != object and ids.dtype == others.dtype:
         return np.isin(ids, others)
-    known = set(id_texts(others).tolist())
-    return np.fromiter((text in known for text in id_texts(ids).tolist()), bool, len(ids))
+    return _compute().is_in(_arrow(ids), value_set=_arrow(others)).to_numpy(zero_copy_only=False)
 
 
 def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
@@ -136,7 +142,24 @@ def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
         return False
     if ids.dtype != object and ids.dtype == others.dtype:
         return bool((ids == others).all())
-    return id_texts(ids).tolist() == id_texts(others).tolist()
+    ours, theirs = id_texts(ids), id_texts(others)
+    # In pieces: two orders of the same items mostly differ at once.
+    return all(ours[part].tolist() == theirs[part].tolist() for part in blocks(len(ids), 4096))
+
+
+def _compute() -> Any:
+    import pyarrow.compute  # not with `import congruence`
+
+    return pyarrow.compute
+
+
+def _arrow(ids: np.ndarray) -> Any:
+    """Return the texts of ids as Arrow holds them, whose hash tables are faster than those of Python's objects."""
+    import pyarrow as pa
+
+    if ids.dtype.kind in "iu":
+        return pa.array(ids).cast(pa.large_string())
+    return pa.array(ids, pa.large_string())
 
 
 def fits_fixed_width(texts: np.ndarray) -> bool:
@@ -256,14 +279,14 @@ def _whole(values: list[Any]) -> np.ndarray:
 
 def _check_texts(texts: list[str], name: str) -> None:
     """Refuse texts that are empty, too long, or not to be written as UTF-8."""
-    if not all(texts):
-        refuse_missing([row for row, text in enumerate(texts) if not text], name)
-    if max(map(len, texts), default=0) > MAX_ID_BYTES // 4 or not all(map(str.isascii, texts)):
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    refuse_missing(np.flatnonzero(sizes == 0), name)
+    if (sizes > MAX_ID_BYTES // 4).any() or not "".join(texts).isascii():
         for row, text in enumerate(texts):
-            check_text(text, row, name)
+            _check_text(text, row, name)
 
 
-def check_text(text: str, row: int, name: str) -> None:
+def _check_text(text: str, row: int, name: str) -> None:
     """Refuse one text that is too long for an id or not to be written as UTF-8. Raises IdError."""
     try:
         size = len(text) if text.isascii() else len(text.encode("utf-8"))

@@ -312,17 +312,18 @@ class Pairs:
             return cls(source, target)
         if same_ids(source.ids, target.ids):
             return cls(source, target)
-        rows_t = id_rows(target.ids, source.ids)
-        rows_s = np.flatnonzero(rows_t >= 0)
-        rows_t = rows_t[rows_s]
+        found = id_rows(target.ids, source.ids)
+        rows_s = np.flatnonzero(found >= 0)
+        rows_t = found[rows_s]
         if not len(rows_s):
             raise IdError(
                 f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
                 f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
                 "on both sides. Pass ids=… that name the same items alike on both sides."
             )
-        only_source = np.delete(source.ids, rows_s)
-        only_target = np.delete(target.ids, rows_t)
+        alone = np.ones(len(target), bool)
+        alone[rows_t] = False
+        only_source, only_target = source.ids[found < 0], target.ids[alone]
         if missing == "error" and (len(only_source) or len(only_target)):
             lone = only_source if len(only_source) else only_target
             side = "source" if len(only_source) else "target"

@@ -162,7 +162,7 @@ def check_pairing(
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
-    names = id_texts(np.arange(n) if ids is None else ids)
+    names = id_texts(np.arange(n) if ids is None else list(ids))
     if n < FEWEST:
         nan = float("nan")
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")

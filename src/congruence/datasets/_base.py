@@ -54,7 +54,7 @@ class ImageDataset(ABC):
     ) -> None:
         self.name, self.split = name, split
         self.classes, self.templates = tuple(classes), tuple(templates)
-        self.ids = id_texts(ids)
+        self.ids = id_texts(list(ids))
         self.labels = np.array(labels, dtype=np.int64)
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
