@@ -152,6 +152,20 @@ def test_ids_keep_their_type_through_transform_and_join_with_text(suffix, tmp_pa
         assert read_embeddings(tmp_path / out).ids.tolist() == kept
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl", ".lance", ".npz"])
+def test_ids_that_differ_by_a_nul_at_the_end_are_different(suffix, tmp_path, here):
+    rng = np.random.default_rng(0)
+    ids = [f"{k // 2}{chr(0) * (k % 2)}" for k in range(40)]
+    X, order = rng.standard_normal((40, 2)), rng.permutation(40)
+    Y = X @ np.array([[0.0, 1.0], [-1.0, 0.0]])
+    keep = save_packed if suffix == ".npz" else save
+    first = keep(tmp_path / f"a{suffix}", ids, X)
+    second = keep(tmp_path / f"b{suffix}", [ids[k] for k in order], Y[order])
+    assert read_embeddings(first).ids.tolist() == ids
+    assert here("fit", first, second, "-o", "map", "--no-check").code == 0
+    np.testing.assert_allclose(congruence.load(tmp_path / "map").transform(X), Y, atol=1e-6)
+
+
 def test_numbers_and_texts_of_several_parts_become_texts(tmp_path):
     for k, ids in enumerate(([1, 2], ["a", "b"])):
         save(tmp_path / f"part_{k}.parquet", ids)
@@ -246,11 +260,11 @@ def test_a_long_id_costs_its_own_length(suffix, tmp_path):
     assert sum(file.stat().st_size for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()) < 3e6
 
 
-def save_packed(path, ids):
+def save_packed(path, ids, vectors=None):
     encoded = [text.encode() for text in ids]
     offsets = np.cumsum([0, *map(len, encoded)])
     data = np.frombuffer(b"".join(encoded), np.uint8)
-    np.savez(path, v=np.ones((len(ids), 2)), ids_utf8=data, ids_offsets=offsets)
+    np.savez(path, v=np.ones((len(ids), 2)) if vectors is None else vectors, ids_utf8=data, ids_offsets=offsets)
     return f"{path}:v"
 
 
