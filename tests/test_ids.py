@@ -140,6 +140,7 @@ def test_integers_select_rows_and_texts_select_ids():
     assert e.take(["9", "7"]).ids.tolist() == [9, 7]
     assert e.take([0, 2]).ids.tolist() == [7, 9]
     assert made(["a", "a\0"]).take(["a\0"]).ids.tolist() == ["a\0"]
+    assert e.take(pd.Series(["9", "8"])).ids.tolist() == e.take(np.array(["9", "8"])).ids.tolist() == [9, 8]
     with pytest.raises(IdError, match="'07'"):
         e.take(["07"])
     assert e.to_pandas().index.tolist() == [7, 8, 9]

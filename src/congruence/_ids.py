@@ -261,11 +261,11 @@ def _not_an_id(value: Any, row: int, name: str) -> IdError:
 
 def _whole(values: list[Any]) -> np.ndarray:
     """Return whole numbers as the integers that hold them all, else as texts."""
-    for dtype in (np.int64, np.uint64):
-        try:
-            return np.array(values, dtype)
-        except OverflowError:
-            continue
+    low, high = min(values), max(values)
+    if low >= -(2**63) and high < 2**63:
+        return np.array(values, np.int64)
+    if low >= 0 and high < 2**64:
+        return np.array(values, np.uint64)
     texts = []
     for value in values:
         try:

@@ -200,9 +200,12 @@ class Embeddings:
         IdError
             If an id is not here.
         """
-        wanted = which.tolist() if isinstance(which, np.ndarray) and which.dtype.kind in "OTUS" else which
-        if isinstance(wanted, (list, tuple)) and any(isinstance(name, (str, bytes)) for name in wanted):
-            names = to_ids(wanted)  # not through an array of NumPy's, in which "a\0" would become "a"
+        wanted = which  # of a list not through an array of NumPy's, in which "a\0" would become "a"
+        if not isinstance(which, (list, tuple)):
+            array = np.asarray(which)
+            wanted = array.tolist() if array.dtype.kind in "OTUS" else ()
+        if any(isinstance(name, (str, bytes)) for name in wanted):
+            names = to_ids(wanted)
             array = id_rows(self.ids, names)
             missing = names[array < 0]
             if len(missing):
@@ -287,7 +290,8 @@ class Pairs:
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
         """Pair two embeddings by id, in the source's order.
 
-        Ids are the same when their texts are, a whole number's text being its decimal digits. When either side has no ids the rows must be equally many and pair by position.
+        Ids are the same when their texts are, a whole number's text being its decimal digits. When either side has no ids the rows must
+        be equally many and pair by position.
 
         Parameters
         ----------

@@ -93,7 +93,7 @@ class Split:
                 )
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
-                return cls._whole_groups(id_texts(np.asarray(ids).tolist()), hashes, codes, count, seed)
+                return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, seed)
         return cls(seed, int(np.sort(hashes)[count]))
 
     @classmethod
@@ -158,9 +158,7 @@ class Split:
 
 def _hashes(ids: np.ndarray, seed: int) -> np.ndarray:
     prefix = f"{seed}:".encode()
-    digests = (
-        hashlib.blake2b(prefix + text.encode(), digest_size=8).digest() for text in map(str, np.asarray(ids).tolist())
-    )
+    digests = (hashlib.blake2b(prefix + str(i).encode(), digest_size=8).digest() for i in ids)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 

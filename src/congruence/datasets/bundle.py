@@ -40,8 +40,9 @@ _TEXT_COLUMNS = ("class", "label", "text", "before")
 class Bundle:
     """Embeddings of the same items by two models, and what a person needs to see what they are.
 
-    Ids are texts here; whole numbers become theirs. A row has a kind: ``"image"``, ``"text"`` (one caption a class), ``"prompt"`` (several texts a class) or ``"edit"``
-    (a caption in which only the class was changed). Ids are unique within a kind.
+    A row has a kind: ``"image"``, ``"text"`` (one caption a class), ``"prompt"`` (several texts a class) or ``"edit"``
+    (a caption in which only the class was changed). Ids are unique within a kind,
+    and texts: whole numbers become theirs.
 
     Attributes
     ----------

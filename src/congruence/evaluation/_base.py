@@ -107,7 +107,7 @@ def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray
         raise InputError(
             f"Got {len(missing)} images without a label ({shorten(repr(missing[0]))}, …); expected one for each. Add their ids to labels=…."
         )
-    return np.array([labels[i] for i in items.ids.tolist()])
+    return id_texts([labels[i] for i in items.ids.tolist()])
 
 
 def shared_codes(*sides: np.ndarray) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_same_rows
+from congruence._ids import id_texts
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
 from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
@@ -44,7 +45,7 @@ class _Keys:
         if modality == "image":
             return labels_of(items, self.labels)
         if modality == "text" and self.prompt_labels is not None:
-            return np.array([self.prompt_labels[i] for i in items.ids.tolist()])
+            return id_texts([self.prompt_labels[i] for i in items.ids.tolist()])
         return items.ids
 
     def both(self, modalities: tuple[str, str], items: tuple[Embeddings, Embeddings]) -> tuple[np.ndarray, np.ndarray]:

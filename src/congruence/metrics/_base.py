@@ -171,5 +171,5 @@ def codes(labels: Any, n: int, name: str) -> np.ndarray:
         )
     if array.dtype != object:
         return array
-    texts = id_texts(array)  # fixed widths compare faster
+    texts = id_texts(array.tolist())  # fixed widths compare faster
     return texts.astype(str) if fits_fixed_width(texts) else texts
