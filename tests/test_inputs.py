@@ -228,8 +228,8 @@ def test_the_index_of_a_frame_is_its_ids_unless_it_is_the_default_one():
     assert Embeddings(pd.DataFrame(X, index=names)).ids.tolist() == names
     assert as_embeddings(pd.Series(list(X), index=names), "source").ids.tolist() == names
     assert not Embeddings(pd.DataFrame(X)).has_ids
-    assert Embeddings(pd.DataFrame(X)[30:]).ids.tolist() == [str(k) for k in range(30, 60)]
-    assert Embeddings(pd.DataFrame(X, index=names), ids=range(60)).ids[0] == "0"
+    assert Embeddings(pd.DataFrame(X)[30:]).ids.tolist() == list(range(30, 60))
+    assert Embeddings(pd.DataFrame(X, index=names), ids=range(60)).ids[0] == 0
 
 
 def test_two_frames_pair_by_their_indexes():

@@ -23,6 +23,11 @@ from congruence.errors import (
 )
 
 
+def shorten(text: str, most: int = 80) -> str:
+    """Return a text of at most so many characters: an id in a message may have tens of thousands."""
+    return text if len(text) <= most else f"{text[: most - 2]}…{text[-1]}"
+
+
 def name_rows(rows: np.ndarray, ids: Any = None, limit: int = 5) -> str:
     """Write row numbers, or their ids, as a short readable list.
 
@@ -40,7 +45,7 @@ def name_rows(rows: np.ndarray, ids: Any = None, limit: int = 5) -> str:
         For example ``"'cat', 'dog' and 3 more"``.
     """
     rows = np.asarray(rows)
-    shown = [repr(str(ids[i])) if ids is not None else str(int(i)) for i in rows[:limit]]
+    shown = [shorten(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
     text = ", ".join(shown)
     return f"{text} and {len(rows) - limit} more" if len(rows) > limit else text
 

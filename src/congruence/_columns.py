@@ -294,7 +294,11 @@ def index_ids(X: Any, *, default: bool = False) -> Any:
     if isinstance(index, pandas.MultiIndex):
         raise IdError(f"Got an index of {index.nlevels} levels; expected one id a row. {remedy}, or keep one level.")
     if index.hasnans:
-        raise IdError(f"Got an index with missing labels; expected an id a row. {remedy}, or drop these rows.")
+        rows = np.flatnonzero(index.isna())
+        raise IdError(
+            f"Got an index with {len(rows)} missing labels (rows {', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); "
+            f"expected an id a row. {remedy}, or drop these rows."
+        )
     if not index.is_unique:
         repeated = index[index.duplicated()].unique()
         raise IdError(

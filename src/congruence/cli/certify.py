@@ -178,6 +178,7 @@ def _from_bundle(
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
     """Join a column of labels to the ids of the stored items by the order of rows."""
+    from congruence._ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
 
@@ -189,7 +190,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
         raise InputError(
             f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
         )
-    return dict(zip(stored.ids.tolist(), map(str, column.tolist()), strict=True))
+    return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
 
 
 def print_certificate(certificate: Certificate) -> None:

@@ -97,6 +97,7 @@ def _layers(
     """Compare every layer with every layer."""
     from pathlib import Path
 
+    from congruence._ids import id_rows
     from congruence.cli._base import print_json, progress
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
@@ -117,8 +118,8 @@ def _layers(
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
     with progress("re-pairing", permutations, as_json) as advance:
         found = compare_layers(
-            {name: layer.take(pairs.source.ids).vectors for name, layer in ours.items()},
-            {name: layer.take(pairs.target.ids).vectors for name, layer in theirs.items()},
+            {name: layer.vectors[id_rows(layer.ids, pairs.source.ids)] for name, layer in ours.items()},
+            {name: layer.vectors[id_rows(layer.ids, pairs.target.ids)] for name, layer in theirs.items()},
             chosen,
             permutations=permutations,
             max_rows=max_rows,

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import norm, poisson, t
 
 from congruence._check import as_matrix, check_positive, check_same_rows, name_rows
+from congruence._ids import id_texts
 from congruence._inputs import check_order
 from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg import cross_svd, rotation_from_svd
@@ -161,7 +162,7 @@ def check_pairing(
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
-    names = np.arange(n).astype(str) if ids is None else np.asarray(ids).astype(str)
+    names = id_texts(np.arange(n) if ids is None else list(ids))
     if n < FEWEST:
         nan = float("nan")
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")

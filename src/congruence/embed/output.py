@@ -50,9 +50,11 @@ def read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None,
 def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
     """Stream the parts into the output."""
     n, dim = sum(counts), encoder.space.dim or 0
+    kind = next(open_source(work / f"part_{number}.parquet").id_type for number, rows in enumerate(counts) if rows)
     if encoder.n_layers is None:
         parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows] if named else None
-        with open_sink(output, n=n, dim=dim, has_ids=True, space=encoder.space, force=force, parts=parts) as sink:
+        space = encoder.space
+        with open_sink(output, n=n, dim=dim, has_ids=True, id_type=kind, space=space, force=force, parts=parts) as sink:
             for ids, block in read_parts(work, counts):
                 sink.write(ids, block)
         return
@@ -61,7 +63,14 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
         mark_parts(folder, Space())
         sinks = [
             stack.enter_context(
-                open_sink(folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, space=encoder.layer_space(k))
+                open_sink(
+                    folder / f"layer_{k}.parquet",
+                    n=n,
+                    dim=width,
+                    has_ids=True,
+                    id_type=kind,
+                    space=encoder.layer_space(k),
+                )
             )
             for k in range(encoder.n_layers)
         ]

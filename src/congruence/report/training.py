@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_positive
+from congruence._ids import id_texts
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
@@ -101,7 +102,7 @@ def summarize_training(
     data = read_captions(images, captions, negatives, np.arange(given[0] if given else 0))
     order = data.groups
     if isinstance(captions, Embeddings) and captions.has_ids:
-        names = shown = captions.ids
+        names = shown = id_texts(captions.ids)
     else:
         names = np.arange(given[0]).astype(str)
         shown = np.char.add("row ", names)

@@ -23,6 +23,7 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.stores._columns import Columns, Rows
+from congruence.stores._ids import id_array, id_type_of
 
 #: Rows a scan hands out at a time unless told otherwise.
 BATCH = 4096
@@ -43,6 +44,8 @@ class Source(ABC):
     dtype : numpy.dtype
         Of the blocks that :meth:`scan` yields: float16, float32 or float64.
     has_ids : bool
+    id_type : pyarrow.DataType
+        Of the ids: int64, uint64 or string.
     space : Space
         Origin, as far as the file tells.
     parts : list of (str, int)
@@ -58,8 +61,14 @@ class Source(ABC):
     dim: int
     dtype: np.dtype
     has_ids: bool = False
+    _ids: pa.Array | None = None
     space: Space = Space()
     files: tuple[Path, ...] = ()
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Type of the ids: int64, uint64 or string."""
+        return pa.string() if self._ids is None else id_type_of(self._ids.type)
 
     @property
     def columns(self) -> list[Columns]:
@@ -82,7 +91,7 @@ class Source(ABC):
 
         Yields
         ------
-        ids : pyarrow.Array of string, or None
+        ids : pyarrow.Array of int64, uint64 or text (string or large_string), or None
         vectors : ndarray, shape (b, dim)
             A fresh C-contiguous array.
         """
@@ -112,7 +121,7 @@ class Source(ABC):
 
         Returns
         -------
-        ids : pyarrow.Array of string, shape (k,), or None
+        ids : pyarrow.Array, shape (k,), or None
         vectors : ndarray, shape (k, dim)
 
         Raises
@@ -164,8 +173,9 @@ class Source(ABC):
             if names is not None:
                 ids.append(names)
         check_all_rows(row, self.n, self.path)  # or the rest would be whatever the memory held
-        labels = np.array(pa.chunked_array(ids).to_pylist(), dtype=str) if ids else None
-        return Embeddings(vectors, ids=labels, space=self.space, allow_zero_rows=allow_zero_rows)
+        return Embeddings(
+            vectors, ids=id_array(ids) if ids else None, space=self.space, allow_zero_rows=allow_zero_rows
+        )
 
 
 @contextmanager
@@ -211,16 +221,17 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
         )
 
 
-def as_text(array: np.ndarray, path: str) -> np.ndarray:
-    """Return a column of labels or ids as strings. Raises DtypeError."""
-    if array.dtype.kind == "S":
-        with reading(path, UnicodeDecodeError):
-            return np.char.decode(array, "utf-8")
-    if array.dtype.kind not in "Uiufb":
+def as_column(array: np.ndarray, path: str) -> np.ndarray:
+    """Return an array of labels or ids as numbers, or as texts in an object array. Raises DtypeError, CorruptFileError."""
+    kind = array.dtype.kind
+    if kind not in "USiufb":
         raise DtypeError(
             f"Got entries of type {array.dtype} in {path}; expected text or numbers. Save the column as one of these."
         )
-    return array.astype(str)
+    if kind not in "US":
+        return array
+    with reading(path, UnicodeDecodeError, ValueError):  # damaged text may hold what is no character
+        return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
 
 
 def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:

@@ -107,12 +107,12 @@ class LanceSource(TableSource):
         return None if ids is None else ids.take(pa.array(back)), vectors[back]
 
 
-def read_lance_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a plain column as strings.
+def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
+    """Read a plain column.
 
     Raises
     ------
-    ParameterError, CorruptFileError, IdError
+    ParameterError, CorruptFileError
     """
     with _open(path) as data:
         return read_table_column(path, key, data.schema, lambda name: data.to_table(columns=[name]).column(name))
