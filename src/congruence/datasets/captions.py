@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from congruence._display import short
 from congruence.errors import CorruptFileError, FileError, InputError
 
 
@@ -62,7 +63,7 @@ def _table(path: Path) -> list[tuple[str, str]]:
         columns = reader.fieldnames or []
         if not {"id", "caption"} <= set(columns):
             raise CorruptFileError(
-                f"Got {path} with the columns {', '.join(columns) or 'none'}; expected id and caption. Rename them."
+                f"Got {path} with the columns {short(', '.join(columns)) or 'none'}; expected id and caption. Rename them."
             )
         return [(row["id"] or "", row["caption"] or "") for row in reader]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from congruence._check import name_rows
 from congruence.embeddings import Space
-from congruence.errors import DtypeError, IdError, ShapeError
+from congruence.errors import DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
@@ -55,6 +55,10 @@ class TableSource(Source):
         self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
     ) -> None:
         """Choose the columns and set everything that the schema tells; lists of variable size do not tell ``dim``."""
+        if repeated := next((name for name in schema.names if schema.names.count(name) > 1), None):
+            raise ParameterError(
+                f"Got several columns named {repeated!r} in {path}; expected each name once. Rename them in the file."
+            )
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
             numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
