@@ -71,10 +71,13 @@ class Child:
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="fuzz-"))
         self.process: subprocess.Popen[bytes] | None = None
-        self._ended = False
+        self._ended = self._tired = False
 
     def _start(self) -> subprocess.Popen[bytes]:
+        if self.process is not None and self._tired:
+            self.process.wait()
         if self.process is None or self.process.poll() is not None:
+            self._tired = False
             self.process = subprocess.Popen(
                 [sys.executable, str(Path(__file__)), str(self.home)],
                 stdin=subprocess.PIPE,
@@ -94,7 +97,8 @@ class Child:
         process.stdin.write(json.dumps([target, seed, first, count]).encode() + b"\n")
         number = first
         for line in self._lines:
-            if line == "done":
+            if line in ("done", "tired"):
+                self._tired = line == "tired"
                 return
             number, what, told = json.loads(line)
             if what == "broken":
@@ -128,7 +132,9 @@ class Child:
         place = folder / f"{target.replace(' ', '_').replace('.', '-').replace(',', '')}-{seed}-{number}"
         place.mkdir(parents=True, exist_ok=True)
         kept = self.home / "found" / str(number)
-        for source in (kept if kept.is_dir() else self.home / "in").iterdir():  # of a process that died, the input lies still there
+        for source in (
+            kept if kept.is_dir() else self.home / "in"
+        ).iterdir():  # of a process that died, the input lies still there
             copy(source, place / source.name)
         return str(place)
 
@@ -230,10 +236,10 @@ def _serve(home: Path) -> None:
     import h5py  # noqa: F401
     import lance  # noqa: F401
     import torch  # noqa: F401
+    from targets import REFUSALS, check_message
 
     import congruence.stores.hdf5 as hdf5
     from congruence.errors import CongruenceError
-    from targets import REFUSALS, check_message
 
     hdf5._PATIENCE = 3.0
     tempfile.tempdir = str(home / "tmp")
@@ -241,8 +247,12 @@ def _serve(home: Path) -> None:
         (home / name).mkdir(exist_ok=True)
     os.chdir(home / "cwd")
     guard = Guard(home)
-    with open("/proc/self/statm") as stream:
-        limit = int(stream.read().split()[0]) * resource.getpagesize() + MEMORY
+    for name in ("vectors.lance", "map mlp"):  # their libraries start threads, each with memory of its own
+        place = home / "tmp" / name
+        place.mkdir()
+        targets[name].read(targets[name].make(random.Random(1), place))
+        remove(place)
+    limit = _memory() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, 2**30))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -271,10 +281,15 @@ def _serve(home: Path) -> None:
                 (home / "found" / str(number)).mkdir(parents=True, exist_ok=True)
                 copy(place, home / "found" / str(number) / valid.name)
             print(json.dumps([number, what, told]), file=out, flush=True)
+            if limit - _memory() < MEMORY // 2:  # what earlier cases left in pools must not count against later ones
+                print("tired", file=out, flush=True)
+                return
         print("done", file=out, flush=True)
 
 
-def _prepare(home: Path, target: Any, name: str, seed: int, number: int, made: dict[tuple[str, int, int], list[Path]]) -> Path:
+def _prepare(
+    home: Path, target: Any, name: str, seed: int, number: int, made: dict[tuple[str, int, int], list[Path]]
+) -> Path:
     """Write the input of a case; return the valid one it was made of."""
     group = number // PER_SEED
     if (name, seed, group) not in made:
@@ -295,6 +310,11 @@ def _prepare(home: Path, target: Any, name: str, seed: int, number: int, made: d
     else:
         damage(rng, valid, home / "in" / valid.name, donors)
     return valid
+
+
+def _memory() -> int:
+    with open("/proc/self/statm") as stream:
+        return int(stream.read().split()[0]) * resource.getpagesize()
 
 
 def _judge(read: Any, place: Path, guard: Guard, kind: type[Exception], check_message: Any) -> tuple[str, str]:

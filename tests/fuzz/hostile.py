@@ -13,7 +13,24 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 SPACE = {"model": "a", "revision": None, "modality": "image", "dim": 4, "normalized": True}
-TEXTS = ("a", "b", "", " ", "a", "None", "nan", "=1+1", "[/bold]", "\x1b[31m", "\x00", "é", "a\nb", "x" * 3000, "1", "1.0")
+TEXTS = (
+    "a",
+    "b",
+    "",
+    " ",
+    "a",
+    "None",
+    "nan",
+    "=1+1",
+    "[/bold]",
+    "\x1b[31m",
+    "\x00",
+    "é",
+    "a\nb",
+    "x" * 3000,
+    "1",
+    "1.0",
+)
 
 
 def numbers(rng: random.Random, shape: tuple[int, ...], kind: str = "") -> np.ndarray:
@@ -101,7 +118,9 @@ def table(rng: random.Random) -> pa.Table:
 
 
 def write_parquet(rng: random.Random, path: Path) -> None:
-    pq.write_table(table(rng), path, compression=rng.choice(("none", "snappy", "zstd")), row_group_size=rng.choice((3, 99)))
+    pq.write_table(
+        table(rng), path, compression=rng.choice(("none", "snappy", "zstd")), row_group_size=rng.choice((3, 99))
+    )
 
 
 def write_arrow(rng: random.Random, path: Path) -> None:
@@ -150,8 +169,12 @@ def write_safetensors(rng: random.Random, path: Path) -> None:
     import safetensors.numpy
 
     arrays = {"v": vectors(rng, 7), rng.choice(("v", "w", "")): vectors(rng, 7)}
-    good = {k: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("="))) for k, a in arrays.items() if a.dtype.kind != "c"}
-    safetensors.numpy.save_file(good or {"v": np.ones((7, 4), "f4")}, path, {"congruence.space": rng.choice(("[]", "{", "3"))})
+    good = {
+        k: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("="))) for k, a in arrays.items() if a.dtype.kind != "c"
+    }
+    safetensors.numpy.save_file(
+        good or {"v": np.ones((7, 4), "f4")}, path, {"congruence.space": rng.choice(("[]", "{", "3"))}
+    )
 
 
 def write_hdf5(rng: random.Random, path: Path) -> None:
@@ -161,7 +184,9 @@ def write_hdf5(rng: random.Random, path: Path) -> None:
         file["vectors"] = vectors(rng, 7)
         kind = rng.choice((h5py.string_dtype(), "S5", None))
         found = names(rng, 7)
-        texts = [str(name).replace("\x00", "").encode("ascii" if kind == "S5" else "utf-8", "replace") for name in found]
+        texts = [
+            str(name).replace("\x00", "").encode("ascii" if kind == "S5" else "utf-8", "replace") for name in found
+        ]
         file.create_dataset("ids", data=texts if kind else np.zeros(7, "i4,f4"), dtype=kind)
         for extra in rng.sample(range(6), 2):
             if extra == 0:

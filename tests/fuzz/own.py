@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hostile import numbers
+from mutators import mutate_data
+from targets import Target, refusing
 
 import congruence
 from congruence._atomic import has_marker
 from congruence.embed import embed, open_items
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
-from congruence.errors import CongruenceError, CorruptFileError, StorageError
+from congruence.errors import CorruptFileError, StorageError
 from congruence.experiments.config import parse_config
 from congruence.maps import MAPS, make_map
 from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
-from hostile import numbers
-from mutators import mutate_data
-from targets import Target, refusing
 
 D_SOURCE, D_TARGET = 5, 6
 _MAPS: dict[str, Any] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hostile import SPACE, TEXTS, WRITERS, names, numbers
 
 from congruence import datasets
 from congruence.embed import open_items
@@ -21,8 +22,16 @@ from congruence.embed.inputs import IMAGE_SUFFIXES
 from congruence.embeddings import Embeddings, Space
 from congruence.encoders import open_image
 from congruence.errors import CongruenceError
-from congruence.stores import _COLUMNS, FORMATS, matrices, open_rows, open_sink, open_source, read_column, read_embeddings
-from hostile import SPACE, TEXTS, WRITERS, names, numbers
+from congruence.stores import (
+    _COLUMNS,
+    FORMATS,
+    matrices,
+    open_rows,
+    open_sink,
+    open_source,
+    read_column,
+    read_embeddings,
+)
 
 #: Longest message: one sentence, whatever stood in the file.
 LONGEST = 6000
@@ -214,7 +223,9 @@ def write_image(suffix: str) -> Callable[[random.Random, Path], Path]:
         from PIL import Image
 
         path = folder / f"picture{suffix}"
-        mode = rng.choice(("RGB", "L", "P", "RGBA", "1")) if suffix not in (".jpg", ".jpeg") else rng.choice(("RGB", "L"))
+        mode = (
+            rng.choice(("RGB", "L", "P", "RGBA", "1")) if suffix not in (".jpg", ".jpeg") else rng.choice(("RGB", "L"))
+        )
         draw = np.random.default_rng(rng.randrange(2**32))
         pixels = Image.fromarray(draw.integers(0, 256, (9, 7, 3), dtype=np.uint8))
         pixels.convert(mode if suffix != ".ppm" else "RGB").save(path)
@@ -238,7 +249,9 @@ def write_bundle(rng: random.Random, folder: Path) -> Path:
     ids = [f"i{k}" for k in range(7)]
     sides = [{kind: Embeddings(draw.standard_normal((7, 4)), ids) for kind in ("image", "text")} for _ in range(2)]
     classes = {"image": {i: f"c{k % 2}" for k, i in enumerate(ids)}}
-    bundle = datasets.Bundle(*sides, classes, {"c0": "cat"}, {"text": {"i0": "a cat"}}, {}, {"i0": b"png"}, {"note": "x"})
+    bundle = datasets.Bundle(
+        *sides, classes, {"c0": "cat"}, {"text": {"i0": "a cat"}}, {}, {"i0": b"png"}, {"note": "x"}
+    )
     datasets.write_bundle(folder / "b.parquet", bundle)
     return folder / "b.parquet"
 
@@ -256,7 +269,9 @@ def write_captions(suffix: str) -> Callable[[random.Random, Path], Path]:
             path.write_text(json.dumps({f"i{k}": rng.choice(("a cat", ["a cat", "a dog"])) for k in range(5)}))
         else:
             mark = "," if suffix == ".csv" else "\t"
-            path.write_text("".join(f"{a}{mark}{b}\n" for a, b in [("id", "caption"), ("i1", "a cat"), ("i2", "a dog")]))
+            path.write_text(
+                "".join(f"{a}{mark}{b}\n" for a, b in [("id", "caption"), ("i1", "a cat"), ("i2", "a dog")])
+            )
         return path
 
     return make

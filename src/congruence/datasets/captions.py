@@ -52,7 +52,7 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
     for i, caption in found:
         if not i or not caption:
             raise InputError(
-                f"Got an empty {'caption' if i else 'id'} in {path} (beside {i or caption!r}); expected both. Fill it in."
+                f"Got an empty {'caption' if i else 'id'} in {path} (beside {short(i or caption)!r}); expected both. Fill it in."
             )
     return found
 

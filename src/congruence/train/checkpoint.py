@@ -140,7 +140,15 @@ class Checkpoint:
             identity = state["identity"]
             if not isinstance(identity, dict):
                 raise TypeError("the identity is no mapping")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError, safetensors.SafetensorError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            OverflowError,
+            safetensors.SafetensorError,
+        ) as error:
             raise CorruptFileError(
                 f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library. Remove it and train again."
             ) from error
