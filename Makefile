@@ -39,7 +39,7 @@ test: $(VENV)/.test lint browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small matrices: processes pay, threads cost more than they save
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
-audit: constraints.txt | $(VENV)/bin/python
+audit: constraints.txt
 	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/python -m pip install --quiet pip-audit; }
 	$(VENV)-audit/bin/python .ci/audit.py constraints.txt
 

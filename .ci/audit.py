@@ -8,6 +8,7 @@ import sys
 
 
 def main(file: str) -> int:
+    """Audit a file of pinned versions; return the exit code."""
     line = [
         sys.executable,
         "-m",

@@ -114,10 +114,12 @@ def test_mlp_without_torch_names_the_extra(monkeypatch):
 
 def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
     import tomllib
+    from pathlib import Path
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    root = Path(__file__).resolve().parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"]]
     for extra in ("faiss", "hdf5", "lance", "images", "pandas"):
         asked += project["optional-dependencies"][extra]
-    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    lines = (root / "constraints-lowest.txt").read_text().splitlines()
     assert sorted(line.replace("==", ">=") for line in lines if line[0] != "#") == sorted(asked)

@@ -53,7 +53,8 @@ def run_cases(
     child = child or Child()
     try:
         while number < first + count:
-            for number, what, told in child.ask(target, seed, number, first + count - number):
+            for done, what, told in child.ask(target, seed, number, first + count - number):
+                number = done
                 if what == "finding":
                     finding = {"target": target, "seed": seed, "number": number, "what": told}
                     out.findings.append(finding | ({"input": child.keep(keep, target, seed, number)} if keep else {}))

@@ -65,7 +65,6 @@ def check_message(error: CongruenceError) -> None:
     text = str(error)
     assert text, "an empty message"
     assert len(text) <= LONGEST, f"a message of {len(text)} characters: {text[:300]}"
-    text.encode("utf-8")
 
 
 @contextmanager
