@@ -40,6 +40,8 @@ class Case:
         Called in the process of the command before it: to leave out what costs time and is not written, or to give it a model.
     lock : bool
         The output belongs to one run at a time from the beginning, so that the others are refused before they publish.
+    every : int
+        Kill at one of so many steps, where runs are costly and their steps alike.
     """
 
     arguments: tuple[str, ...]
@@ -47,7 +49,7 @@ class Case:
     force: bool = True
     patch: Callable[[], None] | None = None
     lock: bool = False
-    every: int = 1  #: Kill at each so manieth step only, where a run is costly and its steps are alike.
+    every: int = 1
 
 
 # ------------------------------------------------------------------ what is whole
