@@ -110,3 +110,16 @@ def test_mlp_without_torch_names_the_extra(monkeypatch):
     rng = np.random.default_rng(0)
     with pytest.raises(errors.MissingExtraError, match=r"congruence\[train\]"):
         congruence.MLPMap().fit(rng.normal(size=(9, 3)), rng.normal(size=(9, 2)))
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
+    import tomllib
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"]]
+    for extra in ("faiss", "hdf5", "lance", "images", "pandas"):
+        asked += project["optional-dependencies"][extra]
+    lines = (root / "constraints-lowest.txt").read_text().splitlines()
+    assert sorted(line.replace("==", ">=") for line in lines if line[0] != "#") == sorted(asked)

@@ -36,6 +36,11 @@ def visible(text: str, keep: str = "") -> str:
     return _CONTROL.sub(written, text)
 
 
+def short(text: str, most: int = 100) -> str:
+    """Return a text for a message, cut where it is longer than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def visible_json(text: str) -> str:
     """Return the text of a JSON document with what :func:`visible` writes out as JSON's own escapes; it says the same data."""
     return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)

@@ -192,9 +192,9 @@ class ImageFiles(ImageDataset):
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")
-        except (*_NO_IMAGE, pillow.DecompressionBombError) as error:
+        except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
             raise CorruptFileError(
-                f"Got no readable image in {path} ({error}); expected a complete one. Extract or copy it again."
+                f"Got no readable image in {path} ({error or 'too large for the memory'}); expected a complete one. Extract or copy it again."
             ) from error
 
 

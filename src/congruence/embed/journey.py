@@ -268,7 +268,7 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
-    done = read_mark(mark, file, key)
+    done = read_mark(mark, file, key, len(rows))
     # Under "fail", what an earlier run under "skip" left out has to be tried again.
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]

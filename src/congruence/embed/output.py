@@ -24,12 +24,17 @@ from congruence.stores.folder import mark_parts, why_no_parts
 NO_IDS = (".npy", ".safetensors")
 
 
-def read_mark(mark: Path, file: Path, key: str) -> dict[str, Any] | None:
-    """Return what an earlier run noted about a part, if it was of the same items and encoder and the part is undamaged."""
+def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part of so many items, if items and encoder are the same and the part is undamaged."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
-        return done if same and isinstance(done["rows"], int) and isinstance(done["failures"], list) else None
+        told = [str] * 2 * len(done["failures"]) == [
+            type(failure[k]) for failure in done["failures"] for k in ("id", "error")
+        ]
+        # Every item of a part is a row or a failure.
+        whole = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
+        return done if same and told and whole else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._display import short
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,
@@ -304,7 +305,7 @@ def missing_file(path: str | Path) -> FileError:
 
 def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: str = "key") -> ParameterError:
     """Make the error for a key that is not in a file, listing those that are."""
-    listed = ", ".join(f"{name} {shape}" for name, shape in found.items()) or "none"
+    listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
     if key is None:
         return ParameterError(
             f"Got no {what} for {path}, which holds {listed}; expected a choice. Write {path}:<{what}>."

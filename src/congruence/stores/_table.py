@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._check import name_rows
+from congruence._display import short
 from congruence._ids import refuse_missing
 from congruence.embeddings import Space
-from congruence.errors import DtypeError, ShapeError
+from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
@@ -57,6 +58,7 @@ class TableSource(Source):
         self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
     ) -> None:
         """Choose the columns and set everything that the schema tells; lists of variable size do not tell ``dim``."""
+        check_names(schema, path)
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
             numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
@@ -170,10 +172,20 @@ class TableSource(Source):
         return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
 
 
+def check_names(schema: pa.Schema, path: str | Path) -> None:
+    """Refuse a table in which a name stands for several columns. Raises ParameterError."""
+    if len(set(schema.names)) < len(schema.names):
+        repeated = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise ParameterError(
+            f"Got several columns named {short(repeated)!r} in {path}; expected each name once. Rename them in the file."
+        )
+
+
 def read_table_column(
     path: str | Path, key: str | None, schema: pa.Schema, column: Callable[[str], pa.ChunkedArray]
 ) -> pa.ChunkedArray:
     """Read a plain column. Raises ParameterError."""
+    check_names(schema, path)
     plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
     if key is None or key not in plain:
         raise missing_key(key, path, plain, "column")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._display import short
 from congruence._ids import MAX_ID_BYTES, to_ids
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, read_sidecar, reading, slice_ids
@@ -125,7 +126,7 @@ class CsvSource(_TextSource):
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number. Correct this cell, or name the vector columns' common prefix as path:prefix."
+                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}; expected a number. Correct this cell, or name the vector columns' common prefix as path:prefix."
                 )
             rows.append([float(cells[j]) for j in wanted])
             if id_column is not None:
