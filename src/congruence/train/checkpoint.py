@@ -138,20 +138,21 @@ class Checkpoint:
             arrays = safetensors.torch.load(raw)
             history = History(**state["history"])
             history.validation = [(int(step), float(score)) for step, score in history.validation]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
+            for key, value in {**arrays, **state["optimizer"]}.items():
+                kind, _, name = key.partition(".")
+                groups[kind][name] = value
+            moments: dict[int, dict[str, Any]] = {}
+            for key, value in groups["optimizer"].items():
+                number, _, name = key.partition(".")
+                moments.setdefault(int(number), {})[name] = value
+            identity = dict(state.get("identity", {}))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptFileError(
                 f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library. Remove it and train again."
             ) from error
         self._check_replaceable()
-        self._compare(state.get("identity", {}))
-        groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
-        for key, value in {**arrays, **state["optimizer"]}.items():
-            kind, _, name = key.partition(".")
-            groups[kind][name] = value
-        moments: dict[int, dict[str, Any]] = {}
-        for key, value in groups["optimizer"].items():
-            number, _, name = key.partition(".")
-            moments.setdefault(int(number), {})[name] = value
+        self._compare(identity)
         try:
             module.load_state_dict(groups["module"])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
