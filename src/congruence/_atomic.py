@@ -19,7 +19,17 @@ from congruence._refusals import say_refusal
 from congruence._rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
-_REFUSED = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE}
+_REFUSED = {
+    errno.ENOSPC,
+    errno.EFBIG,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+}
 
 #: Longest name of a file in bytes, on the file systems in common use.
 _MOST_NAME = 255
@@ -126,7 +136,9 @@ def check_output(
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            longest = f"at most {_MOST_NAME}" if len(os.fsencode(path.name)) > _MOST_NAME else "a path that the system takes"
+            longest = (
+                f"at most {_MOST_NAME}" if len(os.fsencode(path.name)) > _MOST_NAME else "a path that the system takes"
+            )
             raise FileError(
                 f"Got an output name of {len(os.fsencode(path.name))} bytes ({path.name[:20]}…{path.name[-20:]}); expected "
                 f"{longest}. Pass a shorter path."
@@ -162,7 +174,9 @@ def _check_parent(path: Path) -> None:
     except OSError as error:
         raise StorageError(say_refusal(error, f"from the system for the folder {parent}")) from error
     if not there:
-        raise FileError(f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists.")
+        raise FileError(
+            f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists."
+        )
     if not os.access(parent, os.W_OK | os.X_OK):
         raise StorageError(
             f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there. Change its "

@@ -71,8 +71,8 @@ def _of_machine() -> Iterator[int]:
 def _of_groups() -> Iterator[int]:
     """Yield what each control group above this process leaves; a container sees its own as the root."""
     for line in _read(_PROC / "self" / "cgroup").splitlines():
-        _, kinds, path = (line.split(":", 2) + ["", ""])[:3]
-        if kinds not in ("", "memory"):
+        _, kinds, path = [*line.split(":", 2), "", ""][:3]
+        if kinds and "memory" not in kinds.split(","):
             continue
         root = _GROUPS if not kinds else _GROUPS / "memory"
         limit, used, cache = (

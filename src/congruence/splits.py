@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from congruence._arrays import blocks, to_numpy
-from congruence._check import check_same_rows
+from congruence._check import check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
 #: A further side joins rows only if it has more than the first side's number of different vectors divided by this.
@@ -69,6 +69,7 @@ class Split:
         ShapeError
             Not one label an item.
         """
+        check_seed(seed)
         n = len(ids)
         if n < 2:
             raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")

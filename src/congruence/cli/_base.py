@@ -36,6 +36,13 @@ def _plain(data: Any) -> Any:
     return data
 
 
+def say(text: str) -> None:
+    """Print a line in which names and ids may stand: their control characters are escaped."""
+    from congruence._display import visible
+
+    print(visible(text))
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Write a number for a table; nothing known is a dash."""
     return "–" if value is None else f"{value:.{digits}f}"

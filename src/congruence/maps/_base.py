@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from congruence import persist
 from congruence._arrays import as_given, beside, is_tensor, widen
-from congruence._check import as_matrix, as_native, check_same_rows, check_width
+from congruence._check import as_matrix, as_native, check_same_rows, check_scale, check_width, refuse_overflow
 from congruence._columns import to_rows
 from congruence._inputs import as_embeddings, check_order
 from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
@@ -160,6 +160,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
             labels = labels[:, None]
         B = as_matrix(labels, "Y", numeric_objects=True)
         check_same_rows(len(A), len(B), "X", "Y")
+        check_scale(A, "X")
+        check_scale(B, "Y")
         if not reset:
             check_width(A.shape[1], self.n_features_in_, type(self).__name__)
         validate_data(self, _with_names(X, A), reset=reset, skip_check_array=True)
@@ -525,9 +527,10 @@ class AffineMap(Map):
         """
         A = self._check_source(X)
         # The means are folded into one offset, so a block is read once and never copied to be centred.
-        out = A @ beside(self.matrix, A)
-        out += beside(self.offset, A)
-        return as_given(out, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = A @ beside(self.matrix, A)
+            out += beside(self.offset, A)
+        return refuse_overflow(as_given(out, X), X if is_tensor(X) else A, "X")
 
 
 def check_native(X: Any, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from congruence._arrays import as_given, is_tensor
-from congruence._check import check_choice, check_width
+from congruence._check import check_choice, check_width, refuse_overflow
 from congruence._inputs import as_embeddings
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
@@ -71,7 +71,7 @@ class TwoSidedMap(Map):
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
-        return as_given(self._head(self._check_source(X), "source"), X)
+        return self._mapped(self._check_source(X), X, "source")
 
     def transform_target(self, Y: Any) -> Any:
         """Carry target rows into the joint space.
@@ -90,7 +90,12 @@ class TwoSidedMap(Map):
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
-        return as_given(self._head(self._check_target(Y), "target"), Y)
+        return self._mapped(self._check_target(Y), Y, "target")
+
+    def _mapped(self, rows: Any, given: Any, side: str) -> Any:
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = as_given(self._head(rows, side), given)
+        return refuse_overflow(out, rows, "X" if side == "source" else "Y")
 
     def _check_target(self, Y: Any) -> Any:
         self._check_fitted()
