@@ -254,12 +254,13 @@ def check_scale(X: Any, name: str, *, squares: bool = True) -> None:
     Raises
     ------
     NotFiniteError
-        The largest number is above 1e140 (1e300 without squares) or, in a matrix that is not all zeros, below its inverse.
+        The largest number is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below its inverse.
     """
     if X.dtype.itemsize < 8:
         return
+    X = X.detach() if is_tensor(X) else X
     top = max(float(X.max()), -float(X.min()))
-    most = 1e140 if squares else 1e300  # of which n · d squares, or so many numbers, can be summed whatever n and d
+    most = 1e70 if squares else 1e300  # products of two sides' squares, or the numbers themselves, can be summed then
     if top and not 1 / most <= top <= most:
         raise NotFiniteError(
             f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}, since others {'overflow' if top > most else 'vanish'} "

@@ -87,7 +87,7 @@ def _memory_asked(error: BaseException) -> str | None:
 
 def _say_bug(error: BaseException) -> str:
     """Write down what is needed to find a bug, and return the sentence that asks for it."""
-    what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
     details = redact(_details(error))
     try:
         handle, place = tempfile.mkstemp(prefix="congruence-bug-", suffix=".txt")

@@ -20,6 +20,7 @@ from congruence import persist
 from congruence._arrays import as_given, beside, is_tensor, widen
 from congruence._check import as_matrix, as_native, check_same_rows, check_scale, check_width, refuse_overflow
 from congruence._columns import to_rows
+from congruence._display import as_markdown
 from congruence._inputs import as_embeddings, check_order
 from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
@@ -440,17 +441,17 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         }
 
     def _card_text(self) -> tuple[str, list[str]]:
-        """Title of the model card, and what the map does and how to call it."""
+        """Title of the model card, and what the map does and how to call it; in Markdown, names escaped."""
         source, target = self.source_space_, self.target_space_
-        title = f"{source.model or 'source'} → {target.model or 'target'}"
+        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
         text = [
-            f"Carries vectors of *{source}* into the space of *{target}*.",
+            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
             "",
             "```python",
             "import congruence",
             "",
             'mapping = congruence.load("path/to/this/folder")',
-            "carried = mapping.transform(vectors)",
+            "mapped = mapping.transform(vectors)",
             "```",
         ]
         return title, text
@@ -472,7 +473,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         ]
         for key, value in {**self.facts_, **self.get_params(deep=False)}.items():
             if isinstance(value, (bool, int, str)) or value is None:
-                lines.append(f"| {key} | {value} |")
+                lines.append(f"| {key} | {as_markdown(str(value))} |")
             elif isinstance(value, float):
                 lines.append(f"| {key} | {value:.4g} |")
         flat = {k: v for k, v in self.scores_.items() if isinstance(v, (int, float))}

@@ -11,6 +11,7 @@ import numpy as np
 
 from congruence._arrays import as_given, is_tensor
 from congruence._check import check_choice, check_width, refuse_overflow
+from congruence._display import as_markdown
 from congruence._inputs import as_embeddings
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
@@ -261,9 +262,10 @@ class TwoSidedMap(Map):
 
     def _card_text(self) -> tuple[str, list[str]]:
         source, target = self.source_space_, self.target_space_
-        title = f"{source.model or 'source'} + {target.model or 'target'}"
+        title = as_markdown(f"{source.model or 'source'} + {target.model or 'target'}")
         text = [
-            f"Carries vectors of *{source}* and of *{target}* into one joint space of {self.d_out} dimensions.",
+            f"Maps vectors of *{as_markdown(str(source))}* and of *{as_markdown(str(target))}* into one joint space of {self.d_out} "
+            "dimensions.",
             "",
             "```python",
             "import congruence",
