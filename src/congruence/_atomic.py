@@ -97,9 +97,8 @@ def atomic_path(
     except BaseException as error:
         _remove(temporary)
         if isinstance(error, OSError) and not isinstance(error, CongruenceError) and _is_about(error, temporary, path):
-            raise StorageError(
-                f"{say_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
-            ) from error
+            said = f"{say_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
+            raise StorageError(said) from error
         raise
     _sync_names(path)
     if (record := published.get()) is not None:

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +65,10 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer, monkeypatch):
-    (data / "link.html").symlink_to("/dev/null")
-    os.mkfifo(data / "pipe.html")
+    suffix = {"transform": ".npy", "negatives": ".csv"}.get(writer, ".html")
+    link, pipe = f"link{suffix}", f"pipe{suffix}"
+    (data / link).symlink_to("/dev/null")
+    os.mkfifo(data / pipe)
     for name in ("read_embeddings", "read_column"):  # nothing is read before
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
@@ -77,13 +80,11 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
         return {path: (os.lstat(path).st_ino, os.lstat(path).st_mtime_ns) for path in data.rglob("*")}
 
     before = state()
-    suffix = ".npy" if writer == "transform" else ".csv" if writer == "negatives" else ".html"
-    outs = [".", "..", "", *(name.replace(".html", suffix) for name in ("link.html", "missing/x.html", f"{LONG}.html"))]
-    for out in outs:
+    for out in (".", "..", "", link, f"missing/x{suffix}", f"{LONG}{suffix}"):
         one_sentence(here(*WRITERS[writer], out))
     if not writer.startswith("demo"):  # which has no --force
-        one_sentence(here(*WRITERS[writer], "link.html", "--force"))
-        one_sentence(here(*WRITERS[writer], "pipe.html", "--force"))
+        one_sentence(here(*WRITERS[writer], link, "--force"))
+        one_sentence(here(*WRITERS[writer], pipe, "--force"))
     assert state() == before
 
 
@@ -118,7 +119,7 @@ def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, wr
     assert set(data.iterdir()) == before
 
 
-@pytest.mark.parametrize("length", [240, 244, 245, 250, 251, 255])
+@pytest.mark.parametrize("length", [244, 251, 255])
 def test_a_name_up_to_255_bytes_is_written_or_refused(here, data, length):
     for command, name in (("fit", "f"), ("export", "e"), ("similarity", "s"), ("train", "t"), ("transform", "p")):
         name = name * length if command != "transform" else f"{name * (length - 8)}.parquet"
@@ -426,13 +427,16 @@ def test_closed_streams_stay_out_of_the_files_that_are_written(data):
     assert congruence.load(data / "x")
 
 
-def test_warnings_do_not_go_to_the_report_when_standard_error_is_closed(data):
+def test_warnings_do_not_go_to_the_report_when_standard_error_is_closed(data, monkeypatch, capsys):
     np.savez(data / "rolled.npz", v=np.roll(X, 7, axis=0))
-    done = started(
-        data, "fit", "a.npz", "rolled.npz", "-o", "x", "--json", stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2)
-    )
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["output"] == "x"
+    monkeypatch.setattr(sys, "stderr", None)  # what Python makes of 2>&-
+    monkeypatch.setattr(sys, "argv", ["congruence", "fit", "a.npz", "rolled.npz", "-o", "x", "--json"])
+    monkeypatch.chdir(data)
+    warnings.simplefilter("always", congruence.errors.CongruenceWarning)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert json.loads(capsys.readouterr().out)["output"] == "x"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
