@@ -77,6 +77,7 @@ def test_the_error_tree_is_drawn_as_it_is():
         "TypeError",
         "OSError",
         "ImportError",
+        "MemoryError",
     }
     real = {
         name

@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from congruence._arrays import blocks, to_numpy
-from congruence._check import check_same_rows
+from congruence._check import check_same_rows, check_seed
 from congruence._ids import id_texts
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
@@ -70,6 +70,7 @@ class Split:
         ShapeError
             Not one label an item.
         """
+        check_seed(seed)
         n = len(ids)
         if n < 2:
             raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")

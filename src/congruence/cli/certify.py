@@ -73,14 +73,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Say whether to map vectors between two models or to re-embed, with the evidence."""
-    from pathlib import Path
-
-    from congruence.cli._base import print_json, progress
-    from congruence.errors import OutputExistsError, ParameterError
+    from congruence._atomic import check_output
+    from congruence.cli._base import print_json, progress, say
+    from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, choose_anchors
 
-    if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
+    if report is not None:
+        check_output(report, force=force)  # said before the work, not after it
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
     given = (
         {"image": source_image, "text": source_text},
@@ -127,7 +126,7 @@ def command(
     else:
         print_certificate(certificate)
         if report is not None:
-            print(f"Report: {report}")
+            say(f"Report: {report}")
     if exit_code and certificate.verdict.action not in ("map", "queries"):
         raise typer.Exit(1)
 
@@ -195,16 +194,17 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
 
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
-    from congruence.cli._base import number, print_table
+    from congruence.cli._base import number, print_table, say
     from congruence.upgrade.certify import ACTIONS
 
     verdict = certificate.verdict
-    print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+    say(f"Verdict: {verdict.headline}")
+    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
     print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
         print("Below 90 %: read as between the actions named, each about as likely as its share. Encode more items.")
     facts = certificate.facts
-    print(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
+    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
     print()
 
     def cell(estimate: Any) -> str:
@@ -246,7 +246,7 @@ def print_certificate(certificate: Certificate) -> None:
     if certificate.theory:
         print("Theory")
         for entry in certificate.theory:
-            print(f"  {entry['sentence']}")
+            say(f"  {entry['sentence']}")
         print()
     for note in certificate.notes:
-        print(note)
+        say(note)

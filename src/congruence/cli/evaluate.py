@@ -29,20 +29,19 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Measure a map with the paper's metrics, beside chance, controls, and what each model reaches by itself."""
-    from pathlib import Path
-
     import congruence
+    from congruence._atomic import check_output
     from congruence._ids import id_texts
     from congruence.cli._base import print_json, read
     from congruence.cli._scores import print_scores
     from congruence.embeddings import Space
-    from congruence.errors import InputError, OutputExistsError, ParameterError
+    from congruence.errors import InputError, ParameterError
     from congruence.evaluation import evaluate
     from congruence.maps import TwoSidedMap
     from congruence.splits import Split
 
-    if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
+    if report is not None:
+        check_output(report, force=force)  # said before the work, not after it
     mapping = congruence.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(

@@ -18,17 +18,23 @@ import numpy as np
 
 from congruence._atomic import atomic_path, check_output
 from congruence._check import check_choice, check_positive
-from congruence._ids import id_texts
 from congruence._lock import locked
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
-from congruence.embed.output import NO_IDS, assemble, checksum_of, is_failures, read_mark, write_failures, write_ids
+from congruence.embed.output import (
+    assemble,
+    check_lines,
+    checksum_of,
+    is_failures,
+    read_mark,
+    write_failures,
+    write_ids,
+)
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
     FileError,
-    IdError,
     InputError,
     ModalityError,
     OutputExistsError,
@@ -258,10 +264,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         )
     sink = FORMATS[suffix][1]
     check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
-    if suffix in NO_IDS and (odd := [name for name in id_texts(items.ids) if "\n" in name or "\r" in name]):
-        raise IdError(
-            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Pass an output in a format that holds ids, .parquet for example."
-        )
+    check_lines(items.ids, output)
 
 
 def _part(run: _Run, work: Path, number: int, rows: range) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from congruence._atomic import atomic_path
 from congruence._display import is_formula
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
+from congruence.errors import IdError
 from congruence.stores import open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 
@@ -89,10 +90,24 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     if output.suffix.lower() not in NO_IDS:
         return None
     place = output.with_name(f"{output.name}.ids.txt")
+    for ids, _ in read_parts(work, counts):
+        check_lines(ids.to_pylist() if ids is not None else [], output)
     with atomic_path(place, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         for ids, _ in read_parts(work, counts):
             stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
     return str(place)
+
+
+def check_lines(ids: Iterable[Any], output: Path) -> None:
+    """Refuse ids of several lines for an output whose ids go to a file of one a line. Raises IdError."""
+    if output.suffix.lower() not in NO_IDS:
+        return
+    odd = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
+    if odd is not None:
+        raise IdError(
+            f"Got the id {odd!r} with a line break for {output}, whose ids go to a file of one a line; expected none. Pass an "
+            "output in a format that holds ids, .parquet for example."
+        )
 
 
 def is_failures(place: Path) -> bool:

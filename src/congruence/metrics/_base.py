@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import device, is_tensor, namespace, to_numpy
-from congruence._check import as_matrix, as_native, check_same_rows
+from congruence._check import as_matrix, as_native, check_same_rows, check_scale
 from congruence._ids import fits_fixed_width, id_texts
 from congruence._inputs import check_order
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
@@ -117,6 +117,8 @@ def float_pair(X: Any, Y: Any, *, min_rows: int = 2) -> tuple[Any, Any, Any]:
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
+    check_scale(A, "X", squares=False)
+    check_scale(B, "Y", squares=False)
     return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_positive
+from congruence._check import check_positive, check_seed
 from congruence._ids import id_texts
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
@@ -88,6 +88,7 @@ def summarize_training(
         A picture is missing, cannot be decoded, or Pillow is not installed.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
     """
+    check_seed(seed)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for such a map."

@@ -14,12 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._display import short
+from congruence._memory import check_memory
+from congruence._refusals import is_refusal, say_refusal
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
     DtypeError,
     FileError,
+    OutOfMemoryError,
     ParameterError,
     ShapeError,
 )
@@ -134,6 +137,7 @@ class Source(ABC):
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
         wanted = rows[order]
+        self._check_memory(len(rows))
         out = np.empty((len(rows), self.dim), dtype=self.dtype)
         names: list[pa.Array] = []
         at = 0
@@ -164,7 +168,10 @@ class Source(ABC):
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, CorruptFileError
+        OutOfMemoryError
+            The vectors are larger than the memory that is free.
         """
+        self._check_memory(self.n)
         vectors = np.empty((self.n, self.dim), dtype=self.dtype)
         ids: list[pa.Array] = []
         row = 0
@@ -178,10 +185,19 @@ class Source(ABC):
             vectors, ids=id_array(ids) if ids else None, space=self.space, allow_zero_rows=allow_zero_rows
         )
 
+    def _check_memory(self, rows: int) -> None:
+        """Refuse to hold more rows than there is memory for. Raises OutOfMemoryError."""
+        check_memory(
+            rows * self.dim * self.dtype.itemsize,
+            f"{rows:,} × {self.dim:,} {self.dtype} in {self.path}",
+            "Pass a file with fewer rows, or use a machine with more memory; only mapping a file (congruence transform, "
+            "transform_file) needs no more than a block of it.",
+        )
+
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Turn what is raised inside into errors of ours: FileError, or CorruptFileError for types of ``damage``."""
+    """Turn what is raised inside into errors of ours: FileError, OutOfMemoryError, or CorruptFileError for types of ``damage``."""
     try:
         yield
     except CongruenceError:
@@ -189,14 +205,25 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
     except FileNotFoundError:
         raise missing_file(path) from None
     except damage as error:
+        if is_refusal(error):  # pyarrow and h5py report both as OSError
+            raise FileError(say_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
+        if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
+            raise _too_large(path, error) from error
         raise CorruptFileError(
             f"Got a truncated or damaged file, {path} ({error}); expected an intact one of the kind its name says. "
             "Copy or write it again."
         ) from error
+    except MemoryError as error:
+        raise _too_large(path, error) from error
     except OSError as error:
-        raise FileError(
-            f"Got a refusal while reading {path} ({error}); expected a readable file. Check its permissions."
-        ) from error
+        raise FileError(say_refusal(error, f"while reading {path}")) from error
+
+
+def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"Got more to hold in memory from {path} than there is room for ({error}); expected less. Use a machine with more memory; "
+        "if the file is smaller than that it is damaged: copy or write it again."
+    )
 
 
 def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:

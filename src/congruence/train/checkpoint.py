@@ -145,6 +145,7 @@ class Checkpoint:
             ValueError,
             KeyError,
             TypeError,
+            AttributeError,
             RecursionError,
             OverflowError,
             safetensors.SafetensorError,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive
+from congruence._check import check_choice, check_positive, check_seed
 from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
@@ -115,6 +115,7 @@ def certify(
     modality: the overlap of result lists from the mapped and the re-embedded store; without captions and labels the verdict rests
     on it. Galleries are as large as the items given: a larger one scores lower, for every way to search.
     """
+    check_seed(seed)
     thresholds = thresholds or Thresholds()
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
         check_positive(value, name, integer=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._check import check_seed
 from congruence._ids import id_texts, is_in
 from congruence._inputs import by_modality
 from congruence.embeddings import Embeddings, Pairs
@@ -53,6 +54,7 @@ def choose_anchors(
     IdError, ShapeError
         As :meth:`congruence.Pairs.join`.
     """
+    check_seed(seed)
     source, target = by_modality(source, target)
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
