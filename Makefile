@@ -36,7 +36,7 @@ browser:
 	|| echo "no chromium: the browser tests will be skipped"
 
 test: $(VENV)/.test lint browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small matrices: processes pay, threads cost more than they save
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup  # small matrices: processes pay, threads cost more than they save
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run.py
