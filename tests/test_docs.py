@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import importlib.util
 import pkgutil
 import re
 import subprocess
@@ -17,12 +16,7 @@ import congruence
 from congruence.synthetic import rigid_problem
 
 ROOT = Path(__file__).resolve().parents[1]
-#: All but the GPU kernels where Triton is missing: it is not in the test extra.
-MODULES = [
-    module.name
-    for module in pkgutil.walk_packages(congruence.__path__, "congruence.")
-    if module.name != "congruence.transport._triton" or importlib.util.find_spec("triton")
-]
+MODULES = [module.name for module in pkgutil.walk_packages(congruence.__path__, "congruence.")]
 COMMANDS = {path.stem for path in (ROOT / "src/congruence/cli").glob("[a-z]*.py")}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
