@@ -36,7 +36,7 @@ browser:
 	|| echo "no chromium: the browser tests will be skipped"
 
 test: $(VENV)/.test lint browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small matrices: processes pay, threads cost more than they save
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup  # small matrices: processes pay, threads cost more than they save
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
 audit: constraints.txt
