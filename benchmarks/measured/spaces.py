@@ -110,15 +110,14 @@ def shares(results: list[Any]) -> str:
 
 
 def margins(results: list[Any]) -> str:
-    rows, last = [], None
+    rows = []
     for m in results[0]["margins"]:
         gamma = fixed(m["gamma"], 4 if abs(m["gamma"]) < 5e-4 else 3)
         eta = "0" if m["eta"] < 1e-9 else fixed(m["eta"])
         promised = f"{m['promised']:,}" + f" ({m['wrong']:,})" * bool(m["promised"])
         counts = [f"{m[key]:,}" for key in ("within", "certified", "by_difference", "found")]
-        size = "" if m["case"] == "…" and last == m["K"] and m["r"] < 512 and m["K"] == 1595 else f"{m['K']:,}"
+        size = "" if m["case"] == "…" else f"{m['K']:,}"
         rows.append([m["case"], size, str(m["r"]), gamma, eta, f"{m['rho']:.2f}", promised, *counts])
-        last = m["K"]
     header = ["", "K", "r", "γ", "η", "ρ", "promised (wrong)", "within ρ", "certified", "by difference", "found"]
     return table(header, rows)
 
