@@ -66,7 +66,7 @@ def command(
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
     repeats: Annotated[int, typer.Option(help="Random orders of the anchors for the learning curve.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of folds, orders and bootstrap samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of folds, orders and draws.")] = 0,
     report: Annotated[str | None, typer.Option(help="HTML file to write the certificate to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to map.")] = False,
@@ -199,9 +199,9 @@ def print_certificate(certificate: Certificate) -> None:
 
     verdict = certificate.verdict
     print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print("In bootstrap samples: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
+    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
-        print("Below 90 %: in simulation such verdicts were right about every other time. Encode more items.")
+        print("Below 90 %: read as between the actions named, each about as likely as its share. Encode more items.")
     facts = certificate.facts
     print(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
     print()
