@@ -72,7 +72,10 @@ def main() -> int:
         for name, printed in blocks(page).items():
             block = BLOCKS[name]
             now = chosen(block, options, name)
-            if (options.only and not now) or (now and block.missing()):
+            if options.only and not now:
+                continue
+            if now and (missing := block.missing()):
+                print(f"{page.name} {name}: needs {', '.join(missing)} in ../shared/data")
                 continue
             if block.job is None:
                 measured = block.write() if now else printed
@@ -84,9 +87,8 @@ def main() -> int:
                     continue
                 measured = block.write([r["results"] for r in record["runs"]]) if record else printed
             # What was just run may differ by rounding; a page that is rendered from its record may not differ at all.
-            agrees = same(printed, measured) if now and options.check else printed == measured
-            if block.job is None:
-                agrees = same(printed, measured)
+            fresh = block.job is None or (now and options.check)
+            agrees = same(printed, measured) if fresh else printed == measured
             wrong += not agrees
             print(f"{page.name} {name}: {'as printed' if agrees else 'differs'}", flush=True)
             if not agrees and not options.check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from measured import (  # noqa: E402
     REFERENCE,
     ROOT,
     SENTENCES,
+    Job,
     blocks,
     loose_tables,
     records,
@@ -103,6 +105,37 @@ def test_the_listing_names_every_block(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == [name for _, name in PRINTED]
     assert all(re.search(r"(python|congruence) \S+", line) for line in lines)
+
+
+def test_a_job_is_run_kept_and_noticed_when_its_arguments_change(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("import json, sys; json.dump({'score': float(sys.argv[1])}, open(sys.argv[2], 'w'))")
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    job = Job("tiny", "minutes", (f"python {script} 0.5 OUT",))
+    assert records.read(job) is None
+    records.write(job, records.make(job))
+    assert records.results(job) == [{"score": 0.5}]
+    assert not records.stale(job, records.read(job))
+    assert records.stale(replace(job, commands=(f"python {script} 0.6 OUT",)), records.read(job))
+    with pytest.raises(RuntimeError, match="ended with"):
+        records.make(replace(job, commands=("python no_such_script.py OUT",)))
+
+
+def test_check_fails_where_a_page_prints_something_else(tmp_path, monkeypatch, capsys):
+    text = "".join(
+        f"<!-- numbers: {name} -->\n{BLOCKS[name].write()}<!-- end -->\n" for name in ("metrics", "demo-cosine")
+    )
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(regenerate, "PAGES", [page])
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "--check", "--only", "metrics", "demo-cosine"])
+    assert regenerate.main() == 0
+    page.write_text(text.replace("0 … 1.57", "0 … 1.97"), encoding="utf-8")
+    assert regenerate.main() == 1
+    assert "metrics: differs" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "--only", "metrics"])
+    assert regenerate.main() == 0
+    assert page.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from measured import alignment, canonical, joint, pairing, quick, records, spaces, speed, theorems, training
+from measured import (
+    alignment,
+    canonical,
+    certificates,
+    joint,
+    pairing,
+    quick,
+    records,
+    spaces,
+    speed,
+    theorems,
+    training,
+)
 from measured.blocks import DATA, PAGES, ROOT, Block, Job, blocks, loose_tables, replace, same
 from measured.jobs import JOBS
 from measured.sentences import SENTENCES
@@ -17,6 +29,7 @@ BLOCKS: dict[str, Block] = {
     **alignment.BLOCKS,
     **joint.BLOCKS,
     **speed.BLOCKS,
+    **certificates.BLOCKS,
     **pairing.BLOCKS,
 }
 

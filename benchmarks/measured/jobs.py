@@ -131,6 +131,11 @@ JOBS = {
             "real --fits 400", "real --fits 600 --seed 2000", "noisy --fits 400", "noisy --fits 600 --seed 2000",
             "shuffled --seed 2000", "weak --fits 60", "power", "time",
         )), timing=True),
+        Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
+        Job("certify-calibration", "hours", tuple(
+            f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
+            for kind in ("simulated", "distorted") for seed in (77, 78)
+        )),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",
