@@ -126,6 +126,7 @@ def test_names_on_the_pages_exist(page):
         "--pairs",
         "--read",
         "--measure",
+        "--only",
     }
     assert options <= known, options - known
 
