@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 
-from measured import BLOCKS, PAGES, SENTENCES, Block, Job, blocks, records, replace, same
+from measured import BLOCKS, PAGES, ROOT, SENTENCES, Block, Job, blocks, records, replace, same
 from measured.measures import MEASURES
 
 
@@ -46,7 +46,7 @@ def listing() -> None:
             block = BLOCKS[name]
             first, more = (block.job.commands[0], len(block.job.commands) - 1) if block.job else ("", 0)
             command = f"{first}{f' (and {more} more)' * bool(more)}" or "python benchmarks/regenerate.py --only " + name
-            print(f"{page.name:16s} {name:24s} {block.kind:8s} {records.last_run(block):36s} {command}")
+            print(f"{page.relative_to(ROOT)!s:22s} {name:29s} {block.kind:8s} {records.last_run(block):34s} {command}")
 
 
 def main() -> int:

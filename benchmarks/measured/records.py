@@ -96,7 +96,7 @@ def make(job: Job) -> dict[str, Any]:
 
 
 def write(job: Job, record: dict[str, Any]) -> None:
-    """Keep a record: one result a line would be longer than most files here, so what is innermost stays on one line."""
+    """Write a record, its innermost lists and objects on one line each."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     path_of(job).write_text(dense(record) + "\n", encoding="utf-8")
 

@@ -141,6 +141,22 @@ def _easy(results: list[Any]) -> dict[str, Any]:
     return {"add": by["add"], "swap": by["swap"]}
 
 
+def _kernels(results: list[Any]) -> dict[str, Any]:
+    by = {(one["kernel"], one["relation"]): one for one in results[0]["results"]["kernels"]}
+    rmse = by["sample, image–text, as they are", "affine"]["rmse"]
+    return {"rmse": rmse, "images": by["sample, image–image, as they are", "affine"]["correlation"]}
+
+
+def _held(results: list[Any]) -> dict[str, Any]:
+    found = results[0]["results"]["random"]
+    return {"models": found["of"] // 4, "held": found["held"]}
+
+
+def _spanning(results: list[Any]) -> dict[str, Any]:
+    inside, (most, least) = results[0]["sample_texts_inside"], results[0]["singular"]
+    return {"few": inside["32"], "more": inside["48"], "most": most, "least": least}
+
+
 SENTENCES = (
     Sentence("docs/sample.md", "the cosine is {before:.2f} unmapped, {constant:.2f} for a constant and {turned:.2f} for a random rotation", _demo),
     Sentence("docs/similarity.md", "SVCCA's {s[value]:.3f} between photos and captions is {s[null_mean]:.3f} by chance and {s[held_out]:.3f} on rows not fitted.",
@@ -165,4 +181,9 @@ SENTENCES = (
              _canonical, JOBS["canonical"]),
     Sentence("docs/jam.md", "the first canonical correlation of 50 dimensions is {add:.2f} by chance with 950 rows and {swap:.2f} with 777.", _easy, JOBS["jam-measures"]),
     Sentence("docs/transport.md", "it was {low:.1f} to {high:.1f} times what is reported", _convergence, JOBS["klot-convergence"]),
+    Sentence("docs/theory.md", '"affine").rmse # {rmse:.3f}', _kernels, JOBS["theory"]),
+    Sentence("docs/theory.md", '"affine").correlation # {images:.3f}', _kernels, JOBS["theory"]),
+    Sentence("docs/theory.md", "{models:,} models, four bounds each. All {held:,} held.", _held, JOBS["theory-random"]),
+    Sentence("docs/spanning.md", "{few:.3f} for the 32 strongest image directions of 64, {more:.3f} for 48.", _spanning, JOBS["spanning"]),
+    Sentence("docs/spanning.md", "with singular values from {most:.1f} down to {least:.4f}.", _spanning, JOBS["spanning"]),
 )  # fmt: skip
