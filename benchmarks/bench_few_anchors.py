@@ -16,6 +16,7 @@ import numpy as np
 
 from congruence import LinearMap, OrthogonalMap
 from congruence.metrics import class_retrieval, zero_shot_accuracy
+from machine_output import add_json, write_json
 
 ANCHORS = (20, 50, 100, 200, 400, 900)
 FILTERS = {
@@ -47,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
     parser.add_argument("--splits", type=int, default=8)
+    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     with np.load(options.data, allow_pickle=False) as data:
@@ -69,8 +71,11 @@ def main() -> None:
                 ridge = [LinearMap(alpha=a * top).fit(text[train], target[train]).matrix for a in RIDGE]
                 scores = np.array([measure(m, text, image, target, train, means, test) for m in ridge])
                 results[name, "ridge, best", n].append(tuple(scores.max(axis=0)))
+    tables = []
     for name in ("text_eva02_b16", "text_openai_vitb16"):
         for k, what in enumerate(MEASURES):
+            rows: dict = {}
+            tables.append({"measure": what, "target": name, "anchors": ANCHORS, "filters": rows})
             print(
                 f"\n{what}, to {name}; {options.splits} splits; in brackets 10⁴ × (difference to the default ± s.e.)\n"
             )
@@ -81,11 +86,15 @@ def main() -> None:
                 for n in ANCHORS:
                     values = np.array(results[name, label, n])[:, k]
                     gap = values - np.array(results[name, "default", n])[:, k]
-                    cell = f"{values.mean():.3f}"
+                    found = {"mean": values.mean()}
+                    cell = f"{found['mean']:.3f}"
                     if gap.any():
-                        cell += f" ({1e4 * gap.mean():+.0f} ± {1e4 * gap.std(ddof=1) / np.sqrt(len(gap)):.0f})"
+                        found |= {"gap": gap.mean(), "gap_error": gap.std(ddof=1) / np.sqrt(len(gap))}
+                        cell += f" ({1e4 * found['gap']:+.0f} ± {1e4 * found['gap_error']:.0f})"
+                    rows.setdefault(label, []).append(found)
                     cells.append(cell)
                 print(f"| {label} | " + " | ".join(cells) + " |")
+    write_json(options, tables)
 
 
 if __name__ == "__main__":

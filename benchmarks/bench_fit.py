@@ -11,6 +11,7 @@ from sklearn.linear_model import Ridge
 
 from congruence import LinearMap, OrthogonalMap
 from congruence.compare.pairing import check_pairing
+from machine_output import add_json, write_json
 
 
 def textbook(X, Y):
@@ -29,6 +30,7 @@ def scipys(X, Y):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=7)
+    add_json(parser)
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     X = rng.standard_normal((5000, 768)).astype(np.float32) * np.arange(1, 769, dtype=np.float32) ** -0.5
@@ -51,6 +53,7 @@ def main() -> None:
     print(f"5,000 pairs, 768 → 1024, float32; medians of {options.repeat} interleaved runs")
     for name, values in seconds.items():
         print(f"  {name:38s} {np.median(values):6.2f} s   {np.median(values) / base:5.2f} × NumPy by hand")
+    write_json(options, seconds)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine_output import add_json, write_json
+
 EPSILON, EPSILON_TEACHER = 0.05, 0.01
 
 
@@ -222,7 +224,7 @@ def run(who: str, n_iter: int, folder: Path) -> dict:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def report(n: int, options: argparse.Namespace) -> None:
+def report(n: int, options: argparse.Namespace) -> dict:
     n_iter, ways, left_out = options.iterations, list(options.ways), []
     unrolled_bytes = 2 * n_iter * n * n * 4
     if "unrolled" in ways and unrolled_bytes > options.room * 1e9:
@@ -252,11 +254,19 @@ def report(n: int, options: argparse.Namespace) -> None:
         for turn in range(1, options.repeat + 1):
             for who, runs in results.items():
                 runs.append(run(who, n_iter, folder))
+                if converged is not None:
+                    runs[-1]["gradient_error"] = error_of(who, folder, converged)
                 if turn == options.repeat:
-                    print(line(who, results, folder, converged), flush=True)
+                    print(line(who, results), flush=True)
+    return {"rows": n, "ways": results, "left_out": left_out}
 
 
-def line(who: str, results: dict[str, list[dict]], folder: Path, converged: np.ndarray | None) -> str:
+def error_of(who: str, folder: Path, converged: np.ndarray) -> float:
+    found = np.load(folder / f"{who}.npy")
+    return float(np.linalg.norm(found - converged) / np.linalg.norm(converged))
+
+
+def line(who: str, results: dict[str, list[dict]]) -> str:
     runs = results[who]
     seconds = np.median([r["seconds"] for r in runs])
     peak, rest = (max(r[key] for r in runs) for key in ("peak_mb", "rest_mb"))
@@ -268,9 +278,8 @@ def line(who: str, results: dict[str, list[dict]], folder: Path, converged: np.n
         time_ratio = np.median([plain["seconds"] / other["seconds"] for plain, other in turns])
         memory_ratio = max(p["peak_mb"] - p["rest_mb"] for p in results["plain"]) / (peak - rest)
         text += f"   plain takes {time_ratio:5.1f} × the time, {memory_ratio:5.1f} × the memory over rest"
-    if converged is not None:
-        found = np.load(folder / f"{who}.npy")
-        text += f"   gradient off by {np.linalg.norm(found - converged) / np.linalg.norm(converged):.1e}"
+    if "gradient_error" in runs[-1]:
+        text += f"   gradient off by {runs[-1]['gradient_error']:.1e}"
     return text
 
 
@@ -287,12 +296,12 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=list(LABELS), default=[who for who in LABELS if who != "streamed"])
     parser.add_argument("--child")
     parser.add_argument("--folder", type=Path)
+    add_json(parser)
     options = parser.parse_args()
     if options.child:
         child(options.child, options.iterations, options.folder)
         return
-    for n in options.rows:
-        report(n, options)
+    write_json(options, [report(n, options) for n in options.rows])
 
 
 if __name__ == "__main__":

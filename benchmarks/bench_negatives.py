@@ -18,6 +18,7 @@ from sklearn.model_selection import GroupKFold
 from congruence.datasets import load_sugarcrepe
 from congruence.negatives import KINDS, generate
 from congruence.negatives.words import Sentence
+from machine_output import add_json, write_json
 
 
 def distance(first: tuple[str, ...], second: tuple[str, ...]) -> int:
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--data", default="../shared/data/sugarcrepe", help="Folder of SugarCrepe's files.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--read", type=int, default=0, help="Print so many random ones instead, the kinds in turn.")
+    add_json(parser)
     arguments = parser.parse_args()
     data = load_sugarcrepe(Path(arguments.data))
     image = dict(zip((text.strip() for text in data.captions.tolist()), data.filenames.tolist(), strict=True))
@@ -77,6 +79,7 @@ def main() -> None:
         return
     print("| kind | of all | of its own | edit, SugarCrepe | edit, rules | kept, SugarCrepe | kept, rules | blind, SugarCrepe | blind, rules |")  # fmt: skip
     print("|" + " --- |" * 9)
+    lines = {}
     for kind in KINDS:
         ours = [one for one in made if one.kind == kind]
         theirs = data.take(data.categories == kind)
@@ -89,6 +92,8 @@ def main() -> None:
         cells = [f"{len(have) / len(texts):.3f}", f"{len(own & have) / len(own):.3f}"]
         cells += [cell for pair in zip(a, b, strict=True) for cell in pair]
         print(f"| `{kind}` | " + " | ".join(cells) + " |")
+        lines[kind] = cells
+    write_json(arguments, {"captions": len(texts), "lines": lines})
 
 
 if __name__ == "__main__":

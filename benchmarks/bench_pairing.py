@@ -12,6 +12,7 @@ from scipy.stats import beta
 from congruence import OrthogonalMap
 from congruence.compare.pairing import check_pairing
 from congruence.synthetic import rigid_problem
+from machine_output import add_json, write_json
 
 TEXT = ("text_openai_vitb32", "text_eva02_b16")
 IMAGE = "image_openai_vitb32_avg5"
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--fits", type=int, default=1000)
     parser.add_argument("--part", choices=("real", "noisy", "weak", "power", "shuffled", "time"))
     parser.add_argument("--seed", type=int, default=1000)
+    add_json(parser)
     options = parser.parse_args()
     with np.load(options.data / "lvis1203_clip.npz", allow_pickle=False) as data:
         lvis = {key: data[key] for key in (*TEXT, IMAGE)}
@@ -38,21 +40,29 @@ def main() -> None:
     )
     rng = np.random.default_rng(options.seed)
     chosen = [options.part] if options.part else ["real", "noisy", "weak", "power", "shuffled", "time"]
+    found: dict = {}
     if "real" in chosen:
-        _alarms("real", (_draw(pairs[KINDS[k % 4]], _size(rng), rng) for k in range(options.fits)))
+        found["real"] = _alarms("real", (_draw(pairs[KINDS[k % 4]], _size(rng), rng) for k in range(options.fits)))
     if "noisy" in chosen:
-        _alarms("noisy", (_noisy(_draw(pairs[KINDS[k % 4]], _size(rng), rng), 1.5, rng) for k in range(options.fits)))
+        found["noisy"] = _alarms(
+            "noisy", (_noisy(_draw(pairs[KINDS[k % 4]], _size(rng), rng), 1.5, rng) for k in range(options.fits))
+        )
     if "weak" in chosen:
         count = min(options.fits, 300)
-        _states("noise 2.0, of the signal's size", (_drowned(pairs[TEXT_TEXT], rng, False) for _ in range(count)))
-        _states("noise 2.0 on each coordinate", (_drowned(pairs[TEXT_TEXT], rng, True) for _ in range(count)))
+        found["weak"] = {
+            name: _states(name, (_drowned(pairs[TEXT_TEXT], rng, each) for _ in range(count)))
+            for name, each in (("noise 2.0, of the signal's size", False), ("noise 2.0 on each coordinate", True))
+        }
     if "power" in chosen:
-        for n, wrong in ((30, 3), (100, 5), (300, 15), (900, 45)):
-            _power(pairs[TEXT_TEXT], n, wrong, 40, rng)
+        found["power"] = [
+            _power(pairs[TEXT_TEXT], *case, 40, rng) for case in ((30, 3), (100, 5), (300, 15), (900, 45))
+        ]
     if "shuffled" in chosen:
-        _states("all shuffled", (_shuffled(_draw(pairs[KINDS[k % 4]], _size(rng), rng), rng) for k in range(192)))
+        draws = (_shuffled(_draw(pairs[KINDS[k % 4]], _size(rng), rng), rng) for k in range(192))
+        found["shuffled"] = _states("all shuffled", draws)
     if "time" in chosen:
-        _time()
+        found["time"] = _time()
+    write_json(options, found)
 
 
 TEXT_TEXT = KINDS[0]
@@ -91,11 +101,13 @@ def _alarms(name, fits):
     print(
         f"{name}: {accused} of {total} fits accuse a true pair (95 % upper bound {bound:.2%}), {denied} say not paired"
     )
+    return {"fits": total, "accused": accused, "not_paired": denied, "bound": bound}
 
 
 def _states(name, fits):
     states = [check_pairing(X, Y).state for X, Y in fits]
     print(f"{name}: " + ", ".join(f"{state} {states.count(state)}" for state in sorted(set(states))))
+    return {state: states.count(state) for state in sorted(set(states))}
 
 
 def _power(pair, n, wrong, fits, rng):
@@ -111,6 +123,7 @@ def _power(pair, n, wrong, fits, rng):
     print(
         f"{wrong} of {n} wrong: found in {found} of {fits} fits, {rows} of {wrong * fits} rows, {false} right rows accused"
     )
+    return {"n": n, "wrong": wrong, "fits": fits, "found": found, "rows": rows, "right_accused": false}
 
 
 def _time():
@@ -119,10 +132,14 @@ def _time():
     seconds = {"fit": [], "check": []}
     for _ in range(5):
         for name, job in (("fit", OrthogonalMap().fit), ("check", check_pairing)):
-            start = time.perf_counter()
+            start = time.process_time()
             job(X, Y)
-            seconds[name].append(time.perf_counter() - start)
-    print("5,000 pairs, 768 → 1024: " + ", ".join(f"{name} {np.median(s):.2f} s" for name, s in seconds.items()))
+            seconds[name].append(time.process_time() - start)
+    print(
+        "5,000 pairs, 768 → 1024, processor time: "
+        + ", ".join(f"{name} {np.median(s):.2f} s" for name, s in seconds.items())
+    )
+    return seconds
 
 
 if __name__ == "__main__":

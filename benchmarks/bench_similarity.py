@@ -19,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine_output import add_json, write_json
+
 GOALS = {"time": 3.0, "memory": 10.0}
 
 
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("--child")
     parser.add_argument("--what")
     parser.add_argument("--folder", type=Path)
+    add_json(parser)
     options = parser.parse_args()
     if options.child:
         {"ours": ours, "full": full}[options.child](options.folder, options.what, options.k)
@@ -116,11 +119,13 @@ def main() -> None:
         for side, A in (("X", X), ("Y", Y)):
             np.save(folder / f"{side}.npy", A / np.linalg.norm(A, axis=1, keepdims=True))
         print(f"{n:,} × {d} float32, k = {options.k}, {options.repeat} runs each, in turn")
+        found = {}
         for what in ("mutual_knn", "cknna", "linear_cka"):
             results: dict[str, list[dict]] = {"full": [], "ours": []}
             for _ in range(options.repeat):
                 for who, runs in results.items():
                     runs.append(run(who, what, folder, options.k))
+            found[what] = results
             for who, runs in results.items():
                 seconds = np.median([r["seconds"] for r in runs])
                 peak, rest = (max(r[key] for r in runs) for key in ("peak_mb", "rest_mb"))
@@ -139,6 +144,7 @@ def main() -> None:
                 for key, ratio in ratios.items()
             ]
             print(f"  {what:10s} ours: " + ", ".join(verdicts))
+    write_json(options, found)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine_output import add_json, write_json
+
 VARIANTS = ("circular", "linear")
 
 
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["ours", "POT"], help="leave the other out")
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--folder", type=Path)
+    add_json(parser)
     options = parser.parse_args()
     if options.child:
         child(*options.child, options.folder)
@@ -71,12 +74,14 @@ def main() -> None:
         print(
             f"{n:,} and {m:,} × {options.dim} float32, {options.projections} circles, {options.repeat} runs each, in turn"
         )
+        found = {}
         for variant in VARIANTS:
             results: dict[str, list[dict]] = {who: [] for who in ("POT", "ours") if options.only in (None, who)}
             for _ in range(options.repeat):
                 for who, runs in results.items():
                     command = [sys.executable, __file__, "--child", who, variant, "--folder", folder]
                     runs.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            found[variant] = results
             for who, runs in results.items():
                 seconds = np.median([r["seconds"] for r in runs])
                 peak, rest = (max(r[key] for r in runs) for key in ("peak_mb", "rest_mb"))
@@ -90,6 +95,7 @@ def main() -> None:
                     for key in ("seconds", "peak_mb")
                 )
                 print(f"  {variant:9s} ours: time {time_ratio:.1f} times less, memory {memory_ratio:.1f} times less")
+    write_json(options, found)
 
 
 if __name__ == "__main__":

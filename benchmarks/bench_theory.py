@@ -27,6 +27,7 @@ from congruence.theory import (
     rank_trade_off,
     text_bound,
 )
+from machine_output import add_json, write_json
 
 THEOREMS = ("C.21: A on images", "C.23: Q on images", "C.25: Q on texts", "C.28: Q on texts, half the rank")
 
@@ -49,13 +50,14 @@ def bounds_of(F, G, F_target, G_target, kappa):
     )
 
 
-def random_models(per_case: int) -> None:
+def random_models(per_case: int) -> dict:
     print(
         "Looseness: median (90 % quantile); share of vacuous bounds; in brackets the median before the proof's last step.\n"
     )
     print("| d | disturbance | " + " | ".join(THEOREMS) + " |")
     print("| --- | --- |" + " --- |" * len(THEOREMS))
     held = drawn = 0
+    lines = []
     for d in (2, 8, 32):
         for what, level in (("noise", 1e-3), ("noise", 1e-2), ("noise", 0.1), ("shear", 1e-2), ("shear", 0.1)):
             found = []
@@ -72,14 +74,17 @@ def random_models(per_case: int) -> None:
                 vacuous = np.mean([b.vacuous for b in bounds])
                 cells.append(f"{middle:.1f} ({most:.1f}); {vacuous:.0%}; [{sharp:.1f}]")
             print(f"| {d} | {what} {level:g} | " + " | ".join(cells) + " |", flush=True)
+            lines.append({"d": d, "disturbance": f"{what} {level:g}", "cells": cells})
     print(f"\nheld: {held:,} of {drawn * len(THEOREMS):,}")
+    return {"lines": lines, "held": held, "of": drawn * len(THEOREMS)}
 
 
 def unit(X: np.ndarray) -> np.ndarray:
     return X / np.linalg.norm(X, axis=1, keepdims=True)
 
 
-def agreement_lines(title: str, compare) -> None:
+def agreement_lines(title: str, compare) -> list[dict]:
+    found = []
     for relation in ("raw", "constant", "affine"):
         a = compare(relation)
         line = f"{a.minimax.slope:.2f} K̃ {a.minimax.intercept:+.2f}"
@@ -88,6 +93,10 @@ def agreement_lines(title: str, compare) -> None:
             f"| {title} | {relation} | {a.epsilon:.3f} | {line} | {a.least_squares.slope:.2f} K̃ {a.least_squares.intercept:+.2f} "
             f"| {a.rmse:.3f} | {q[0.5]:.3f} | {q[0.99]:.3f} | {a.correlation:.3f} |"
         )
+        least = a.least_squares
+        line = {"kernel": title, "relation": relation, "epsilon": a.epsilon, "line": [least.slope, least.intercept]}
+        found.append(line | {"rmse": a.rmse, "median": q[0.5], "most": q[0.99], "correlation": a.correlation})
+    return found
 
 
 def sample_models(centred: bool):
@@ -101,21 +110,26 @@ def sample_models(centred: bool):
     return F, G, F_target, G_target
 
 
-def real_data(data: Path) -> None:
+def real_data(data: Path) -> dict:
+    out: dict = {"kernels": [], "bounds": [], "ranks": [], "text_half": [], "maps": []}
     print("\n| kernel | relation | ε | minimax line | least squares | rmse | median | 99 % | correlation |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for centred in (False, True):
         models = sample_models(centred)
         state = "centred" if centred else "as they are"
-        agreement_lines(f"sample, image–text, {state}", lambda r, m=models: kernel_agreement(*m, r))
-        agreement_lines(f"sample, image–image, {state}", lambda r, m=models: gram_agreement(m[0], m[2], r))
-        agreement_lines(f"sample, text–text, {state}", lambda r, m=models: gram_agreement(m[1], m[3], r))
+        out["kernels"] += agreement_lines(f"sample, image–text, {state}", lambda r, m=models: kernel_agreement(*m, r))
+        out["kernels"] += agreement_lines(
+            f"sample, image–image, {state}", lambda r, m=models: gram_agreement(m[0], m[2], r)
+        )
+        out["kernels"] += agreement_lines(
+            f"sample, text–text, {state}", lambda r, m=models: gram_agreement(m[1], m[3], r)
+        )
     if data.is_file():
         with np.load(data, allow_pickle=False) as arrays:
             source = unit(arrays["text_openai_vitb32"].astype(np.float64))
             for name in ("text_eva02_b16", "text_openai_vitb16"):
                 target = unit(arrays[name].astype(np.float64))
-                agreement_lines(
+                out["kernels"] += agreement_lines(
                     f"LVIS, text–text, ViT-B/32 and {name[5:]}", lambda r, t=target: gram_agreement(source, t, r)
                 )
     else:
@@ -139,15 +153,24 @@ def real_data(data: Path) -> None:
             print(
                 f"| {state} | {bound.theorem} | {bound.measured:.2f} | {bound.value:.3g} | {sharp:.3g} | {conditions} |"
             )
+            line = {"rows": state, "theorem": bound.theorem, "measured": bound.measured, "promised": bound.value}
+            out["bounds"].append(line | {"sharp": sharp, "conditions": dict(bound.conditions)})
         trade = rank_trade_off(F, G, F_target, G_target, Q)
         cells = ", ".join(
             f"r={r}: ρ {trade.rho[r - 1]:.3g}, measured {trade.measured[r - 1]:.2f}" for r in (1, 4, 16, 64)
+        )
+        out["ranks"].append(
+            {"rows": state, "best": trade.best, "whole": trade.whole[trade.best - 1]}
+            | {str(r): [trade.measured[r - 1], trade.rho[r - 1], trade.sharp[r - 1]] for r in (1, 4, 16, 64)}
         )
         print(f"{state}: {cells}; best r for the whole text {trade.best}, bound {trade.whole[trade.best - 1]:.2f}")
         error = linear_text_error(G, G_target, A.matrix)
         print(
             f"{state}: text half of 5.3: median {error.quantiles[0.5]:.2f}, largest {error.largest:.2f}; "
             f"σ(A) from {error.sigma_min:.2g} to {error.sigma_max:.2f}"
+        )
+        out["text_half"].append(
+            {"rows": state, "median": error.quantiles[0.5], "sigma": [error.sigma_min, error.sigma_max]}
         )
         for name, M in (
             ("A, from texts", A.matrix),
@@ -157,15 +180,23 @@ def real_data(data: Path) -> None:
         ):
             images, texts = np.linalg.norm(F_target - F @ M, axis=1), np.linalg.norm(G - G_target @ M.T, axis=1)
             print(f"{state}: {name}: mean ‖f̃ − M f‖ {images.mean():.2f}, mean ‖g − Mᵀ g̃‖ {texts.mean():.2f}")
+            out["maps"].append({"rows": state, "map": name, "images": images.mean(), "texts": texts.mean()})
+    return out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data/lvis1203_clip.npz"))
     parser.add_argument("--models", type=int, default=200, help="random models a case; 15 cases")
+    parser.add_argument("--part", choices=("random", "real"), help="random models or real data alone")
+    add_json(parser)
     options = parser.parse_args()
-    random_models(options.models)
-    real_data(options.data)
+    found = {}
+    if options.part in (None, "random"):
+        found["random"] = random_models(options.models)
+    if options.part in (None, "real"):
+        found |= real_data(options.data)
+    write_json(options, found)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from bench_klot import EPSILON, EPSILON_TEACHER, explicit, log_plan, peak_mb
+from machine_output import add_json, write_json
 
 PARTS = {
     "draw": "drawing rows",
@@ -248,6 +249,7 @@ def report(threads, options):
             f"{results['plain']['memory'] / results['ours']['memory']:.1f} × the memory",
             flush=True,
         )
+    return {"threads": threads, "ways": results}
 
 
 def main():
@@ -263,12 +265,12 @@ def main():
     parser.add_argument("--cpu", action="store_true", help="processor time, for one thread on a busy machine")
     parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
     parser.add_argument("--child-threads", type=int, help=argparse.SUPPRESS)
+    add_json(parser)
     options = parser.parse_args()
     if options.child:
         child(options)
         return
-    for threads in options.threads:
-        report(threads, options)
+    write_json(options, [report(threads, options) for threads in options.threads])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from machine_output import add_json, write_json
+
 
 def plain(folder: Path, suffix: str) -> None:
     """Read, multiply, write; the time of each part on its own line of the report."""
@@ -70,6 +72,7 @@ def main() -> None:
     parser.add_argument("--suffix", default=".npy")
     parser.add_argument("--child")
     parser.add_argument("--folder", type=Path)
+    add_json(parser)
     options = parser.parse_args()
     if options.child:
         {"plain": plain, "ours": ours}[options.child](options.folder, options.suffix)
@@ -103,6 +106,7 @@ def main() -> None:
         print(f"  {what:6s} median {median[what]:6.1f} s   best {best[what]:6.1f} s   peak memory {peak:6.0f} MB")
     ratios = [p["seconds"] / o["seconds"] for p, o in zip(results["plain"], results["ours"], strict=True)]
     print("  speed relative to plain: " + ", ".join(f"{r:.2f}" for r in ratios) + f"; median {np.median(ratios):.2f}")
+    write_json(options, results)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ true learning curve, measured with further anchors.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
 from collections import Counter, defaultdict
 
@@ -24,6 +23,7 @@ from congruence.upgrade.certify.overlap_trial import overlap_on
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
+from machine_output import add_json, write_json
 
 #: Items the truth is measured on. Its own error looks like the interval's: measured on six times as many items as the estimate, the
 #: truth is in 93 % of exact intervals of 95 %.
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
-    parser.add_argument("--json", help="write every run here")
+    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(options.seed)
@@ -296,9 +296,11 @@ def main() -> None:
                 f"share of draws {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} "
                 f"± {np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
             )
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(log, file, indent=1)
+    inside = {
+        name: [sum(low <= true <= high for low, true, high in triples), len(triples)]
+        for name, triples in covered.items()
+    }
+    write_json(options, {"pairs": log, "intervals": inside, "shares": sure, "gains": gains})
 
 
 GENERATORS = {"simulated": simulated, "distorted": distorted}

@@ -10,6 +10,10 @@ import numpy as np
 from congruence import Embeddings
 from congruence.datasets import load_sample
 from congruence.upgrade.certify import WAYS, certify, choose_anchors
+from machine_output import add_json, write_json
+
+#: What was found of each pair, for ``--json``.
+FOUND: list[dict] = []
 
 
 def show(name, source, target, anchors, labels=None, repeats=5):
@@ -21,12 +25,21 @@ def show(name, source, target, anchors, labels=None, repeats=5):
         cells = [f"{w} {e.value:.3f} ({e.low:.3f} … {e.high:.3f})" for w in WAYS if (e := ways.get(w))]
         cells += [f"{control} {value:.3f}" for control, value in c.controls.get(measure, {}).items()]
         print(f"| {measure} | " + " | ".join(cells) + " |")
+    scores = {
+        measure: {
+            "ways": {way: [e.value, e.low, e.high] for way, e in ways.items()},
+            "controls": c.controls.get(measure, {}),
+        }
+        for measure, ways in c.ways.items()
+    }
+    FOUND.append({"pair": name, "anchors": anchors, "task": c.task, "shares": c.verdict.confidence, "scores": scores})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--only", choices=("sample", "imagenet", "lvis", "caltech"))
+    add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
 
@@ -58,6 +71,7 @@ def main() -> None:
         sides = (side(n, image=z[f"image_{name}"]) for name in ("effnet_lite0", "mobilenet_v2"))
         labels = {str(i): str(label) for i, label in enumerate(z["label"])}
         show("EfficientNet-Lite0 to MobileNet-v2, Caltech-101", *sides, 400, labels, repeats=3)
+    write_json(options, FOUND)
 
 
 if __name__ == "__main__":

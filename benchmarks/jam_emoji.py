@@ -25,6 +25,7 @@ from congruence.encoders import load_encoder
 from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.negatives import generate
 from congruence.train import JAM, split_by_group
+from machine_output import add_json, write_json
 
 VENDORS = ("google", "twitter")
 #: Values of which one stands in place of another.
@@ -140,6 +141,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs=3, default=[700, 150, 1200], help="to train on, choose by, test on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 42, 55])
     parser.add_argument("--losses", nargs="+", default=["con", "negcon", "spread", "cca"])
+    add_json(parser)
     given = parser.parse_args()
     data = embed(given.sources, given.cache)
     V, P, N, texts = (data[name] for name in ("images", "captions", "wrong", "caption"))
@@ -148,10 +150,12 @@ def main() -> None:
         flush=True,
     )
     found: dict[str, list[tuple[float, float]]] = {loss: [] for loss in given.losses}
+    tested = {}
     for seed in given.seeds:
         rng = np.random.default_rng([seed, 3])
         parts = split_by_group(data["emoji"], seed=seed)
         train, held, test = (rng.permutation(part)[:most] for part, most in zip(parts, given.items, strict=True))
+        tested[seed] = len(test)
         # Twemoji's picture and Noto's are both right for a caption, so wrong captions of one are none of the other's.
         names = np.array([f"{i}" for i in test])
         asked = SugarCrepe(names, np.full(len(test), "replace_att"), texts[test], texts[test], data["negative"][test])
@@ -181,6 +185,7 @@ def main() -> None:
     for loss, scores in found.items():
         mean, sd = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1 if len(scores) > 1 else 0)
         print(f"| {loss} | {mean[0]:.3f} ± {sd[0]:.3f} | {mean[1]:.3f} ± {sd[1]:.3f} |")
+    write_json(given, {"tested": tested, "losses": found})
 
 
 if __name__ == "__main__":

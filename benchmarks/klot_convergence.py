@@ -6,10 +6,13 @@ Unit rows of the student and the teacher are drawn alike; a target row is its so
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 from torch.nn.functional import normalize
 
 from congruence.transport import klot
+from machine_output import add_json, write_json
 
 PROBLEMS = [(4, 0.7), (16, 0.7), (32, 0.7), (64, 0.7), (64, 2.0), (256, 1.0)]
 ITERATIONS = [50, 100, 200, 500, 1000]
@@ -30,6 +33,10 @@ def solve(A: torch.Tensor, T: torch.Tensor, n_iter: int):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_json(parser)
+    options = parser.parse_args()
+    results = []
     print(
         "| dimensions, noise | iterations | marginal error, student | teacher | ‖P − P*‖₁ | reported | gradient off by | warned |"
     )
@@ -43,6 +50,19 @@ def main() -> None:
             errors = f"{info.marginal_error:.0e} | {info.marginal_error_teacher:.0e} | {info.difference:.2g}"
             warned = "" if info.converged else "yes"
             print(f"| {d}, {noise} | {n_iter} | {errors} | {info.gradient_error:.2%} | {off:.2%} | {warned} |")
+            results.append(
+                {
+                    "dimensions": d,
+                    "noise": noise,
+                    "iterations": n_iter,
+                    "marginal_error": info.marginal_error,
+                    "marginal_error_teacher": info.marginal_error_teacher,
+                    "difference": info.difference,
+                    "gradient_error": info.gradient_error,
+                    "off": off,
+                }
+            )
+    write_json(options, results)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 import congruence
 from congruence import Embeddings, Space
 from congruence.embeddings import normalize_rows
+from machine_output import add_json, write_json
 
 K = 10
 
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, default=300)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--splits", type=int, default=10)
+    add_json(parser)
     given = parser.parse_args()
     with np.load(given.file, allow_pickle=False) as data:
         ids = data["names"].tolist()
@@ -86,6 +88,7 @@ def main() -> None:
         cells = [f"{m:.3f} ({s:.3f})" for m, s in zip(values[:, :4].mean(0), values[:, :4].std(0, ddof=1), strict=True)]
         norms = f"{values[:, 4].min():.2f} … {values[:, 5].max():.2f}"
         print(f"{name:<26}{cells[0]:>18}{cells[1]:>15}{cells[2]:>15}{cells[3]:>18}{norms:>14}")
+    write_json(given, runs)
 
 
 if __name__ == "__main__":

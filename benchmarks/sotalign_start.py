@@ -11,6 +11,7 @@ import numpy as np
 
 from congruence.train import Procrustes, SOTAlign
 from congruence.train.retrieval import recalls
+from machine_output import add_json, write_json
 
 TRAINING = {"teacher": "procrustes", "dim": 512, "steps": 120, "validate_every": 10, "n_iter": 50, "tol": 1e-3}
 METHODS = {
@@ -26,9 +27,11 @@ def main() -> None:
     parser.add_argument("file", help="imagenet1000_unimodal.npz")
     parser.add_argument("--pairs", type=int, nargs="+", default=[100, 400])
     parser.add_argument("--splits", type=int, default=3)
+    add_json(parser)
     options = parser.parse_args()
     with np.load(options.file, allow_pickle=False) as data:
         X, Y = data["image_effnet_lite0"].astype(np.float32), data["text_mpnet"].astype(np.float32)
+    results = []
     for n in options.pairs:
         for name, method in METHODS.items():
             scores = []
@@ -44,6 +47,8 @@ def main() -> None:
             means, sds = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
             cells = " / ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in zip(means, sds, strict=True))
             print(f"{n} pairs, {name}: {cells}", flush=True)
+            results.append({"pairs": n, "method": name, "mean": means, "sd": sds})
+    write_json(options, results)
 
 
 if __name__ == "__main__":

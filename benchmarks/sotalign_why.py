@@ -15,6 +15,7 @@ from congruence.embeddings import normalize_rows
 from congruence.experiments.alignment import Held, Parts, measure_heads
 from congruence.experiments.contenders import fit_contender
 from congruence.experiments.unimodal import open_unimodal
+from machine_output import add_json, write_json
 
 BASE = {"paper_alpha": 1e-4, "teacher": "procrustes"}
 SAIL = {"rate": 3.0, "preprocess": "center"}
@@ -65,8 +66,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[], help="words that the names of runs contain")
+    add_json(parser)
     options = parser.parse_args()
     data = open_unimodal("imagenet1000", options.file)
+    results = []
     for words, name, unpaired, directions, tried in RUNS:
         if options.only and not any(word in words for word in options.only):
             continue
@@ -78,6 +81,8 @@ def main() -> None:
         means, sds = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
         cells = " | ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in zip(means, sds, strict=True))
         print(f"| {words} | {cells} |", flush=True)
+        results.append({"run": words, "mean": means, "sd": sds})
+    write_json(options, results)
 
 
 if __name__ == "__main__":

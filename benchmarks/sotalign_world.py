@@ -12,6 +12,7 @@ import numpy as np
 from congruence.experiments.alignment import UnimodalData, measure_heads
 from congruence.experiments.contenders import fit_contender
 from congruence.synthetic import unimodal_problem
+from machine_output import add_json, write_json
 
 WORLD = {"latent": 32, "classes": 300, "spread": 0.1, "noise": 0.3, "nuisance": 1.5, "seed": 0}
 TRAINING = {
@@ -38,10 +39,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, nargs="+", default=[100, 200, 400])
     parser.add_argument("--splits", type=int, default=2)
     parser.add_argument("--methods", nargs="+", default=["procrustes", "cca", "sail", "sotalign"])
+    add_json(parser)
     options = parser.parse_args()
     made = unimodal_problem(options.unpaired + 6000, 96, 64, **WORLD)
     items = np.arange(len(made.images))
     data = UnimodalData("world", {"images": made.images}, {"texts": made.texts}, items, items)
+    results = []
     for pairs in options.pairs:
         for name, tried in TRIED:
             if name not in options.methods:
@@ -55,6 +58,8 @@ def main() -> None:
             sds = np.std(scores, axis=0, ddof=1 if len(scores) > 1 else 0)
             cells = " / ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in zip(means, sds, strict=True))
             print(f"{pairs} pairs, {name} {tried}: {cells}", flush=True)
+            results.append({"pairs": pairs, "method": name, "tried": tried, "mean": means, "sd": sds})
+    write_json(options, results)
 
 
 if __name__ == "__main__":

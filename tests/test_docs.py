@@ -109,7 +109,20 @@ def test_names_on_the_pages_exist(page):
             for name in re.findall(r"^    (\w+): Annotated", source, flags=re.M)
         }
         known |= set(re.findall(r'typer\.Option\(\s*"(--[a-z-]+)"', source))
-    known |= {"--fits", "--kind", "--part", "--suffix", "--splits", "--repeat", "--all", "--real", "--pairs", "--read"}
+    known |= {
+        "--fits",
+        "--kind",
+        "--part",
+        "--suffix",
+        "--splits",
+        "--repeat",
+        "--all",
+        "--real",
+        "--pairs",
+        "--read",
+        "--measure",
+        "--only",
+    }
     assert options <= known, options - known
 
 

@@ -2,38 +2,144 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[1] / "benchmarks" / "regenerate.py"
-SPEC = importlib.util.spec_from_file_location("regenerate", PATH)
-regenerate = importlib.util.module_from_spec(SPEC)
-sys.modules["regenerate"] = regenerate
-SPEC.loader.exec_module(regenerate)
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+import regenerate  # noqa: E402
+from measured import (  # noqa: E402
+    BLOCKS,
+    JOBS,
+    PAGES,
+    REFERENCE,
+    ROOT,
+    SENTENCES,
+    Job,
+    blocks,
+    loose_tables,
+    records,
+    same,
+)
 
-PRINTED = [(page, name) for page in regenerate.PAGES for name in regenerate.blocks(page)]
-QUICK = [(page, name) for page, name in PRINTED if not regenerate.BLOCKS[name][1]]
+PRINTED = [(page, name) for page in PAGES for name in blocks(page)]
+QUICK = [(page, name) for page, name in PRINTED if BLOCKS[name].job is None]
+RECORDED = [(page, name) for page, name in PRINTED if BLOCKS[name].job and records.read(BLOCKS[name].job)]
+UNRECORDED = [(page, name) for page, name in PRINTED if BLOCKS[name].job and not records.read(BLOCKS[name].job)]
 
 
-def test_every_block_stands_on_a_page():
-    assert {name for _, name in PRINTED} == set(regenerate.BLOCKS)
+def ids(cases):
+    return [f"{page.name}-{name}" for page, name in cases]
 
 
-@pytest.mark.parametrize(("page", "name"), QUICK, ids=[f"{page.name}-{name}" for page, name in QUICK])
+def test_every_block_stands_on_a_page_and_every_record_is_of_a_job():
+    assert {name for _, name in PRINTED} == set(BLOCKS)
+    assert {path.stem for path in records.FOLDER.glob("*.json")} <= set(JOBS)
+
+
+@pytest.mark.parametrize(("page", "name"), QUICK, ids=ids(QUICK))
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
 def test_a_page_prints_what_is_measured(page, name):
-    if name in regenerate.NEEDS_DATA and not regenerate.DATA.exists():
-        pytest.skip(f"{name} needs embeddings in ../shared/data")
-    measured = regenerate.BLOCKS[name][0]()
-    printed = regenerate.blocks(page)[name]
-    assert regenerate.same(printed, measured), f"run python benchmarks/regenerate.py --only {name}\n{measured}"
+    if missing := BLOCKS[name].missing():
+        pytest.skip(f"{name} needs {', '.join(missing)} in ../shared/data")
+    measured = BLOCKS[name].write()
+    assert same(blocks(page)[name], measured), f"run python benchmarks/regenerate.py --only {name}\n{measured}"
+
+
+@pytest.mark.parametrize(("page", "name"), RECORDED, ids=ids(RECORDED))
+def test_a_page_prints_its_record(page, name):
+    """To the character, and the record is of the commands that would be run today."""
+    record = records.read(BLOCKS[name].job)
+    assert not records.stale(BLOCKS[name].job, record), f"run python benchmarks/regenerate.py --only {name}"
+    assert blocks(page)[name] == BLOCKS[name].write([run["results"] for run in record["runs"]])
+
+
+@pytest.mark.parametrize(("page", "name"), UNRECORDED, ids=ids(UNRECORDED))
+def test_a_page_says_what_has_no_record(page, name):
+    """The block says when it was measured, and its writer renders a tiny run of the same command into a table of the same header."""
+    block = blocks(page)[name]
+    assert re.match(r"\*Measured on 20\d\d-\d\d-\d\d .*not run again since\.\*\n\n\|", block)
+    tiny = json.loads((Path(__file__).parent / "measured" / f"{BLOCKS[name].job.name}.json").read_text())
+    written = BLOCKS[name].write(tiny)
+    assert written.splitlines()[:2] == block.splitlines()[2:4]
+    assert len(written.splitlines()) == len(block.splitlines()) - 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_measured_number_stands_in_a_table_outside_a_block(page):
+    place = str(page.relative_to(ROOT))
+    assert set(loose_tables(page)) == {header for where, header in REFERENCE if where == place}
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda s: f"{Path(s.page).stem}: {s.words[:30]}")
+@pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
+def test_a_sentence_has_the_numbers_of_its_table(sentence):
+    known = records.results(sentence.job) if sentence.job else None
+    assert known != []
+    assert sentence.agrees(known), f"{sentence.page} has {sentence.printed()!r}; write {sentence.written(known)!r}"
+
+
+def test_a_loose_table_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "| a |\n| --- |\n| 0.5 |\n\n<!-- numbers: x -->\n| b |\n| --- |\n| 0.5 |\n<!-- end -->\n\n| c |\n| --- |\n| v1 |\n"
+    )
+    assert list(loose_tables(page)) == ["| a |"]
+
+
+def test_records_say_where_they_come_from_and_nothing_of_the_machine():
+    for path in records.FOLDER.glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert {"job", "date", "congruence", "commit", "machine", "threads", "runs"} <= set(record), path.name
+        assert "+changes" not in record["commit"], path.name
+        assert not re.search(r"/(?:work|tmp|home|root|usr)\b", path.read_text(encoding="utf-8")), path.name
+
+
+def test_the_listing_names_every_block(capsys):
+    regenerate.listing()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == [name for _, name in PRINTED]
+    assert all(re.search(r"(python|congruence) \S+", line) for line in lines)
+
+
+def test_a_job_is_run_kept_and_noticed_when_its_arguments_change(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text("import json, sys; json.dump({'score': float(sys.argv[1])}, open(sys.argv[2], 'w'))")
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    job = Job("tiny", "minutes", (f"python {script} 0.5 OUT",))
+    assert records.read(job) is None
+    records.write(job, records.make(job))
+    assert records.results(job) == [{"score": 0.5}]
+    assert not records.stale(job, records.read(job))
+    assert records.stale(replace(job, commands=(f"python {script} 0.6 OUT",)), records.read(job))
+    with pytest.raises(RuntimeError, match="ended with"):
+        records.make(replace(job, commands=("python no_such_script.py OUT",)))
+
+
+def test_check_fails_where_a_page_prints_something_else(tmp_path, monkeypatch, capsys):
+    text = "".join(
+        f"<!-- numbers: {name} -->\n{BLOCKS[name].write()}<!-- end -->\n" for name in ("metrics", "demo-cosine")
+    )
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(regenerate, "PAGES", [page])
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "--check", "--only", "metrics", "demo-cosine"])
+    assert regenerate.main() == 0
+    page.write_text(text.replace("0 … 1.57", "0 … 1.97"), encoding="utf-8")
+    assert regenerate.main() == 1
+    assert "metrics: differs" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["regenerate.py", "--only", "metrics"])
+    assert regenerate.main() == 0
+    assert page.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(
-    ("printed", "measured", "same"),
+    ("printed", "measured", "equal"),
     [
         ("| a | 0.123 |", "| a | 0.125 |", True),
         ("| a | 0.123 |", "| a | 0.126 |", False),
@@ -45,5 +151,5 @@ def test_a_page_prints_what_is_measured(page, name):
         ("5,000 anchors", "5,010 anchors", False),
     ],
 )
-def test_numbers_may_differ_by_rounding_only(printed, measured, same):
-    assert regenerate.same(printed, measured) is same
+def test_numbers_may_differ_by_rounding_only(printed, measured, equal):
+    assert same(printed, measured) is equal

@@ -1,0 +1,64 @@
+"""Every measured number on README's and the docs' pages: what writes it, and the record of its run."""
+
+from __future__ import annotations
+
+from measured import (
+    alignment,
+    canonical,
+    certificates,
+    joint,
+    pairing,
+    quick,
+    records,
+    spaces,
+    speed,
+    theorems,
+    training,
+)
+from measured.blocks import DATA, PAGES, ROOT, Block, Job, blocks, loose_tables, replace, same
+from measured.jobs import JOBS
+from measured.sentences import SENTENCES
+
+#: Blocks by name.
+BLOCKS: dict[str, Block] = {
+    **quick.BLOCKS,
+    **canonical.BLOCKS,
+    **spaces.BLOCKS,
+    **theorems.BLOCKS,
+    **training.BLOCKS,
+    **alignment.BLOCKS,
+    **joint.BLOCKS,
+    **speed.BLOCKS,
+    **certificates.BLOCKS,
+    **pairing.BLOCKS,
+}
+
+#: Tables outside any block, by page and first line, and why nothing is measured there.
+REFERENCE: dict[tuple[str, str], str] = {
+    ("docs/datasets.md", "| file | from | place below the root |"): "names of files",
+    ("docs/encoders.md", "| adapter | in the tests | by hand |"): "versions of libraries and tolerances of tests",
+    ("docs/jam.md", "| printed | here |"): "the paper's formulas",
+    ("docs/match.md", "| metric | paper (`jam`) | ours (`congruence`) |"): "sections of the paper",
+    ("docs/pairing.md", "| `state` | what was found | `congruence fit` |"): "a threshold of the rule",
+    ("docs/report.md", "| part | shows | needs |"): "the level of an interval",
+    ("docs/reproducing.md", "| command | shows | paper | models | data |"): "sections of the paper",
+    ("docs/reproducing.md", "| command | shows | paper's encoders |"): "names of models",
+    ("docs/transport.md", "| | |"): "definitions and defaults",
+}
+
+__all__ = [
+    "BLOCKS",
+    "DATA",
+    "JOBS",
+    "PAGES",
+    "REFERENCE",
+    "ROOT",
+    "SENTENCES",
+    "Block",
+    "Job",
+    "blocks",
+    "loose_tables",
+    "records",
+    "replace",
+    "same",
+]

@@ -1,0 +1,109 @@
+"""Tables of docs/certify.md: how often intervals and verdicts are right, and certificates of real models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+KINDS = ("simulated", "distorted")
+INTERVALS = {
+    "retention": "ratio",
+    "… pairs": "ratio, pairs",
+    "… classes": "ratio, classes",
+    "… one modality, labels": "ratio, one modality",
+    "scores, all ways": "rate",
+    "… map the queries": "rate, queries",
+    "overlap, all measures and ways": "overlap",
+    "cosine": "cosine",
+}
+
+
+def _of(results: list[Any], kind: str) -> list[dict[str, Any]]:
+    return [result["results"] for result in results if result["arguments"]["kind"] == kind]
+
+
+def intervals(results: list[Any]) -> str:
+    """The share of 95 % intervals that contain the truth, both seeds together."""
+    rows = []
+    for words, name in INTERVALS.items():
+        cells = []
+        for kind in KINDS:
+            inside, count = np.sum([one["intervals"].get(name, [0, 0]) for one in _of(results, kind)], axis=0)
+            share = inside / max(count, 1)
+            error = f" ± {100 * np.sqrt(share * (1 - share) / count):.1f} %" if inside < count else ""
+            cells += [str(count), f"{100 * share:.1f} %{error}" if inside < count else "100 %"]
+        rows.append([words, *cells])
+    header = ["95 % interval of", "simulated: n", "contain the truth", "distorted: n", "contain the truth"]
+    return table(header, rows)
+
+
+def shares(results: list[Any]) -> str:
+    """How often a verdict with so large a share was right."""
+    found = {
+        kind: np.concatenate([np.array(one["shares"], dtype=float) for one in _of(results, kind)]) for kind in KINDS
+    }
+    rows = []
+    for words, low, high in (("90 % or more", 0.9, 1.01), ("60 to 90 %", 0.6, 0.9), ("below 60 %", -1.0, 0.6)):
+        parts = [of[(of[:, 0] >= low) & (of[:, 0] < high)] for of in found.values()]
+        both = np.concatenate(parts)
+        right, count = both[:, 1].mean() if len(both) else 0.0, max(len(both), 1)
+        cells = [f"{part[:, 1].sum():.0f} of {len(part)}" for part in parts]
+        said = f"{100 * both[:, 0].mean():.0f} %" if len(both) else "–"
+        rows.append([words, said, *cells, f"{100 * right:.0f} % ± {100 * np.sqrt(right * (1 - right) / count):.0f} %"])
+    return table(["share of draws", "mean share", *(f"{kind}: right" for kind in KINDS), "both"], rows)
+
+
+NAMES = {
+    "the sample's": "the sample's",
+    "OpenAI ViT-B/32 to eva02_b16": "OpenAI ViT-B/32 → EVA-02 B/16, texts of LVIS",
+    "OpenAI ViT-B/32 to eva02_b16, texts alone": "the same, texts alone",
+    "OpenAI ViT-B/32 to openai_vitb16": "OpenAI ViT-B/32 → ViT-B/16, texts of LVIS",
+    "OpenAI ViT-B/32 to openai_vitb16, texts alone": "the same, texts alone",
+    "EfficientNet-Lite0 to MobileNet-v2, Caltech-101": "EfficientNet-Lite0 → MobileNet-v2, Caltech-101, labels",
+    "EfficientNet-Lite0 to MobileNet-v2, ImageNet": "the same models, ImageNet, no labels",
+}
+
+
+def real(results: list[Any]) -> str:
+    """Certificates of pairs of real models."""
+    found = results[0]["results"]
+    rows, last = [], None
+    for name, words in NAMES.items():
+        for one in (one for one in found if one["pair"] == name):
+            ways = one["scores"][one["task"]]["ways"]
+            cells = [
+                "{:.3f} ({:.3f} … {:.3f})".format(*ways[way]) if way in ways else ""
+                for way in ("keep", "stored", "queries", "re-embed")
+            ]
+            if not cells[
+                3
+            ]:  # what re-embedding reaches is 1 by definition for overlaps, and unknown where the target has no images
+                cells[3] = "1" if "overlap" in one["task"] else "unknown"
+            first = name != last
+            rows.append(
+                [words * first, str(one["anchors"]), f"`{one['task']}`" * first, *cells, _verdict(one["shares"])]
+            )
+            last = name
+    header = ["pair", "anchors", "measure", "keep", "map the store", "map the queries", "re-embed", "verdict"]
+    return table(header, rows)
+
+
+def _verdict(shares: dict[str, float]) -> str:
+    """The verdict with its share of the draws, and the next one where it has a tenth."""
+    said = [
+        f"{action}, {100 * v:.{1 if 0.99 <= v < 0.9995 else 0}f} %"
+        for action, v in sorted(shares.items(), key=lambda s: -s[1])
+        if v >= 0.1
+    ]
+    return said[0] + (f" ({said[1]})" if said[1:] else "")
+
+
+BLOCKS = {
+    "certify-intervals": Block(intervals, JOBS["certify-calibration"]),
+    "certify-shares": Block(shares, JOBS["certify-calibration"]),
+    "certify-real": Block(real, JOBS["certify-real"]),
+}

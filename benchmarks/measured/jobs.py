@@ -1,0 +1,180 @@
+"""Every command behind a recorded number, as typed in the root of the repository."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import ROOT, Job
+
+SHARED = "../shared/data"
+LVIS, CALTECH, IMAGENET = (f"{SHARED}/{name}.npz" for name in ("lvis1203_clip", "caltech101_unimodal", "imagenet1000_unimodal"))  # fmt: skip
+COCO = f"{SHARED}/coco500_openai_vitb16.npz"
+
+#: Figures of the Canonical paper and the stand-ins they are shown on.
+FIGURES = {
+    "fig2": ("sample", "caltech101", "lvis"),
+    "fig3": ("sample", "caltech101"),
+    "fig4": ("sample", "caltech101"),
+    "fig5": ("sample", "caltech101"),
+    "fig6": ("sample", "caltech101", "lvis"),
+    "fig44": ("sample", "caltech101", "lvis"),
+    "fig11": ("sample", "caltech101"),
+    "fig34": ("sample", "caltech101", "lvis"),
+    "fig39": ("sample", "caltech101", "lvis"),
+    "fig40": ("sample", "caltech101", "lvis"),
+    "fig43": ("sample", "caltech101", "lvis"),
+    "fig49": ("sample", "caltech101", "lvis"),
+    "fig52": ("caltech101", "lvis"),
+    "fig53": ("sample", "caltech101"),
+    "fig55": ("sample", "caltech101"),
+    "fig56": ("sample",),
+}
+_FILES = {"sample": "", "caltech101": f" --file {CALTECH}", "lvis": f" --file {LVIS}"}
+
+
+def rows_of(results: dict[str, Any]) -> dict[str, Any]:
+    """Keep of an experiment's results what tables show: seeds, verdict, notes and one line a row, without the values of single draws."""
+    keys = ("data", "pair", "series", "part", "x", "metric", "quantity", "mean", "sd", "n")
+    rows = [[row[key] for key in keys] for row in results["rows"] if not row["metric"].endswith("_distance")]
+    return {
+        "title": results["title"],
+        "seeds": results["seeds"],
+        "held": results["held"]["verdict"],
+        "columns": list(keys),
+        "rows": [[round(v, 6) if isinstance(v, float) else v for v in row] for row in rows],
+    }
+
+
+def values_of(results: dict[str, Any]) -> dict[str, Any]:
+    """Keep the values of single splits as well: differences are taken split by split."""
+    kept = rows_of(results)
+    kept["values"] = [
+        [round(v, 6) for v in row["values"]] for row in results["rows"] if not row["metric"].endswith("_distance")
+    ]
+    return kept
+
+
+def _readme_training() -> tuple[str, ...]:
+    """README's training command, over three seeds."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^congruence (train sotalign .*?)-o heads$", text, flags=re.M | re.S)
+    words = " ".join(line.replace("\\\n", " ").replace("$IN", IMAGENET).split())
+    return tuple(f"congruence {words} -o SCRATCH/heads --seed {seed} --json" for seed in range(3))
+
+
+def training_scores(results: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in results["scores"].items() if "@" in key}
+
+
+def matching(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Keep mean and standard deviation of the scores of random subsets, not each."""
+    out = []
+    for one in results["results"]:
+        kept = {key: value for key, value in one.items() if not key.endswith("_scores")}
+        for side in ("match", "other"):
+            scores = one[f"{side}_scores"]
+            kept[f"{side}_drawn"] = [float(np.mean(scores)), float(np.std(scores))]
+        out.append(kept)
+    return out
+
+
+def _layers(metric: str, rows: str = "") -> str:
+    return f"congruence similarity '{IMAGENET}:image_*' '{IMAGENET}:text_*' --layers --metric {metric}{rows} --seed 0 --json"
+
+
+def figure_commands() -> dict[tuple[str, str], str]:
+    """Return the commands behind docs/reproducing.md by figure and stand-in."""
+    return {(figure, models): _figure(figure, models) for figure, where in FIGURES.items() for models in where}
+
+
+def _figure(figure: str, models: str) -> str:
+    return f"congruence reproduce {figure} --models {models}{_FILES[models]} -o OUT"
+
+
+_SPEED = "python benchmarks/bench_"
+JOBS = {
+    job.name: job
+    for job in (
+        Job("canonical", "minutes", tuple(figure_commands().values()), rows_of),
+        Job("canonical-single", "minutes", tuple(f"{_figure(f, 'caltech101')} --evaluation-templates single" for f in ("fig11", "fig34")), rows_of),
+        Job("few-anchors", "minutes", (f"python benchmarks/bench_few_anchors.py --data {LVIS} --splits 6 --json OUT",)),
+        Job("heads", "minutes", _readme_training(), training_scores),
+        Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
+        Job("negatives", "minutes", (f"python benchmarks/bench_negatives.py --data {SHARED}/sugarcrepe --json OUT",)),
+        Job("match", "minutes", (
+            f"congruence match {COCO}:image {COCO}:text --hard nearest --json",
+            f"congruence match {IMAGENET}:image_effnet_lite0 {IMAGENET}:text_minilm_l6 --hard nearest --json",
+            f"congruence match {IMAGENET}:image_effnet_lite0 {IMAGENET}:text_minilm_l6 --metric cknna --definition congruence --components 0 --json",
+        ), matching),
+        Job("similarity", "minutes", (
+            f"congruence similarity {IMAGENET}:image_effnet_lite0 {IMAGENET}:text_minilm_l6 --metric all --json",
+            f"congruence similarity {LVIS}:text_openai_vitb32 {LVIS}:text_eva02_b16 --metric all --json",
+        )),
+        Job("layers", "minutes", (
+            *(_layers("cknna", rows) for rows in ("", " --max-rows 100", " --max-rows 60")), *map(_layers, ("mutual_knn", "linear_cka", "svcca")),
+        )),
+        Job("joint-maps", "minutes", ("python benchmarks/regenerate.py --measure joint-maps",)),
+        Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
+        Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
+        Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),
+        Job("klot-convergence", "minutes", ("python benchmarks/klot_convergence.py --json OUT",)),
+        Job("theory", "minutes", (f"python benchmarks/bench_theory.py --part real --data {LVIS} --json OUT",)),
+        Job("theory-random", "minutes", ("python benchmarks/bench_theory.py --part random --json OUT",)),
+        Job("sotalign-start", "minutes", (f"python benchmarks/sotalign_start.py {IMAGENET} --json OUT",)),
+        Job("sotalign-why", "minutes", (f"python benchmarks/sotalign_why.py {IMAGENET} --json OUT",)),
+        Job("train-cost", "minutes", (f"{_SPEED}train.py --cpu --threads 1 --unpaired 2048 --pairs 512 --steps 2 --json OUT",), timing=True),
+        Job("klot-2000", "minutes", (f"{_SPEED}klot.py --rows 2000 --repeat 1 --json OUT",), timing=True),
+        Job("pairing", "minutes", tuple(f"python benchmarks/bench_pairing.py --data {SHARED} --part {part} --json OUT" for part in (
+            "real --fits 400", "real --fits 600 --seed 2000", "noisy --fits 400", "noisy --fits 600 --seed 2000",
+            "shuffled --seed 2000", "weak --fits 60", "power", "time",
+        )), timing=True),
+        Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
+        Job("certify-calibration", "hours", tuple(
+            f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
+            for kind in ("simulated", "distorted") for seed in (77, 78)
+        )),
+        Job("speed", "hours", (
+            f"{_SPEED}transform.py --json OUT",
+            f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",
+            f"{_SPEED}fit.py --json OUT",
+            f"{_SPEED}klot.py --rows 10000 --repeat 1 --exact 0 --ways plain dense features streamed --json OUT",
+        ), timing=True),
+        Job("speed-metrics", "minutes", (
+            f"{_SPEED}similarity.py --rows 10000 --json OUT",
+            f"{_SPEED}sliced.py --json OUT",
+            f"{_SPEED}sliced.py --rows 20000 10007 --json OUT",
+        ), timing=True),
+        Job("klot-5000", "hours", (f"{_SPEED}klot.py --rows 5000 --repeat 1 --ways plain implicit pot geomloss dense features --json OUT",), timing=True),
+        Job("klot-10000", "hours", (
+            f"{_SPEED}klot.py --rows 10000 --iterations 10 --repeat 1 --exact 0 --ways plain implicit pot geomloss dense features --json OUT",
+        ), timing=True),
+        Job("alignment-imagenet", "hours", (
+            f"congruence reproduce benchmarks/configs/alignment-imagenet.yaml --models imagenet1000 --file {IMAGENET} -o OUT",
+        ), values_of),
+        Job("alignment-caltech", "hours", (
+            f"congruence reproduce benchmarks/configs/alignment-caltech.yaml --models caltech101 --file {CALTECH} -o OUT",
+        ), values_of),
+        Job("alignment-world", "hours", (
+            "python benchmarks/sotalign_world.py --pairs 100 400 --json OUT",
+            "python benchmarks/sotalign_world.py --pairs 200 --splits 3 --json OUT",
+            "python benchmarks/sotalign_world.py --pairs 200 --unpaired 1000 --methods cca sail sotalign --json OUT",
+        )),
+        Job("jam-sugarcrepe", "hours", (
+            f"congruence reproduce jam-table2 --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
+        ), rows_of),
+        Job("jam-photos", "hours", (
+            f"congruence reproduce jam-table2 --models caltech101 --file {CALTECH} -o OUT",
+            f"congruence reproduce jam-table2 --models imagenet1000 --file {IMAGENET} -o OUT",
+        ), rows_of),
+        Job("jam-emoji", "hours", (f"python benchmarks/jam_emoji.py {SHARED}/emoji --cache SCRATCH/emoji.npz --json OUT",)),
+        Job("jam-layers", "hours", (
+            f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
+        ), rows_of),
+        Job("jam-measures", "minutes", (
+            f"congruence reproduce jam-fig1 --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
+        ), rows_of),
+    )
+}  # fmt: skip

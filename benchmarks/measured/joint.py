@@ -1,0 +1,88 @@
+"""Tables of docs/jam.md that train autoencoders, and its statistical measures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, spread, table
+from measured.canonical import Figure
+from measured.jobs import JOBS
+
+LOSSES = {"Con": "Con", "NegCon": "NegCon", "Spread": "Spread"}
+MEASURES = ("binary_recall", "five_way_recall")
+
+
+def sugarcrepe(results: list[Any]) -> str:
+    found = Figure(results[0])
+    tasks = ("replace", "add", "swap")
+    rows = [
+        [words, *(found.both(metric, series=series, pair=f"{task}:") for task in tasks for metric in MEASURES)]
+        for series, words in {**LOSSES, "CCA": "CCA, closed form, no wrong captions"}.items()
+    ]
+    return table(["stand-in images", *(c for task in tasks for c in (f"{task}, binary", "5-way"))], rows)
+
+
+def photos(which: int, first: str, cca: str) -> Any:
+    def write(results: list[Any]) -> str:
+        found = Figure(results[which])
+        rows = [
+            [words, *(found.both(metric, series=series) for metric in MEASURES)]
+            for series, words in {**LOSSES, "CCA": cca}.items()
+        ]
+        return table([first, "binary", "5-way"], rows)
+
+    return write
+
+
+def emoji(results: list[Any]) -> str:
+    found = results[0]["results"]
+    seeds = list(found["tested"].items())
+    rows = []
+    for key, words in (
+        ("con", "Con"),
+        ("negcon", "NegCon"),
+        ("spread", "Spread"),
+        ("cca", "CCA, closed form, no wrong captions"),
+    ):
+        scores = np.array(found["losses"][key])
+        mean, sd = scores.mean(0), scores.std(0, ddof=1)
+        rows.append([words, *(f"{b:.3f} / {c:.3f}" for b, c in scores), " / ".join(map(spread, mean, sd))])
+    header = [f"seed {seed} ({n} tested)" if k == 0 else f"seed {seed} ({n})" for k, (seed, n) in enumerate(seeds)]
+    return table(["emoji, tested on others", *header, "mean ± sd"], rows)
+
+
+def layers(results: list[Any]) -> str:
+    found = Figure(results[0])
+    rows = []
+    for series, words in (("early", "early"), ("mid", "middle"), ("late", "late")):
+        alpha = found.row("alpha_at_best", series=series)
+        recalls = [found.both(metric, series=series) for metric in ("five_way_recall", "binary_recall")]
+        rows.append([words, spread(alpha["mean"], alpha["sd"], 2), *recalls])
+    return table(["layers", "α at the best step", "5-way", "binary"], rows)
+
+
+def measures(results: list[Any]) -> str:
+    found = Figure(results[0])
+    names = ("cca_linear", "cca_kernel", "cka_linear", "cka_rbf", "svcca", "cknna")
+    rows = []
+    for task in ("replace", "add", "swap"):
+        for part, words in (
+            ("match", f"{task}: match"),
+            ("hard non-match", "hard non-match"),
+            ("easy: captions of other images", "captions of other images"),
+        ):
+            rows.append([words, *(f"{found.row(name, pair=f'{task}:', part=part)['mean']:.3f}" for name in names)])
+    header = ["CCA, linear", "CCA, kernel", "CKA, linear", "CKA, Gaussian", "SVCCA", "CKNNA (eq. 6–9)"]
+    return table(["stand-in images", *header], rows)
+
+
+BLOCKS = {
+    "jam-sugarcrepe": Block(sugarcrepe, JOBS["jam-sugarcrepe"]),
+    "jam-caltech": Block(photos(0, "Caltech-101, classes seen", "CCA, 256 dimensions, closed form, no wrong captions"), JOBS["jam-photos"]),
+    "jam-imagenet": Block(photos(1, "ImageNet-1000, classes not seen (150 tested)", "CCA, 256 dimensions"), JOBS["jam-photos"]),
+    "jam-emoji": Block(emoji, JOBS["jam-emoji"]),
+    "jam-layers": Block(layers, JOBS["jam-layers"]),
+    "jam-measures": Block(measures, JOBS["jam-measures"]),
+}  # fmt: skip

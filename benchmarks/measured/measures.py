@@ -1,0 +1,174 @@
+"""Numbers that no command of congruence and no benchmark prints: ``python benchmarks/regenerate.py --measure NAME`` writes them as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import DATA
+
+
+def unit(X: np.ndarray) -> np.ndarray:
+    """Scale rows to unit norm, in float64."""
+    X = X.astype(np.float64)
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    with np.load(DATA / f"{name}.npz", allow_pickle=False) as data:
+        return {key: data[key] for key in data.files}
+
+
+def joint_maps() -> list[dict[str, Any]]:
+    """Closed-form joint-space maps on 800 pairs, retrieval among 200 others, three splits: docs/maps.md."""
+    from congruence import CCAMap, ProcrustesHeads
+    from congruence.metrics import recall_at_k
+
+    data = arrays("imagenet1000_unimodal")
+    X, Y = data["image_effnet_lite0"].astype(np.float64), data["text_mpnet"].astype(np.float64)
+    own = [[k] for k in range(200)]
+    found = []
+    for name, mapping in {
+        "`procrustes`": ProcrustesHeads(),
+        "`procrustes`, `dim=100`": ProcrustesHeads(dim=100),
+        "`cca`": CCAMap(),
+        "`cca`, `power=1`": CCAMap(power=1.0),
+        "`cca`, `dim=100`": CCAMap(dim=100),
+        "`cca`, `regularization=10`": CCAMap(regularization=10.0),
+    }.items():
+        scores = []
+        for seed in range(3):
+            fit, test = np.split(np.random.default_rng(seed).permutation(len(X)), [800])
+            mapping.fit(X[fit], Y[fit])
+            A, B = mapping.transform(X[test]), mapping.transform_target(Y[test])
+            scores.append([recall_at_k(A, B, own, 1), recall_at_k(B, A, own, 1), recall_at_k(A, B, own, 10)])
+        means, sds = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
+        found.append({"map": name, "width": A.shape[1], "mean": means.tolist(), "sd": sds.tolist()})
+    return found
+
+
+def spanning() -> dict[str, Any]:
+    """What anchors span, how texts lie among images, and which classes the margins promise: docs/spanning.md."""
+    from congruence.datasets import load_sample
+    from congruence.theory import anchors_needed, kappa, probed_share, probed_subspace, sym_spanning
+
+    sample, lvis = load_sample(), arrays("lvis1203_clip")
+    images, texts = (unit(sample.source[kind].vectors) for kind in ("image", "text"))
+
+    def strongest(r: int) -> np.ndarray:
+        return unit(images @ probed_subspace(images, rank=r).basis.T)
+
+    anchors = []
+    for name, A in {
+        "sample, images": images,
+        "sample, captions": texts,
+        "sample, prompts (four a class)": unit(sample.source["prompt"].vectors),
+        "sample, images, in their 40 strongest directions": strongest(40),
+        "… in their 55 strongest": strongest(55),
+        "LVIS, images of OpenAI ViT-B/32": unit(lvis["image_openai_vitb32_avg5"]),
+    }.items():
+        found, bounds = sym_spanning(A), None
+        if found.spans:
+            bounds = kappa(A)
+        line = {"anchors": name, "d": A.shape[1], "n": len(A), "needed": anchors_needed(A.shape[1]), "rank": found.rank}
+        anchors.append(line | {"spans": found.spans, "kappa": [bounds.lower, bounds.upper] if bounds else None})
+    clip_images, clip_texts = unit(lvis["image_openai_vitb32_avg5"]), unit(lvis["text_openai_vitb32"])
+    shares = []
+    for r in (48, 128, 256, 400, 505, 508, 511, 512):
+        medians = [float(np.median(probed_share(clip_images, Q, rank=r).shares)) for Q in (clip_texts, clip_images)]
+        shares.append({"r": r, "text": medians[0], "image": medians[1]})
+    inside = {r: float(np.median(probed_share(images, texts, rank=r).shares)) for r in (32, 48)}
+    singular = np.linalg.svd(clip_images, compute_uv=False)[[0, -1]].tolist()
+    return {"anchors": anchors, "shares": shares, "sample_texts_inside": inside, "singular": singular, "margins": _margins(images, texts, sample, lvis)}  # fmt: skip
+
+
+def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    from congruence import OrthogonalMap
+    from congruence.theory import class_margins
+
+    def rotation(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        return OrthogonalMap(spectrum="full", center=False).fit(X, Y).rotation_
+
+    F, G = unit(lvis["image_openai_vitb32_avg5"]), unit(lvis["text_openai_vitb32"])
+    eva, b16 = unit(lvis["text_eva02_b16"]), unit(lvis["text_openai_vitb16"])
+    images_target, texts_target = (unit(sample.target[kind].vectors) for kind in ("image", "text"))
+    by_images, by_texts = rotation(images, images_target), rotation(G, eva)
+    fit, test = np.split(np.random.default_rng(0).permutation(len(G)), [900])
+
+    def centered(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return unit(X[fit] - X[fit].mean(0)), unit(X[test] - X[fit].mean(0))
+
+    (G_fit, G_test), (eva_fit, eva_test), (F_fit, _) = centered(G), centered(eva), centered(F)
+    cases = [
+        *(("sample A → B" if r == 64 else "…", images, texts, texts_target, by_images, r) for r in (64, 48, 32)),
+        *(("LVIS → EVA-02 B/16" if r == 512 else "…", F, G, eva, by_texts, r) for r in (512, 400, 256)),
+        ("LVIS → OpenAI ViT-B/16", F, G, b16, rotation(G, b16), 512),
+        ("LVIS → EVA-02, unseen", F[fit], G[test], eva[test], rotation(G[fit], eva[fit]), 512),
+        ("… centred by modality", F_fit, G_test, eva_test, rotation(G_fit, eva_fit), 512),
+    ]
+    lines = []
+    for name, F_, G_, G_target, Q, r in cases:
+        m = class_margins(F_, G_, G_target, Q, rank=r)
+        counts = {
+            "promised": int(m.safe.sum()),
+            "wrong": int((m.safe & ~m.right).sum()),
+            "within": int(m.certified_within().sum()),
+            "certified": int(m.certified.sum()),
+            "by_difference": int(m.certified_by_difference.sum()),
+            "found": int(m.right.sum()),
+        }
+        lines.append({"case": name, "K": len(G_), "r": r, "gamma": m.gamma, "eta": m.eta, "rho": m.rho, **counts})
+    return lines
+
+
+def shift() -> list[dict[str, Any]]:
+    """Sliced Wasserstein distances between two photo collections and their texts: docs/shift.md."""
+    from congruence.transport import distribution_shift
+
+    inet, caltech = arrays("imagenet1000_unimodal"), arrays("caltech101_unimodal")
+    label, lines = caltech["label"], []
+
+    def add(name: str, column: str, A: np.ndarray, B: np.ndarray, variant: str = "circular") -> None:
+        found = distribution_shift(A, B, variant=variant, normalize=True).image
+        lines.append({"line": name, "model": column, "value": found.value, "sd": found.sd, "floor": found.floor})
+
+    def halves(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        order = np.random.default_rng(0).permutation(len(A))
+        return A[order[: len(A) // 2]], A[order[len(A) // 2 :]]
+
+    for model in ("image_effnet_lite0", "image_mobilenet_v2"):
+        A, B = unit(inet[model]), unit(caltech[model])
+        turn = np.linalg.qr(np.random.default_rng(0).standard_normal((A.shape[1], A.shape[1])))[0]
+        add("ImageNet – Caltech, images, `circular`", model, A, B)
+        add("the same, `linear`", model, A, B, "linear")
+        add("a random half of ImageNet – the other half", model, *halves(A))
+        add("a random half of Caltech – the other half", model, *halves(B))
+        add("Caltech, its first 50 classes – the last 50", model, B[label < 50], B[label >= 50])
+        add("ImageNet – Caltech, each centered by its own mean", model, A - A.mean(0), B - B.mean(0))
+        add("ImageNet – the same, turned by a random rotation", model, A, A @ turn)
+    photo = caltech["templates"].tolist().index("a photo of a {}.")
+    for model in ("text_minilm_l6", "text_mpnet"):
+        A, every = unit(inet[model]), caltech[model]
+        B, one = unit(every.reshape(-1, every.shape[2])), unit(every[:, photo])
+        add("ImageNet – Caltech in 34 templates, `circular`", model, A, B)
+        add("the same, `linear`", model, A, B, "linear")
+        add("ImageNet – Caltech in the one template of both", model, A, one)
+        add("a random half of ImageNet's – the other half", model, *halves(A))
+    return lines
+
+
+def sinkhorn() -> list[dict[str, Any]]:
+    """Marginal errors after 100 iterations and iterations to 1e-6 on CLIP's LVIS images and texts: docs/transport.md."""
+    from congruence.transport import sinkhorn as solve
+
+    data = arrays("lvis1203_clip")
+    A = unit(data["image_openai_vitb32_avg5"]) @ unit(data["text_openai_vitb32"]).T
+    lines = []
+    for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005):
+        hundred, enough = solve(A, epsilon=epsilon, n_iter=100), solve(A, epsilon=epsilon, n_iter=20_000, tol=1e-6)
+        lines.append({"epsilon": epsilon, "error": hundred.marginal_error, "iterations": enough.n_iter})
+    return lines
+
+
+MEASURES = {"joint-maps": joint_maps, "spanning": spanning, "shift": shift, "sinkhorn": sinkhorn}

@@ -1,0 +1,223 @@
+"""Blocks of seconds: measured each time, by ``make test`` too."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import DATA, ROOT, Block, command, minus, shown, table
+
+LVIS, IMAGENET = ("lvis1203_clip.npz",), ("imagenet1000_unimodal.npz",)
+
+
+@cache
+def demo() -> dict[str, Any]:
+    return json.loads(command("demo", "--no-report", "--json"))
+
+
+def demo_retrieval() -> str:
+    header = ["on 795 unseen emoji", "unmapped", "mapped", "chance", "the target model itself"]
+    rows = [row for row in demo()["table"] if "chance" in row["unseen"]]
+    keys = ("before", "after", "chance", "oracle")
+    return table(header, [[row["measure"], *(shown(row["unseen"][key]) for key in keys)] for row in rows])
+
+
+def demo_cosine() -> str:
+    rows = [row for row in demo()["table"] if "control_constant" in row["unseen"]]
+    keys = ("before", "after", "control_constant", "control_random_rotation")
+    header = ["cosine", "unmapped", "mapped", "constant", "random rotation"]
+    names = [row["measure"].removesuffix(" cosine") for row in rows]
+    return table(header, [[n, *(shown(r["unseen"][k]) for k in keys)] for n, r in zip(names, rows, strict=True)])
+
+
+def demo_anchors() -> str:
+    few = demo()["few_anchors"]
+    wanted = [c for c in few["curves"] if c["items"] == "text" and c["kind"] in ("mapped", "constant")]
+    rows = [[curve["name"], *(shown(v) for v in curve["mean"])] for curve in wanted]
+    return table(["anchor images", *map(str, few["n"])], rows)
+
+
+def sample_spectra() -> str:
+    """Fit the sample's maps with two filters, on images or texts, over four random splits."""
+    import congruence
+    from congruence.datasets import load_sample
+    from congruence.evaluation import evaluate
+    from congruence.splits import Split
+
+    sample = load_sample()
+    rows = []
+    for fitted in ("image", "text"):
+        for name, given in (('`"full"`, the textbook rotation', {"spectrum": "full"}), ("default", {})):
+            scores = []
+            for seed in range(4):
+                other = "text" if fitted == "image" else "image"
+                means = {other: (sample.source[other], sample.target[other])}
+                mapping = congruence.fit(
+                    sample.source[fitted], sample.target[fitted], modality=fitted, means=means,
+                    holdout=len(sample.source[fitted]) - 800, seed=seed, check=False, **given,
+                )  # fmt: skip
+                split = Split.from_dict(mapping.scores_["holdout"])
+                sides = [side["text"].take(split.held_out(side["text"].ids)) for side in (sample.source, sample.target)]
+                found = evaluate(mapping, {"text": sides[0]}, {"text": sides[1]})
+                scores.append([found.get(m, "aligned text", "target text").after for m in ("retrieval", "cosine")])
+            rows.append([name, f"{fitted}s", *(shown(v) for v in np.mean(scores, axis=0))])
+    return table(["spectrum", "fitted on", "text → its text, at 1", "text–text cosine"], rows)
+
+
+def certificate() -> str:
+    lines = command("certify", "sample", "--anchors", "200").splitlines()
+    said = "\n".join(lines[:3])
+    return f"```\n$ congruence certify sample --anchors 200\n{said}\n```\n"
+
+
+@cache
+def lvis_scores() -> dict[str, list[dict[str, dict[str, float]]]]:
+    sys.path.insert(0, str(ROOT / "examples"))
+    import lvis
+
+    data = str(DATA / "lvis1203_clip.npz")
+    return {name: [lvis.measure(data, key, 303, seed) for seed in range(5)] for name, key in lvis.TARGETS.items()}
+
+
+def lvis_images() -> str:
+    return _lvis("images → its text, at 1", ["mapped", "unmapped", "chance", "source model itself"])
+
+
+def lvis_texts() -> str:
+    return _lvis("text–text cosine", ["mapped", "constant", "random rotation", "unmapped"], "text → text, at 1")
+
+
+def _lvis(score: str, columns: list[str], before: str | None = None) -> str:
+    rows = []
+    for target, splits in lvis_scores().items():
+        cells = [target]
+        for name, column in [*([(before, "mapped")] if before else []), *((score, c) for c in columns)]:
+            values = [split[name][column] for split in splits]
+            cells.append(f"{shown(float(np.mean(values)))} ± {np.std(values, ddof=1):.3f}")
+        rows.append(cells)
+    header = ["target", *([f"{before}, mapped"] if before else []), f"{score}, mapped", *columns[1:]]
+    return table(header, rows)
+
+
+def zero_shot() -> str:
+    """Fit on LVIS texts with the images' gap taken over from the source model; classify unseen images with and without that gap."""
+    import congruence
+    from congruence.evaluation import evaluate
+    from congruence.splits import Split
+
+    rows = []
+    for holdout in (1153, 303):
+        text, image, other = (
+            congruence.read_embeddings(f"{DATA / LVIS[0]}:{key}", ids="names", space=congruence.Space(modality=m))
+            for key, m in (
+                ("text_openai_vitb32", "text"),
+                ("image_openai_vitb32_avg5", "image"),
+                ("text_eva02_b16", "text"),
+            )
+        )
+        mapping = congruence.fit(text, other, holdout=holdout, seed=0, means={"image": (image, None)}, check=False)
+        unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
+        sides = {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)}
+        found = evaluate(mapping, *sides)
+        scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centred")]
+        energy = 100 * found.probed_energy["image"]
+        cells = [str(1203 - holdout), f"{holdout:,}", *map(shown, scores)]
+        rows.append([*cells, f"{energy:.0f} %" if round(energy, 1) == 100 else f"{energy:.1f} %"])
+    header = ["text anchors", "classes", "`zero_shot` (gap mapped)", "`zero_shot_centred`"]
+    return table([*header, "image variance in covered directions"], rows)
+
+
+def sample_models() -> str:
+    """The two models of the sample, and how well each retrieves alone: measured when the sample was made, and again here."""
+    from congruence.datasets import load_sample
+    from congruence.metrics import recall_at_k
+
+    sample = load_sample()
+    retrieval, first = [], []
+    for side, name in ((sample.source, "emoji-a"), (sample.target, "emoji-b")):
+        texts, images = side["text"].vectors, side["image"].vectors
+        own = [[k] for k in range(len(texts))]
+        retrieval.append(" / ".join(f"{recall_at_k(images, texts, own, k):.3f}" for k in (1, 5, 10)))
+        first.append(shown(sample.info["each_model_alone"][name]["subgroup_of_the_first"]))
+    rows = [
+        ["image tower", "EfficientNet-Lite0", "MobileNet-v2"],
+        ["text tower (frozen)", "MiniLM-L6, English, WordPiece", "multilingual E5 small, SentencePiece"],
+        ["objective", "SigLIP", "softmax InfoNCE"],
+        ["training pictures", "Noto, in today's and the 2013–2017 design", "Twemoji, EmojiOne 2, OpenMoji"],
+        ["augmentation", "turned, scaled, with holes", "light, color, noise"],
+        ["captions", "Unicode names, 70 % of the tags", "short codes of three chat communities, another 70 % of the tags"],
+        ["recall at 1 / 5 / 10, alone", *retrieval],
+        ["first caption is of the right subgroup", *first],
+    ]  # fmt: skip
+    return table(["", "`emoji-a`", "`emoji-b`"], rows)
+
+
+def metrics_table() -> str:
+    """What ``METRICS`` says of each metric."""
+    from congruence.metrics import METRICS
+
+    order = (
+        "rotation",
+        "isotropic scaling",
+        "translation",
+        "joint permutation",
+        "joint rotation",
+        "row scaling",
+        "symmetry",
+    )
+    rows = []
+    for name, metric in METRICS.items():
+        low, high = (minus("∞" if v == np.inf else "-∞" if v == -np.inf else f"{v:.3g}") for v in metric.range)
+        unchanged = ", ".join(what for what in order if what in metric.invariances)
+        closer = "larger" if metric.larger_is_closer else "smaller"
+        rows.append([f"`{name}`", f"{low} … {high}", closer, unchanged, metric.cost, metric.reference])
+    return table(["metric", "range", "closer is", "unchanged by", "operations", "after"], rows)
+
+
+def autoencoder_sizes() -> str:
+    """Parameters and operations of JAM's autoencoders by width of the input, beside the paper's table 12."""
+    from congruence.experiments import load_config, run
+
+    config = load_config("jam-table12")
+    rows = run("jam-table12").results["rows"]
+    values = {((row["pair"] or "").split(" ")[0], row["metric"]): row["mean"] for row in rows}
+    paper = {name.replace("_", "-"): cells for name, cells in config.paper["numbers"].items()}
+    widths = config.parameters["widths"]
+    lines = []
+    for words, key in (
+        ("DINOv2 ViT-B", "dinov2-base"), ("DINOv2 ViT-L", "dinov2-large"), ("Llama3.2 1B", "llama3.2-1b"), ("Gemma2 2B", "gemma2-2b"),
+        ("Gemma2 9B", "gemma2-9b"), ("Llama3.2 3B, OLMo2 7B", "llama3.2-3b"), ("OLMo2 13B", "olmo2-13b"),
+    ):  # fmt: skip
+        millions, operations = values[key, "parameters"], values[key, "mflops"]
+        theirs = [f"{v:.2f}" for v in paper[key]]
+        lines.append([words, str(widths[key]), f"{millions:.2f}", theirs[0], f"{operations:.1f}", theirs[1]])
+    return table(["backbone", "d", "here", "paper", "here, MFLOP a row", "paper, GFLOP"], lines)
+
+
+def layers_output() -> str:
+    """What ``similarity --layers`` prints, line by line but for trailing spaces; the data's place as on the page."""
+    sides = [f"{DATA / IMAGENET[0]}:{side}_*" for side in ("image", "text")]
+    printed = command("similarity", *sides, "--layers", "--metric", "cknna").splitlines()
+    shown_ = "\n".join(line.rstrip() for line in printed)
+    places = " ".join(f'"../shared/data/{IMAGENET[0]}:{side}_*"' for side in ("image", "text"))
+    return f"```\n$ congruence similarity {places} \\\n    --layers --metric cknna\n{shown_}\n```\n"
+
+
+BLOCKS = {
+    "demo-retrieval": Block(demo_retrieval),
+    "demo-cosine": Block(demo_cosine),
+    "demo-anchors": Block(demo_anchors),
+    "certificate": Block(certificate),
+    "sample-models": Block(sample_models),
+    "sample-spectra": Block(sample_spectra),
+    "lvis-images": Block(lvis_images, data=LVIS),
+    "lvis-texts": Block(lvis_texts, data=LVIS),
+    "zero-shot": Block(zero_shot, data=LVIS),
+    "metrics": Block(metrics_table),
+    "layers-output": Block(layers_output, data=IMAGENET),
+    "autoencoder-sizes": Block(autoencoder_sizes),
+}

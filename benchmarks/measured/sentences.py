@@ -1,0 +1,189 @@
+"""Numbers in sentences: each is compared with the record, or the measurement, of the table beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from measured import quick
+from measured.blocks import ROOT, Job, same
+from measured.canonical import EVA, figures
+from measured.jobs import JOBS
+
+_FIELD = re.compile(r"\{[^}]*\}")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words of a page with fields of :meth:`str.format` where the numbers stand.
+
+    ``values`` takes the results of the job, or nothing where the numbers are measured each time, and returns what goes into the fields.
+    """
+
+    page: str
+    words: str
+    values: Callable[..., dict[str, Any]]
+    job: Job | None = None
+
+    def printed(self) -> str | None:
+        """Return what the page has in this place, line breaks as spaces, or None."""
+        text = " ".join((ROOT / self.page).read_text(encoding="utf-8").split())
+        pattern = r"[-−]?\w+(?:[.,]\w+)*".join(map(re.escape, _FIELD.split(self.words)))
+        found = re.search(pattern, text)
+        return found[0] if found else None
+
+    def written(self, results: list[Any] | None) -> str:
+        """Return the words with today's numbers."""
+        return _minus(self.words.format(**(self.values(results) if self.job else self.values())))
+
+    def agrees(self, results: list[Any] | None) -> bool:
+        printed, written = self.printed(), self.written(results)
+        return printed is not None and (_minus(printed) == written if self.job else same(_minus(printed), written))
+
+
+def _minus(text: str) -> str:
+    return re.sub(r"(?<![\w-])-(?=\d)", "−", text)
+
+
+def _matching(results: list[Any]) -> dict[str, Any]:
+    coco, photos, whole = results
+    by = {(r["metric"], r["definition"], r["against"]): r for r in coco}
+    photo = {(r["metric"], r["definition"], r["against"]): r for r in photos}
+    first, cka = by["cca", "jam", "hard"], by["linear_cka", "jam", "hard"]
+    ours = photo["cknna", "congruence", "shuffled"]
+    other = next(r for r in whole if r["against"] == "shuffled")
+    return {
+        "first": by["cca", "jam", "shuffled"],
+        "hard": first,
+        "cka": cka,
+        "drawn": by["cca", "jam", "shuffled"]["other_drawn"][0],
+        "low": photo["cca", "congruence", "noise"]["other"],
+        "high": by["cca", "congruence", "noise"]["other_drawn"][0],
+        "photos": photo["cca", "congruence", "noise"]["match"],
+        "ours": ours,
+        "whole": other,
+    }
+
+
+def _theory(results: list[Any]) -> dict[str, Any]:
+    found = results[0]["results"]
+    linear = next(b for b in found["bounds"] if b["rows"] == "as they are")
+    texts = next(t for t in found["text_half"] if t["rows"] == "as they are")
+    low, high = texts["sigma"]
+    c = linear["conditions"]
+    return {
+        "b": linear,
+        "epsilon": c["epsilon"],
+        "sigma": c["sigma_min"],
+        "low": low,
+        "high": high,
+        "texts": texts["median"],
+    }
+
+
+def _canonical(results: list[Any]) -> dict[str, Any]:
+    found = figures(results)
+    few, kinds, trip = found["fig5", "sample"], found["fig44", "lvis"], found["fig39", "lvis"]
+
+    def mean(figure: Any, *row: str, **given: Any) -> float:
+        return figure.row(*row, **given)["mean"]
+
+    unseen = {"part": "unseen", "x": 10}
+    return {
+        "fitted": mean(few, "aligned_image_text_centred", series="orthogonal", **unseen),
+        "random": mean(few, "aligned_image_text_centred", series="random", **unseen),
+        "turned": mean(kinds, "text_cosine", series="random", pair=EVA),
+        "constant": mean(kinds, "text_cosine", "constant", pair=EVA),
+        "image": mean(trip, "image_cosine", series="round trip", pair=EVA[: EVA.index("B/16")]),
+        "image_constant": mean(trip, "image_cosine", "constant", pair=EVA[: EVA.index("B/16")]),
+        "text": mean(trip, "text_cosine", series="round trip", pair=EVA[: EVA.index("B/16")]),
+        "class": mean(trip, "aligned_image_text", series="round trip", pair=EVA[: EVA.index("B/16")]),
+        "alone": mean(trip, "aligned_image_text", "model_a", pair=EVA[: EVA.index("B/16")]),
+        "by_texts": mean(found["fig34", "caltech101"], "image_cosine", series="orthogonal"),
+        "by_images": mean(found["fig11", "caltech101"], "image_cosine"),
+    } | {
+        f"{name}_{models}": found[name, models].held
+        for name in ("fig4", "fig5", "fig34", "fig53")
+        for models in ("sample", "caltech101")
+    }
+
+
+def _convergence(results: list[Any]) -> dict[str, Any]:
+    off = [one["off"] / one["gradient_error"] for one in results[0]["results"] if one["gradient_error"] > 1e-4]
+    return {"low": min(off), "high": max(off)}
+
+
+def _layers(results: list[Any]) -> dict[str, Any]:
+    few, svcca = results[2]["layers"], results[5]["layers"]
+    standing = sorted(value for row in svcca["standing"] for value in row)
+    return {"best": few["best_null_mean"], "least": standing[0], "next": standing[1], "most": standing[-1]}
+
+
+def _demo() -> dict[str, Any]:
+    row = next(r["unseen"] for r in quick.demo()["table"] if r["measure"] == "text–text cosine")
+    return {"before": row["before"], "constant": row["control_constant"], "turned": row["control_random_rotation"]}
+
+
+def _mixed(results: list[Any]) -> dict[str, Any]:
+    unit = [run["unit rows"][3] for run in results[0]["results"]]
+    return {"share": 100 * sum(unit) / len(unit)}
+
+
+def _easy(results: list[Any]) -> dict[str, Any]:
+    rows = [dict(zip(results[0]["columns"], row, strict=True)) for row in results[0]["rows"]]
+    by = {
+        row["pair"].split(":")[0]: row["mean"]
+        for row in rows
+        if row["metric"] == "cca_linear" and row["part"].startswith("easy: captions")
+    }
+    return {"add": by["add"], "swap": by["swap"]}
+
+
+def _kernels(results: list[Any]) -> dict[str, Any]:
+    by = {(one["kernel"], one["relation"]): one for one in results[0]["results"]["kernels"]}
+    rmse = by["sample, image–text, as they are", "affine"]["rmse"]
+    return {"rmse": rmse, "images": by["sample, image–image, as they are", "affine"]["correlation"]}
+
+
+def _held(results: list[Any]) -> dict[str, Any]:
+    found = results[0]["results"]["random"]
+    return {"models": found["of"] // 4, "held": found["held"]}
+
+
+def _spanning(results: list[Any]) -> dict[str, Any]:
+    inside, (most, least) = results[0]["sample_texts_inside"], results[0]["singular"]
+    return {"few": inside["32"], "more": inside["48"], "most": most, "least": least}
+
+
+SENTENCES = (
+    Sentence("docs/sample.md", "the cosine is {before:.2f} unmapped, {constant:.2f} for a constant and {turned:.2f} for a random rotation", _demo),
+    Sentence("docs/similarity.md", "SVCCA's {s[value]:.3f} between photos and captions is {s[null_mean]:.3f} by chance and {s[held_out]:.3f} on rows not fitted.",
+             lambda results: {"s": next(s for s in results[0]["scores"] if s["metric"] == "svcca")}, JOBS["similarity"]),
+    Sentence("docs/similarity.md", "the best of four still scores {best:.2f}.", _layers, JOBS["layers"]),
+    Sentence("docs/similarity.md", "({least:.1f} standard deviations; the others {next:.1f} to {most:.1f})", _layers, JOBS["layers"]),
+    Sentence("docs/match.md", "the first canonical correlation of COCO, {first[match]:.3f}, is {first[other]:.2f} where nothing belongs together, and {drawn:.2f} with half the rows; "
+             "the mean scores {low:.2f} to {high:.2f} on noise, so that its {photos:.2f} between photos and prompts", _matching, JOBS["match"]),
+    Sentence("docs/match.md", "it is at chance (p = {ours[p_value]:.2f}), although the AUC over halves is {ours[auc]:.2f}; on whole embeddings (`--components 0`) it is "
+             "{whole[match]:.3f} against {whole[other]:.3f}, p = {whole[p_value]:.3f}.", _matching, JOBS["match"]),
+    Sentence("docs/match.md", "({hard[match]:.3f} and {hard[other]:.3f} for its CCA, {cka[match]:.3f} and {cka[other]:.3f} for its CKA on COCO)", _matching, JOBS["match"]),
+    Sentence("docs/theory.md", "C.21 promises {b[promised]:.0f} (sharp: {b[sharp]:.0f}) with ε = {epsilon:.2f} and σ_min = {sigma:.2f}; measured is {b[measured]:.2f}. "
+             "The singular values of A run from {low:.4f} to {high:.1f}, where a rotation has ones, and the text half is off by {texts:.0f} (median).", _theory, JOBS["theory"]),
+    Sentence("docs/files.md", "({share:.0f} % of those found instead of 50 %)", _mixed, JOBS["mixed-store"]),
+    Sentence("docs/reproducing.md", "do tell: {fitted:.3f} against {random:.3f} on the sample.", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "has a text–text cosine of {turned:.3f} on LVIS, the target's mean in place of every row {constant:.3f}", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "LVIS images return at {image:.3f} only, below the constant control ({image_constant:.3f}), texts at {text:.3f}.", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "still classified at {class:.3f} ({alone:.3f} before).", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "Caltech-101 does not ({by_texts:.3f} against {by_images:.3f}).", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "figure 4 *{fig4_sample}* on both", _canonical, JOBS["canonical"]),
+    Sentence("docs/reproducing.md", "figure 5 *{fig5_sample}*, figure 34 *{fig34_sample}* on the sample and *{fig34_caltech101}* on Caltech-101, figure 53 *{fig53_sample}*",
+             _canonical, JOBS["canonical"]),
+    Sentence("docs/jam.md", "the first canonical correlation of 50 dimensions is {add:.2f} by chance with 950 rows and {swap:.2f} with 777.", _easy, JOBS["jam-measures"]),
+    Sentence("docs/transport.md", "it was {low:.1f} to {high:.1f} times what is reported", _convergence, JOBS["klot-convergence"]),
+    Sentence("docs/theory.md", '"affine").rmse # {rmse:.3f}', _kernels, JOBS["theory"]),
+    Sentence("docs/theory.md", '"affine").correlation # {images:.3f}', _kernels, JOBS["theory"]),
+    Sentence("docs/theory.md", "{models:,} models, four bounds each. All {held:,} held.", _held, JOBS["theory-random"]),
+    Sentence("docs/spanning.md", "{few:.3f} for the 32 strongest image directions of 64, {more:.3f} for 48.", _spanning, JOBS["spanning"]),
+    Sentence("docs/spanning.md", "with singular values from {most:.1f} down to {least:.4f}.", _spanning, JOBS["spanning"]),
+)  # fmt: skip

@@ -1,0 +1,173 @@
+"""Tables of the pages that compare spaces and collections: similarity, match, shift, spanning, maps, files, negatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, minus, table
+from measured.jobs import JOBS
+
+
+def fixed(value: float | None, digits: int = 3) -> str:
+    """Format as the commands do: a whole 1 with its decimals, what is missing as nothing."""
+    return "" if value is None else minus(f"{value:.{digits}f}").replace("−0.000", "0.000")
+
+
+def matching(which: int) -> Any:
+    whose = {"jam": "paper", "congruence": "ours", "both": "both"}
+
+    def write(results: list[Any]) -> str:
+        rows = []
+        for one in results[which]:
+            drawn = [f"{fixed(m)} ± {fixed(s)}" for m, s in (one["match_drawn"], one["other_drawn"])]
+            name = f"`{one['metric']}`, {one['formula']} ({whose[one['definition']]})"
+            scores = [fixed(one["match"]), fixed(one["other"]), *drawn, f"{one['effect_size']:.1f}"]
+            rows.append([name, one["against"], *scores, fixed(one["auc"]), fixed(one["p_value"])])
+        return table(
+            ["metric", "against", "match", "other", "match, drawn", "other, drawn", "effect", "AUC", "p"], rows
+        )
+
+    return write
+
+
+def similarity(which: int) -> Any:
+    def write(results: list[Any]) -> str:
+        rows = [
+            [
+                f"`{s['metric']}`",
+                fixed(s["value"]),
+                f"{fixed(s['low'])} … {fixed(s['high'])}",
+                f"{fixed(s['null_mean'])} ± {fixed(s['null_sd'])}",
+                *(fixed(s[key]) for key in ("p_value", "adjusted_p_value", "held_out")),
+            ]
+            for s in results[which]["scores"]
+        ]
+        return table(["metric", "score", "95 %", "by chance", "p", "p, best of all", "held out"], rows)
+
+    return write
+
+
+NAMES = {
+    "image_effnet_lite0": "EfficientNet",
+    "image_mobilenet_v2": "MobileNet",
+    "text_mpnet": "MPNet",
+    "text_minilm_l6": "MiniLM",
+}
+
+
+def layers(results: list[Any]) -> str:
+    rows = []
+    for result in results:
+        found = result["layers"]
+        best = ", ".join(NAMES[name] for name in found["best"])
+        chance = f"{fixed(found['best_null_mean'])} ± {fixed(found['best_null_sd'])}"
+        scores = [best, fixed(found["best_value"]), chance, fixed(found["best_adjusted_p_value"])]
+        rows.append([f"`{found['metric']}`, {found['n']:,}", *scores])
+    return table(["metric, rows", "best pair", "its score", "the best by chance", "p, corrected"], rows)
+
+
+def joint_maps(results: list[Any]) -> str:
+    rows = [[one["map"], str(one["width"]), *(fixed(v) for v in one["mean"])] for one in results[0]]
+    return table(["method", "width", "image → text at 1", "text → image at 1", "image → text at 10"], rows)
+
+
+def shift(prefix: str, first: str, columns: list[str]) -> Any:
+    def write(results: list[Any]) -> str:
+        lines = [line for line in results[0] if line["model"].startswith(prefix)]
+        models = list(dict.fromkeys(line["model"] for line in lines))
+        by = {(line["line"], line["model"]): line for line in lines}
+        rows = [
+            [name, *(fixed(by[name, m][key], 4) for m in models for key in ("value", "floor"))]
+            for name in dict.fromkeys(line["line"] for line in lines)
+        ]
+        return table([first, *(c for name in columns for c in (name, "floor"))], rows)
+
+    return write
+
+
+def rounded(value: float) -> str:
+    """Three digits."""
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def anchors(results: list[Any]) -> str:
+    rows = []
+    for a in results[0]["anchors"]:
+        kappa = " … ".join(map(rounded, a["kappa"])) if a["kappa"] else "∞"
+        counts = [str(a["d"]), *(f"{a[key]:,}" for key in ("n", "needed", "rank"))]
+        rows.append([a["anchors"], *counts, "yes" if a["spans"] else "no", kappa])
+    return table(["anchors", "d", "n", "needed", "rank", "spans", "κ"], rows)
+
+
+def shares(results: list[Any]) -> str:
+    found = results[0]["shares"]
+    rows = [
+        [f"median {side}", *("1" if s["r"] == 512 else fixed(s[side]) for s in found)] for side in ("text", "image")
+    ]
+    return table(["r", *(str(s["r"]) for s in found)], rows)
+
+
+def margins(results: list[Any]) -> str:
+    rows = []
+    for m in results[0]["margins"]:
+        gamma = fixed(m["gamma"], 4 if abs(m["gamma"]) < 5e-4 else 3)
+        eta = "0" if m["eta"] < 1e-9 else fixed(m["eta"])
+        promised = f"{m['promised']:,}" + f" ({m['wrong']:,})" * bool(m["promised"])
+        counts = [f"{m[key]:,}" for key in ("within", "certified", "by_difference", "found")]
+        size = "" if m["case"] == "…" else f"{m['K']:,}"
+        rows.append([m["case"], size, str(m["r"]), gamma, eta, f"{m['rho']:.2f}", promised, *counts])
+    header = ["", "K", "r", "γ", "η", "ρ", "promised (wrong)", "within ρ", "certified", "by difference", "found"]
+    return table(header, rows)
+
+
+def mixed_store(results: list[Any]) -> str:
+    words = {
+        "as the map gives them": "as the map gives them",
+        "unit rows": "unit rows (default)",
+        "unit rows, all centred": "unit rows, all centered",
+        "control: native, shuffled": "control: native rows, shuffled",
+    }
+    rows = []
+    for name, shown_ in words.items():
+        values = np.array([run[name] for run in results[0]["results"]])
+        cells = [f"{m:.3f} ({s:.3f})" for m, s in zip(values[:, :4].mean(0), values[:, :4].std(0, ddof=1), strict=True)]
+        low, high = f"{values[:, 4].min():.2f}", f"{values[:, 5].max():.2f}"
+        rows.append([shown_, *cells, "1" if low == high == "1.00" else f"{low} … {high}"])
+    return table(["mapped half", "mapped items", "native items", "all", "mapped among those found", "norms"], rows)
+
+
+def mixed_store_others(results: list[Any]) -> str:
+    rows = []
+    for words, result in zip(("100 anchors", "600 anchors", "300 anchors, to ViT-B/16"), results[1:], strict=True):
+        means = {name: np.mean([run[name] for run in result["results"]], axis=0) for name in result["results"][0]}
+        cells = [f"{means['as the map gives them'][k]:.3f} / {means['unit rows'][k]:.3f}" for k in (0, 1, 2)]
+        rows.append([words, *cells])
+    return table(["raw / unit rows", "mapped items", "native items", "all"], rows)
+
+
+def negatives(results: list[Any]) -> str:
+    found = results[0]["results"]
+    header = ["kind", "of all", "of its own", "edit, SugarCrepe", "edit, rules", "kept, SugarCrepe", "kept, rules"]
+    rows = [[f"`{kind}`", *cells] for kind, cells in found["lines"].items()]
+    return table([*header, "blind, SugarCrepe", "blind, rules"], rows)
+
+
+_TEXTS = shift("text", "texts", ["MiniLM", "MPNet"])
+BLOCKS = {
+    "match-coco": Block(matching(0), JOBS["match"]),
+    "match-imagenet": Block(matching(1), JOBS["match"]),
+    "similarity-imagenet": Block(similarity(0), JOBS["similarity"]),
+    "similarity-lvis": Block(similarity(1), JOBS["similarity"]),
+    "layers": Block(layers, JOBS["layers"]),
+    "joint-maps": Block(joint_maps, JOBS["joint-maps"]),
+    "shift-images": Block(shift("image", "", ["EfficientNet-Lite0", "MobileNet-v2"]), JOBS["shift"]),
+    "shift-texts": Block(_TEXTS, JOBS["shift"]),
+    "spanning-anchors": Block(anchors, JOBS["spanning"]),
+    "spanning-shares": Block(shares, JOBS["spanning"]),
+    "spanning-margins": Block(margins, JOBS["spanning"]),
+    "mixed-store": Block(mixed_store, JOBS["mixed-store"]),
+    "mixed-store-others": Block(mixed_store_others, JOBS["mixed-store"]),
+    "negatives": Block(negatives, JOBS["negatives"]),
+}

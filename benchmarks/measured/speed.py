@@ -1,0 +1,75 @@
+"""Times and memory: README's table and that of benchmarks/README.md, and KLOT at sizes that take hours. Compared with their records only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured import theorems
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+
+def _median(runs: list[dict[str, float]]) -> str:
+    seconds = float(np.median([run["seconds"] for run in runs]))
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def _peak(runs: list[dict[str, float]]) -> str:
+    return f"{max(run['peak_mb'] for run in runs):,.0f} MB"
+
+
+def jobs(results: list[Any]) -> str:
+    """README's table: each job beside its rival in the same run."""
+    npy, parquet, fit, klot = (result["results"] for result in results)
+    fit = {name: f"{np.median(seconds):.2f} s" for name, seconds in fit.items()}
+    ways = klot[0]["ways"]
+
+    def both(runs: dict[str, Any]) -> list[str]:
+        return [f"{_median(runs[who])}, {_peak(runs[who])}" for who in ("ours", "plain")]
+
+    (ours, plain), (ours_table, plain_table) = both(npy), both(parquet)
+    features, explicit = (f"{_median(ways[who])}, {_peak(ways[who])}" for who in ("features", "plain"))
+    rows = [
+        ["transform 1,000,000 × 768 float32, `.npy` to `.npy`", f"{ours} peak", f"NumPy read + product + write: {plain}"],
+        ["the same, Parquet with ids", f"{ours_table} peak", f"pyarrow + NumPy, without ids: {plain_table}"],
+        ["fit 5,000 pairs 768 → 1024", fit["OrthogonalMap().fit"],
+         f"NumPy by hand {fit['NumPy by hand']}; SciPy `orthogonal_procrustes` (padded) {fit['scipy orthogonal_procrustes, padded']}"],
+        ["ridge, 61 penalties by GCV", fit["LinearMap(alpha='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
+        ["KLOT and its gradients, 10,000 × 256 a side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
+    ]  # fmt: skip
+    return table(["job (2 cores)", "congruence", "beside it"], rows)
+
+
+def metrics(results: list[Any]) -> str:
+    """The metrics and the sliced distance beside their published forms."""
+    spaces, even, uneven = (result["results"] for result in results)
+    rows = []
+    for key, words, rival in (
+        ("mutual_knn", "mutual k-NN, 10,000 × 768 float32, k = 10", "full matrices in torch, as published: "),
+        ("cknna", "CKNNA, the same", ""),
+        ("linear_cka", "debiased linear CKA, the same", ""),
+    ):
+        found = spaces[key]
+        rows.append([words, f"{_median(found['ours'])}, {_peak(found['ours'])}", f"{rival}{_median(found['full'])}, {_peak(found['full'])}"])  # fmt: skip
+    for found, words, rival in (
+        (even["circular"], "spherical sliced Wasserstein, 20,000 and 20,000 × 256 float32, 100 circles", "POT: "),
+        (uneven["circular"], "the same, 20,000 and 10,007", ""),
+        (even["linear"], "its linear variant, 20,000 and 20,000", ""),
+    ):
+        rows.append([words, f"{_median(found['ours'])}, {_peak(found['ours'])}", f"{rival}{_median(found['POT'])}, {_peak(found['POT'])}"])  # fmt: skip
+    return table(["job (2 cores)", "congruence", "beside it"], rows)
+
+
+def klot_10000(results: list[Any]) -> str:
+    return theorems.cost()([results[3]])
+
+
+BLOCKS = {
+    "speed": Block(jobs, JOBS["speed"]),
+    "speed-metrics": Block(metrics, JOBS["speed-metrics"]),
+    "klot-5000": Block(theorems.cost(), JOBS["klot-5000"]),
+    "klot-10000-short": Block(theorems.cost(), JOBS["klot-10000"]),
+    "klot-10000": Block(klot_10000, JOBS["speed"]),
+}

@@ -1,0 +1,161 @@
+"""Tables of docs/theory.md and docs/transport.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, minus, table
+from measured.jobs import JOBS
+
+_KERNELS = {
+    "sample, image–text, as they are": "sample, image–text",
+    "sample, image–image, as they are": "sample, image–image",
+    "sample, text–text, as they are": "sample, text–text",
+    "LVIS, text–text, ViT-B/32 and eva02_b16": "LVIS texts, OpenAI ViT-B/32 and EVA-02 B/16",
+    "LVIS, text–text, ViT-B/32 and openai_vitb16": "LVIS texts, OpenAI ViT-B/32 and ViT-B/16",
+}
+
+
+def kernels(results: list[Any]) -> str:
+    """Agreement of kernels; of the kernels within one modality of the sample only the plain one."""
+    rows = []
+    for one in results[0]["results"]["kernels"]:
+        words, relation = _KERNELS.get(one["kernel"]), one["relation"]
+        if words is None or (relation != "raw" and words in ("sample, image–image", "sample, text–text")):
+            continue
+        slope, constant = one["line"]
+        line = {"raw": "K̃", "constant": f"K̃ {constant:+.2f}", "affine": f"{slope:.2f} K̃ {constant:+.2f}"}[relation]
+        line = minus(line).replace("+", "+ ")
+        scores = [f"{one[key]:.3f}" for key in ("rmse", "median", "most")]
+        first = relation == "raw"
+        rows.append(
+            [words * first, relation, f"{one['epsilon']:.3f}", line, *scores, f"{one['correlation']:.3f}" * first]
+        )
+    return table(["kernel", "relation", "ε", "line", "rmse", "median", "99 %", "correlation"], rows)
+
+
+def maps(results: list[Any]) -> str:
+    rows = [
+        [one["map"], f"{one['images']:.2f}", f"{one['texts']:.2f}"]
+        for one in results[0]["results"]["maps"]
+        if one["rows"] == "as they are"
+    ]
+    return table(["map M", "images: ‖f̃ − M f‖", "texts: ‖g − Mᵀ g̃‖"], rows)
+
+
+def digits(value: float) -> str:
+    """Two digits, three from 10 on."""
+    return f"{value:.2g}" if value < 10 else f"{value:.3g}"
+
+
+def bounds(results: list[Any]) -> str:
+    """The bounds on the sample, the rotation fitted on the images."""
+    found = results[0]["results"]
+    _, polar, texts, first = (b for b in found["bounds"] if b["rows"] == "as they are")
+    (ranks,) = (r for r in found["ranks"] if r["rows"] == "as they are")
+    rows = [
+        ["C.23, Q from A, images", f"{polar['measured']:.2f}", "∞", digits(polar["sharp"]),
+         f"1,595 images cannot span Sym(64); ‖A − Q‖ = {polar['conditions']['polar_distance']:.2g}"],
+        ["C.25, texts", f"{texts['measured']:.2f}", digits(texts["promised"]), digits(texts["sharp"]),
+         f"ε′ = {texts['conditions']['epsilon']:.2f}, δ_f = {texts['conditions']['delta_f']:.2f}, σ_min(F) = {texts['conditions']['sigma_min']:.2f}"],
+        ["C.28, r = 1", f"{first['measured']:.2f}", digits(first["promised"]), digits(first["sharp"]), f"σ₁(F) = {first['conditions']['sigma_min']:.1f}"],
+    ]  # fmt: skip
+    for r in ("4", "16"):
+        measured, promised, _ = ranks[r]
+        rows.append([f"C.28, r = {r}", f"{measured:.2f}", f"{promised:.1f}", "", ""])
+    return table(["", "measured", "promised", "sharp", "why"], rows)
+
+
+def looseness(results: list[Any]) -> str:
+    found = results[0]["results"]["random"]["lines"]
+    rows = [[str(one["d"]), one["disturbance"], *(cell.replace("%", " %") for cell in one["cells"])] for one in found]
+    header = ["C.21: A on images", "C.23: Q on images", "C.25: Q on texts", "C.28: Q on texts, half the rank"]
+    return table(["d", "disturbance", *header], rows)
+
+
+def power(value: float) -> str:
+    """An error: two digits and an exponent where it is far from rounding, one digit otherwise."""
+    text = f"{value:.0e}" if value < 1e-9 else f"{value:.1e}"
+    mantissa, exponent = text.split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def sinkhorn(results: list[Any]) -> str:
+    rows = [[f"{one['epsilon']:g}", power(one["error"]), f"{one['iterations']:,}"] for one in results[0]]
+    return table(["ε", "error after 100 iterations", "iterations to 1e-6"], rows)
+
+
+SHOWN = {(4, 0.7): "far from the teacher: 4 dimensions, noise 0.7", (32, 0.7): "close to it: 32 dimensions, noise 0.7", (256, 1.0): "closer: 256 dimensions, noise 1"}  # fmt: skip
+
+
+def convergence(results: list[Any]) -> str:
+    """How far KLOT's gradient is off, for three of the six problems."""
+
+    def short(value: float) -> str:
+        mantissa, exponent = f"{value:.0e}".split("e")
+        return "0" if value == 0 else f"{mantissa}e{int(exponent)}"
+
+    rows = []
+    for one in results[0]["results"]:
+        words = SHOWN.get((one["dimensions"], one["noise"]))
+        if words is None:
+            continue
+        errors = [
+            short(one["marginal_error"]),
+            short(one["marginal_error_teacher"]),
+            f"{one['difference']:#.2g}".rstrip("."),
+        ]
+        off = [f"{100 * one[key]:.2f} %" for key in ("gradient_error", "off")]
+        rows.append([words * (one["iterations"] == 50), f"{one['iterations']:,}", *errors, *off])
+    header = ["problem", "iterations", "marginal error, student", "teacher", "‖P − P*‖₁", "reported", "off by"]
+    return table(header, rows)
+
+
+WAYS = {
+    "plain": "plain, explicit gradient",
+    "unrolled": "plain, autograd through it",
+    "implicit": "plain, implicit gradient",
+    "pot": "POT `sinkhorn_log`, explicit gradient",
+    "geomloss": "geomloss, explicit gradient",
+    "dense": "`klot`",
+    "features": "`klot_features`, kernel held",
+    "streamed": "`klot_features`, `memory=0`",
+}
+
+
+def cost(which: int = 0) -> Any:
+    """Time and memory of KLOT and its gradients beside other solvers, for the given number of rows of the run."""
+
+    def ratio(value: float) -> str:
+        return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+    def write(results: list[Any]) -> str:
+        ways = results[0]["results"][which]["ways"]
+        plain = ways["plain"]
+        exact = any("gradient_error" in run for runs in ways.values() for run in runs)
+        over = {who: max(r["peak_mb"] - r["rest_mb"] for r in runs) for who, runs in ways.items()}
+        rows = []
+        for who, runs in ways.items():
+            seconds = float(np.median([r["seconds"] for r in runs]))
+            faster = float(np.median([p["seconds"] / r["seconds"] for p, r in zip(plain, runs, strict=True)]))
+            ratios = ["1", "1"] if who == "plain" else [ratio(faster), ratio(over["plain"] / over[who])]
+            time = f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 100 else f"{seconds:.0f} s"
+            cells = [time, ratios[0], f"{over[who]:,.0f} MB", ratios[1]]
+            rows.append([WAYS[who], *cells, *([power(runs[-1]["gradient_error"])] if exact else [])])
+        header = ["", "time", "plain ÷ it", "peak over rest", "plain ÷ it", *["gradient error"] * exact]
+        return table(header, rows)
+
+    return write
+
+
+BLOCKS = {
+    "theory-kernels": Block(kernels, JOBS["theory"]),
+    "theory-maps": Block(maps, JOBS["theory"]),
+    "theory-bounds": Block(bounds, JOBS["theory"]),
+    "theory-looseness": Block(looseness, JOBS["theory-random"]),
+    "sinkhorn": Block(sinkhorn, JOBS["sinkhorn"]),
+    "klot-convergence": Block(convergence, JOBS["klot-convergence"]),
+    "klot-2000": Block(cost(), JOBS["klot-2000"]),
+}

@@ -1,0 +1,135 @@
+"""Tables of docs/training.md, docs/few_anchors.md and README's training and few anchors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+
+def cells_of(mean: list[float], sd: list[float]) -> str:
+    """Format recalls at 1, 5 and 10 in one cell."""
+    return " / ".join(f"{m:.1f} ± {s:.1f}" for m, s in zip(mean, sd, strict=True))
+
+
+def heads(results: list[Any]) -> str:
+    """README's training command over three seeds: the trained heads beside their teacher."""
+    rows = []
+    for name, prefix in (("teacher alone", "teacher_test_mean"), ("trained heads", "test_mean")):
+        values = np.array([[scores[f"{prefix}@{k}"] for k in (1, 5, 10)] for scores in results])
+        rows.append([name, *(f"{m:.3f} ± {s:.3f}" for m, s in zip(values.mean(0), values.std(0, ddof=1), strict=True))])
+    return table(["mean recall, 200 test pairs", "at 1", "at 5", "at 10"], rows)
+
+
+def few_anchors(which: int) -> Any:
+    def write(results: list[Any]) -> str:
+        found = results[0]["results"][which]
+        rows = []
+        for name, line in found["filters"].items():
+            cells = []
+            for one in line:
+                gap = f" ({1e4 * one['gap']:+.0f} ± {1e4 * one['gap_error']:.0f})" if "gap" in one else ""
+                cells.append(f"{one['mean']:.3f}{gap}")
+            rows.append([name, *cells])
+        return table(["filter", *map(str, found["anchors"])], rows)
+
+    return write
+
+
+def few_anchors_readme(results: list[Any]) -> str:
+    """The two tables to EVA-02 that README shows, without differences: both sides centered, then as a search would be."""
+    rows = []
+    for found, mark in zip(results[0]["results"], ("", "*as searched:* "), strict=False):
+        for name in ("default", "full (the paper's)", "ridge, GCV"):
+            rows.append([f"{mark}{name}", *(f"{one['mean']:.3f}" for one in found["filters"][name])])
+    anchors = map(str, results[0]["results"][0]["anchors"])
+    return table(["map, by number of text anchors", *anchors], rows)
+
+
+WHY = {
+    "500, teacher of 64 dimensions": "500, d′ = 64",
+    "500, alpha = 100/n": "500, α = 100/n",
+    "500, the teacher's epsilon 0.05": "500, ε* = 0.05",
+    "500, the student's epsilon 0.02": "500, ε = 0.02",
+    "500, the student's epsilon 0.1": "500, ε = 0.1",
+    "500, inputs of 64 directions": "500, inputs cut to 64 principal directions",
+    "Procrustes on these": "Procrustes on these inputs",
+    "SAIL on these": "SAIL on these inputs",
+}
+
+
+def why(results: list[Any]) -> str:
+    """What SOTAlign owes to what."""
+    rows = []
+    for one in results[0]["results"]:
+        cells = [f"{m:.1f} ± {s:.1f}" for m, s in zip(one["mean"], one["sd"], strict=True)]
+        rows.append([WHY.get(one["run"], one["run"]), *cells])
+    return table(["", "R@1", "R@5", "R@10"], rows)
+
+
+START = {
+    "Procrustes": "Procrustes alone",
+    "random start, rate 3e-4": "SOTAlign, random start, rate 3·10⁻⁴",
+    "teacher's start, rate 3e-4": "start at the teacher, rate 3·10⁻⁴",
+    "teacher's start, rate 1e-4": "start at the teacher, rate 10⁻⁴",
+}
+
+
+def start(results: list[Any]) -> str:
+    """Beginning at the teacher."""
+    found = results[0]["results"]
+    pairs = list(dict.fromkeys(one["pairs"] for one in found))
+    rows = [
+        [words, *(cells_of(one["mean"], one["sd"]) for n in pairs for one in found if one["pairs"] == n and one["method"] == name)]
+        for name, words in START.items()
+    ]  # fmt: skip
+    return table(["", f"{pairs[0]} pairs", *map(str, pairs[1:])], rows)
+
+
+def cost(results: list[Any]) -> str:
+    """Where the time of a step goes: the second of two steps."""
+    ways = results[0]["results"][0]["ways"]
+    parts = {
+        "draw": "drawing rows, in memory",
+        "heads": "heads, forward",
+        "teach": "teacher's heads",
+        "pairs": "loss on pairs",
+        "student": "KLOT: student's plan",
+        "teacher": "KLOT: teacher's plan",
+        "slope": "KLOT: value and gradient",
+        "backward": "backward",
+        "optimizer": "optimizer",
+        "rest": "the rest",
+    }
+    seconds = {who: {part: ways[who]["steps"][-1].get(part, 0.0) for part in parts} for who in ("ours", "plain")}
+    whole = {who: sum(of.values()) for who, of in seconds.items()}
+
+    def shown(value: float) -> str:
+        return f"{value:.3f} s" if value < 0.01 else f"{value:.2f} s"
+
+    rows = []
+    for part, words in parts.items():
+        cells = []
+        for who, of in seconds.items():
+            share = of[part] / whole[who]
+            cells += [shown(of[part]), f"{100 * share:.1f} %" if share < 0.01 else f"{100 * share:.0f} %"]
+        rows.append([words, *cells])
+    times = whole["plain"] / whole["ours"]
+    memory = {who: ways[who]["memory"] for who in seconds}
+    rows.append(["a step", shown(whole["ours"]), "", f"{shown(whole['plain'])}, {times:.1f} ×", ""])
+    ratio = memory["plain"] / memory["ours"]
+    rows.append(["memory", f"{memory['ours']:.0f} MB", "", f"{memory['plain']:.0f} MB, {ratio:.1f} ×", ""])
+    return table(["part", "ours", "share", "plain", "share"], rows)
+
+
+BLOCKS = {
+    "heads": Block(heads, JOBS["heads"]),
+    "few-anchors": Block(few_anchors_readme, JOBS["few-anchors"]),
+    **{f"few-anchors-{'abcdef'[k]}": Block(few_anchors(k), JOBS["few-anchors"]) for k in range(6)},
+    "sotalign-why": Block(why, JOBS["sotalign-why"]),
+    "sotalign-start": Block(start, JOBS["sotalign-start"]),
+    "train-cost": Block(cost, JOBS["train-cost"]),
+}
