@@ -40,7 +40,7 @@ test: $(VENV)/.test lint browser
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
 audit: constraints.txt
-	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/python -m pip install --quiet pip-audit; }
+	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit; }
 	$(VENV)-audit/bin/python .ci/audit.py constraints.txt
 
 # The lowest versions that pyproject.toml allows, without torch: its wheels of that version bring gigabytes of CUDA libraries.

@@ -449,3 +449,13 @@ def test_a_long_cell_is_cut_in_the_message(tmp_path):
     with pytest.raises(DtypeError) as error:
         read_embeddings(tmp_path / "a.csv")
     assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_text_beyond_unicode_is_damage(order, tmp_path):
+    ids = np.array([f"item {k}" for k in range(5)], f"{order}U6")
+    ids.view(f"{order}u4")[8] = 0x7FFFFFFF
+    np.savez(tmp_path / "a.npz", vectors=np.eye(5), ids=ids)
+    for read, what in ((read_embeddings, ""), (read_column, ":ids")):
+        with pytest.raises(CorruptFileError, match="beyond Unicode"):
+            read(f"{tmp_path}/a.npz{what}")

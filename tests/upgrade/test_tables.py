@@ -310,8 +310,12 @@ def test_rows_without_a_vector_are_named(suffix, tmp_path):
     kind = pa.list_(pa.float64(), 4)
     rows = [None if k in (3, 7) else row for k, row in enumerate(P.X.tolist())]
     table = pa.table({"id": [f"i{k}" for k in range(N)], "v": pa.array(rows, kind)})
+    try:
+        path = save(table, tmp_path / f"in{suffix}", N)
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this version of Arrow cannot write such a Parquet file")
     with pytest.raises(ShapeError, match=r"2 missing vectors in rows 3, 7 \(id 'i3', 'i7'\)"):
-        transform_file(MAP, open_source(save(table, tmp_path / f"in{suffix}", N)), tmp_path / "out.parquet")
+        transform_file(MAP, open_source(path), tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
 
 

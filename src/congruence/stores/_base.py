@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -259,6 +260,8 @@ def as_column(array: np.ndarray, path: str) -> np.ndarray:
     if kind not in "US":
         return array
     with reading(path, UnicodeDecodeError, ValueError):  # damaged text may hold what is no character
+        if kind == "U" and (array.astype(array.dtype.newbyteorder("=")).view(np.uint32) > sys.maxunicode).any():
+            raise ValueError("text of numbers beyond Unicode")
         return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
 
 
