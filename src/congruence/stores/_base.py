@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
