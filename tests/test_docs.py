@@ -122,6 +122,8 @@ def test_names_on_the_pages_exist(page):
         "--read",
         "--measure",
         "--only",
+        "--minutes",
+        "--replay",
     }
     assert options <= known, options - known
 
