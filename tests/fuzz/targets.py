@@ -88,7 +88,8 @@ def check_embeddings(found: Embeddings) -> None:
     assert np.isfinite(found.vectors).all(), "numbers that are not finite were read"
     ids = found.ids.tolist()
     assert len(ids) == len(set(ids)) == len(found.vectors)
-    assert all(isinstance(name, str) for name in ids)
+    assert all(type(name) in (str, int) for name in ids)
+    assert len({str(name) for name in ids}) == len(ids)
 
 
 def read_vectors(path: Path) -> None:
