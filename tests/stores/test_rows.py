@@ -320,6 +320,21 @@ def test_training_takes_them_and_refuses_another_width(tmp_path):
         side.close()
 
 
+@pytest.mark.parametrize("given", ["array", "mapped", "read"])
+def test_numbers_beyond_float32_are_never_infinite(given, tmp_path):
+    X = np.ones((5, 3))
+    X[0, 1] = 1e300
+    np.save(tmp_path / "a.npy", X)
+    rows = {"array": ArrayRows, "mapped": lambda X: ArrayRows(X, "X"), "read": lambda _: open_rows(tmp_path / "a.npy")}[
+        given
+    ](X)
+    with pytest.raises(DtypeError, match="range of float32"):
+        rows.take([0])
+    with pytest.raises(DtypeError, match="range of float32"):
+        rows.batch(0, 5, 0)
+    np.testing.assert_array_equal(rows.take([1]), np.ones((1, 3)))
+
+
 # ------------------------------------------------------------------ memory
 
 DRAW = """

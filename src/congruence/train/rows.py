@@ -13,7 +13,7 @@ import numpy as np
 from congruence._arrays import blocks
 from congruence._check import RowNames, as_matrix, check_rows, check_width
 from congruence.embeddings import Embeddings
-from congruence.errors import InputError
+from congruence.errors import DtypeError, InputError
 
 
 @runtime_checkable
@@ -92,7 +92,13 @@ class ArrayRows:
             yield part.start, self._float32(part)
 
     def _float32(self, which: Any) -> np.ndarray:
-        rows = self._rows[which].astype(np.float32, copy=False)
+        try:
+            with np.errstate(over="raise", under="ignore"):
+                rows = self._rows[which].astype(np.float32, copy=False)
+        except FloatingPointError:
+            raise DtypeError(
+                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}; expected smaller ones. Scale the rows."
+            ) from None
         if self._name is not None:
             numbers = range(len(self._rows))[which] if isinstance(which, slice) else which
             check_rows(rows, self._name, ids=RowNames(None, numbers))
