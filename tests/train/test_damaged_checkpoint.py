@@ -27,6 +27,7 @@ CHANGES = {
     "identity": lambda state: state.update(identity=["x"]),
     "steps": lambda state: state["history"].update(steps=True),
     "losses": lambda state: state["history"].update(losses={"loss": ["x"]}),
+    "no step": lambda state: state["optimizer"].update({"optimizer.0.step": -1.0}),
     "infinite": lambda state: state["optimizer"].update({"optimizer.0.step": float("inf")}),
 }
 
@@ -49,4 +50,13 @@ def test_best_weights_of_another_shape_are_refused(tmp_path):
     saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
     saved.save(module, optimizer, History(steps=1), torch.nn.Linear(4, 2).state_dict())
     with pytest.raises(CorruptFileError, match="best weights of other shapes"):
+        saved.load(torch, *training())
+
+
+def test_second_moments_below_zero_are_refused(tmp_path):
+    module, optimizer = training()
+    optimizer.state[module.weight]["exp_avg_sq"][0, 0] = -1
+    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
+    saved.save(module, optimizer, History(steps=1), module.state_dict())
+    with pytest.raises(CorruptFileError, match="exp_avg_sq"):
         saved.load(torch, *training())

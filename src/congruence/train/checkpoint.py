@@ -227,6 +227,10 @@ def _check_fit(
                 raise ValueError(f"{name} {tuple(shape)} for parameter {number}")
             if not torch.as_tensor(value).isfinite().all():
                 raise ValueError(f"{name} of parameter {number} with numbers that are not finite")
+            # AdamW divides by 1 − β^step and takes roots of its second moments.
+            least = {"step": 1, "exp_avg_sq": 0}.get(name)
+            if least is not None and (torch.as_tensor(value) < least).any():
+                raise ValueError(f"{name} of parameter {number} below {least}")
     if not all(tensor.isfinite().all() for tensor in best.values()):
         raise ValueError("best weights that are not finite")
 
