@@ -73,6 +73,7 @@ _MODULES = (
     "metrics",
     "moments",
     "negatives",
+    "papers",
     "recipe",
     "report",
     "stores",

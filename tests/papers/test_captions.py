@@ -10,8 +10,9 @@ from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
 
 from congruence.datasets import read_captions
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
-from congruence.experiments import edit_caption, open_models, open_stand_in, run
-from congruence.experiments.captions import edit_captions, shared_words
+from congruence.papers import run
+from congruence.papers.canonical import edit_caption, open_models, open_sample
+from congruence.papers.canonical.captions import edit_captions, shared_words
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,8 @@ def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
     assert results["data"][0]["captions"] == 18
     assert any("18 captions, 6 of them edited (cat → dog, owl → fox)" in note for note in results["notes"])
     for example in results["extra"]["examples"]:
-        assert ("cat" in example["read"] and example["carried_to"] == example["read"].replace("cat", "dog")) or (
-            "owl" in example["read"] and example["carried_to"] == example["read"].replace("owl", "fox")
+        assert ("cat" in example["read"] and example["mapped_to"] == example["read"].replace("cat", "dog")) or (
+            "owl" in example["read"] and example["mapped_to"] == example["read"].replace("owl", "fox")
         )
     bank = open_models(
         "openai-b32/flava", "pets", captions=tmp_path / "captions.csv", edits={"cat": "dog"}, **where
@@ -124,7 +125,7 @@ def test_one_template_without_captions_is_refused(world):  # noqa: F811
     with pytest.raises(InputError, match=f"Got pets {message}"):
         run("fig55", models="paper", **options(world))
     assert PretendedEncoder.calls == 0  # before anything is embedded
-    sample = open_stand_in("sample")
+    sample = open_sample("sample")
     with pytest.raises(InputError, match=f"Got sample {message}"):
         run("fig55", collections=[replace(sample, prompt_templates=np.zeros_like(sample.prompt_templates))])
 
@@ -137,7 +138,7 @@ def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
 
 
 def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
-    from congruence.experiments import load_config
+    from congruence.papers import load_config
 
     (tmp_path / "own.yaml").write_text(
         "name: own\ntitle: t\nsection: '1'\nkind: edits\nparameters: {captions: captions.csv, edits: {cat: dog}}\npaper: {claim: c, numbers: null}\n"
@@ -146,7 +147,7 @@ def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
 
 
 def test_class_prompts_are_said_to_be_no_captions():
-    results = run("fig55", quick=True, collections=[open_stand_in("sample")]).results
+    results = run("fig55", quick=True, collections=[open_sample("sample")]).results
     assert any(
         "no captions here" in note and "Birman → Russian Blue needs a file of captions" in note
         for note in results["notes"]

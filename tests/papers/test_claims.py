@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.experiments import Model, check_claim, check_rule, config_names, load_config, open_stand_in, run
-from congruence.experiments.claims import parse_rule
+from congruence.papers import Model, check_claim, check_rule, config_names, load_config, run
+from congruence.papers.canonical import open_sample
+from congruence.papers.claims import parse_rule
 
 
 def row(mean, metric="text_cosine", quantity="after", **more):
@@ -91,7 +92,7 @@ def test_what_is_no_rule_is_refused(rule):
 
 
 def test_a_claim_about_a_fit_on_images_is_not_checked_on_one_on_texts():
-    data = open_stand_in("sample")
+    data = open_sample("sample")
     blind = replace(data, models=(data.models[0], Model("blind", None, data.models[1].prompts)))
     results = run("fig4", collections=[blind], quick=True).results
     assert results["held"]["verdict"] == "not checked"

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError
-from congruence.experiments import KINDS, METRICS, PARAMETERS, config_names, listing, load_config, parse_config
+from congruence.papers import STUDIES, config_names, listing, load_config, parse_config
+from congruence.papers.canonical import METRICS
 
 GOOD = """
 name: own
@@ -12,7 +13,7 @@ section: "7"
 kind: few_anchors
 models: [openai-b32/flava]
 data: [pets]
-stand_ins: [sample]
+sample_data: [sample]
 seeds: 2
 metrics: [text_cosine]
 parameters:
@@ -26,12 +27,13 @@ paper:
 @pytest.mark.parametrize("name", config_names("canonical"))
 def test_every_configuration_is_whole(name):
     config = load_config(name)
-    assert config.kind in KINDS
-    assert set(config.parameters) == set(PARAMETERS[config.kind])
+    study = STUDIES["canonical"]
+    assert config.kind in study.kinds
+    assert set(config.parameters) == set(study.kinds[config.kind].parameters)
     assert set(config.metrics) <= set(METRICS)
     assert config.models
     assert config.data
-    assert "sample" in config.stand_ins
+    assert "sample" in config.sample_data
     assert config.paper["claim"]
     assert "numbers" in config.paper
 
@@ -46,8 +48,12 @@ def test_every_figure_and_table_is_listed():
     assert set(config_names("canonical")) == set(names) - {"fig8"}
 
 
-def test_kinds_and_their_parameters_agree():
-    assert set(KINDS) == set(PARAMETERS)
+def test_a_paper_s_configurations_are_of_its_own_kinds_and_no_kind_is_of_two_papers():
+    for name, study in STUDIES.items():
+        assert study.name == name
+        assert {load_config(config).kind for config in config_names(name)} <= set(study.kinds)
+    every = [kind for study in STUDIES.values() for kind in study.kinds]
+    assert len(every) == len(set(every))
 
 
 def test_defaults_fill_what_is_left_out():
@@ -76,7 +82,7 @@ def test_defaults_fill_what_is_left_out():
         ),
         ("[text_cosine]", "[cosine]", "Got metrics 'cosine'.*text_cosine"),
         ("[text_cosine]", "text_cosine", "Got metrics: 'text_cosine'.*a list"),
-        ("[sample]", "[imagenet]", "Got stand_ins 'imagenet'.*sample, lvis, caltech101"),
+        ("[sample]", "[imagenet]", "Got sample_data 'imagenet'.*sample, lvis, caltech101"),
         ("[2, 5]", "[1, 5]", "Got 1 classes.*at least 2"),
         ("[2, 5]", "[2.5]", "Got classes: 2.5.*a whole number"),
         ("name: own", "name: other", "Got name 'other'.*'own'"),

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from congruence.experiments import run
+from congruence.papers import run
 
 
 @cache
@@ -120,7 +120,7 @@ def test_the_composed_map_nearly_matches_the_direct_one(pair):
         assert abs(value(found, metric, series="composed") - value(found, metric, series="direct")) < 0.06
 
 
-def test_a_narrower_source_is_carried_too():
+def test_a_narrower_source_is_mapped_too():
     found = rows("fig43")
     assert value(found, "text_cosine") > 0.7
     assert value(found, "aligned_image_text") > 0.9 * value(found, "aligned_image_text", "model_a")

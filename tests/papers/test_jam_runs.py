@@ -16,8 +16,9 @@ import pytest
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
-from congruence.experiments import config_names, load_config, open_features, open_joint, run
-from congruence.experiments.kinds._joining import note_order
+from congruence.papers import config_names, load_config, run
+from congruence.papers.jam import open_features, open_sample
+from congruence.papers.jam.protocol import note_order
 from congruence.report import write_experiment
 from congruence.stores import open_sink
 
@@ -153,15 +154,15 @@ def test_the_curriculum_ends_where_it_should():
 
 def test_layers_are_asked_for_where_there_is_one():
     with pytest.raises(InputError, match="early, mid and late of every encoder"):
-        run("jam-fig5", collections=[open_joint("synthetic")], quick=True)
+        run("jam-fig5", collections=[open_sample("synthetic")], quick=True)
 
 
 def test_data_of_another_kind_are_refused():
-    with pytest.raises(InputError, match="expected JointData"):
+    with pytest.raises(InputError, match="expected JAMData"):
         run("jam-table2", collections=[object()])  # type: ignore[list-item]
     with pytest.raises(InputError, match="expected Collection"):
-        run("fig4", collections=[open_joint("synthetic")])
-    data = open_joint("synthetic")
+        run("fig4", collections=[open_sample("synthetic")])
+    data = open_sample("synthetic")
     only = replace(data, items=replace(data.items, categories=np.full(len(data.items), "add_obj")))
     with pytest.raises(InputError, match="without items of swap"):
         run("jam-table8", collections=[only])
@@ -184,7 +185,7 @@ def test_no_order_is_counted_where_a_loss_is_missing():
             return [{"series": "Con", "metric": "binary_recall", "data": "d", "pair": "add: p", "mean": 0.5}]
 
     class Job:
-        ledger, extra = Lines(), {}
+        results, extra = Lines(), {}
 
     note_order(Job())
     assert Job.extra == {}
@@ -195,7 +196,9 @@ def test_no_order_is_counted_where_a_loss_is_missing():
 
 def test_features_are_found_by_file_name_and_id(features):
     root, _, truth = features
-    data = open_features(["dino/gemma"], root / "features", root / "sugarcrepe", "layers", baselines=["clip", "siglip"])
+    data = open_features(
+        ["dino/gemma"], root / "features", root / "sugarcrepe", "layers", dual_encoders=["clip", "siglip"]
+    )
     assert data.encoders == (("dino", "gemma"),)
     assert data.layers == ("early", "mid", "late")
     for depth, layer in (("early", 1), ("mid", 2), ("late", 4)):

@@ -20,23 +20,14 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.experiments import (
-    METRICS,
-    Collection,
-    Model,
-    config_names,
-    contrastive_heads,
-    load_config,
-    open_stand_in,
-    parse_config,
-    run,
-)
-from congruence.experiments.controls import controls
-from congruence.experiments.kinds import Job, main
-from congruence.experiments.kinds._base import draw_subset, fit_on
-from congruence.experiments.ledger import KEYS, Ledger
-from congruence.experiments.measure import View
-from congruence.experiments.run import title_of
+from congruence.papers import Collection, Job, Model, config_names, load_config, parse_config, run
+from congruence.papers.canonical import METRICS, contrastive_heads, open_sample
+from congruence.papers.canonical.anchors import draw_subset, fit_on
+from congruence.papers.canonical.controls import controls
+from congruence.papers.canonical.figures import main
+from congruence.papers.canonical.metrics import View
+from congruence.papers.results import KEYS, Results
+from congruence.papers.runner import title_of
 from congruence.report import draw_experiment, write_experiment
 from congruence.report.experiment import to_csv
 from congruence.synthetic import random_rotation
@@ -189,7 +180,7 @@ def test_titles_name_what_was_run_and_never_what_was_not(name):
         assert data not in title
 
 
-def test_stand_ins_stand_in_title_json_figure_and_table(here, tmp_path):
+def test_what_stands_in_is_named_in_title_json_figure_and_table(here, tmp_path):
     result = here("reproduce", "fig5", "--quick", "-o", "out")
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert results["title"] == "Few classes, on emoji [stand-in: two small models of emoji]"
@@ -370,12 +361,12 @@ def test_a_damaged_file_is_refused(tmp_path):
     path = tmp_path / "lvis1203_clip.npz"
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(CorruptFileError, match="cannot be used as lvis"):
-        open_stand_in("lvis", tmp_path)
+        open_sample("lvis", tmp_path)
     np.savez(path, names=np.array(["a"]))
     with pytest.raises(CorruptFileError, match="cannot be used as lvis"):
-        open_stand_in("lvis", path)
+        open_sample("lvis", path)
     with pytest.raises(ParameterError, match="variant"):
-        open_stand_in("sample", variant="huge")
+        open_sample("sample", variant="huge")
 
 
 def test_an_output_that_exists_is_left_alone(tmp_path):
@@ -413,9 +404,9 @@ def test_pictures_that_are_none_are_not_shown():
 
 
 def test_csv_keeps_commas_and_quotes():
-    ledger = Ledger()
-    ledger.note({"data": 'a, "b"', "metric": "m", "quantity": "after"}, 1 / 3)
-    (line,) = csv.DictReader(io.StringIO(to_csv(ledger.rows())))
+    results = Results()
+    results.add({"data": 'a, "b"', "metric": "m", "quantity": "after"}, 1 / 3)
+    (line,) = csv.DictReader(io.StringIO(to_csv(results.rows())))
     assert line["data"] == 'a, "b"'
     assert float(line["values"]) == 1 / 3
     assert line["sd"] == ""

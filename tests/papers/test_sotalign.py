@@ -15,25 +15,18 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom, pearsonr
 
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, ShapeError
-from congruence.experiments import (
-    ALIGNMENT_METRICS,
-    CONTENDERS,
-    KINDS,
-    PARAMETERS,
-    Held,
-    UnimodalData,
-    config_names,
-    fit_contender,
-    listing,
-    load_config,
-    measure_heads,
-    open_unimodal,
-    parse_config,
-    run,
-)
-from congruence.experiments.alignment import encoder_agreement
-from congruence.experiments.contenders import choose, combinations, settle
 from congruence.maps import HeadsMap
+from congruence.papers import STUDIES, SOTAlignData, config_names, listing, load_config, parse_config, run
+from congruence.papers.sotalign import (
+    BASELINES,
+    METRICS,
+    Heldout,
+    encoder_agreement,
+    fit_baseline,
+    measure_heads,
+    open_sample,
+)
+from congruence.papers.sotalign.baselines import choose, combinations, settle
 from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
 from congruence.train import METHODS, make_method
@@ -51,8 +44,8 @@ GOOD = """
 name: own
 title: "One of my own"
 section: "6"
-kind: align_methods
-stand_ins: [synthetic]
+kind: sotalign_methods
+sample_data: [synthetic]
 seeds: 2
 metrics: [mean_r1, mean_r5]
 parameters:
@@ -65,9 +58,9 @@ paper:
 """
 
 
-def tiny(**options) -> UnimodalData:
+def tiny(**options) -> SOTAlignData:
     made = unimodal_problem(120, 12, 10, latent=4, noise=0.1, nuisance=0.3, seed=0, **options)
-    return UnimodalData("tiny", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
+    return SOTAlignData("tiny", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
 
 
 def identity(d: int) -> HeadsMap:
@@ -82,14 +75,14 @@ def identity(d: int) -> HeadsMap:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_configuration_is_whole(name):
     config = load_config(name)
-    assert config.kind in KINDS
-    assert config.family == "alignment"
-    assert set(config.parameters) == set(PARAMETERS[config.kind])
-    assert set(config.metrics) <= set(ALIGNMENT_METRICS)
+    study = STUDIES["sotalign"]
+    assert config.kind in study.kinds
+    assert set(config.parameters) == set(study.kinds[config.kind].parameters)
+    assert set(config.metrics) <= set(METRICS)
     assert config.metrics
     assert config.models
     assert config.data
-    assert config.stand_ins[0] == "synthetic"
+    assert config.sample_data[0] == "synthetic"
     assert config.paper["claim"]
     assert "numbers" in config.paper
 
@@ -137,7 +130,7 @@ def test_the_paper_s_correlation_with_mutual_knn_follows_from_its_table_8():
         ("tune: false", "tune: 1", "Got tune: 1.*true or false"),
         ("tune: false", "test: -3", "Got test -3.*at least 1"),
         ("[mean_r1, mean_r5]", "[text_cosine]", "Got metrics 'text_cosine'.*t2i_r1"),
-        ("[synthetic]", "[lvis]", "Got stand_ins 'lvis'.*synthetic, imagenet1000, caltech101"),
+        ("[synthetic]", "[lvis]", "Got sample_data 'lvis'.*synthetic, imagenet1000, caltech101"),
         ("tune: false", "vary: both", "Got 'vary' in parameters"),
     ],
 )
@@ -183,7 +176,7 @@ def test_experiments_run_on_real_encoders(name, data, shared):
 
 def test_classes_are_not_asked_for_where_there_are_none(shared):
     with pytest.raises(ParameterError, match="one photo a class"):
-        open_unimodal("imagenet1000", shared("imagenet1000_unimodal.npz"), "classes")
+        open_sample("imagenet1000", shared("imagenet1000_unimodal.npz"), "classes")
 
 
 def test_the_numbers_are_those_of_the_method_on_the_same_split():
@@ -219,7 +212,7 @@ def test_parameters_are_chosen_on_splits_of_their_own():
     sized = replace(tiny(), sizes={"unpaired": 30, "validation": 20, "test": 30})
     config = parse_config(GOOD.replace("tune: false", "tune: true").replace("[20, 40]", "[20]"), "own")
     tuning = run(config, collections=[sized]).results["extra"]["tuning"]
-    assert [entry["contender"] for entry in tuning] == ["procrustes", "cca"]
+    assert [entry["method"] for entry in tuning] == ["procrustes", "cca"]
     for entry in tuning:
         totals = [sum(v for k, v in t["found"].items() if k.startswith("mean_r")) for t in entry["trials"]]
         assert len(totals) == 6
@@ -244,10 +237,10 @@ def test_what_is_missing_is_named(options, error, message):
 def test_data_of_the_wrong_encoders_are_refused():
     with pytest.raises(InputError, match="expected Collection"):
         run("fig4", collections=[tiny()])
-    from congruence.experiments import open_stand_in
+    from congruence.papers.canonical import open_sample
 
-    with pytest.raises(InputError, match="expected UnimodalData"):
-        run("sotalign-table4", collections=[open_stand_in("sample")])
+    with pytest.raises(InputError, match="expected SOTAlignData"):
+        run("sotalign-table4", collections=[open_sample("sample")])
 
 
 @pytest.mark.parametrize("name", ["sotalign-table7", "sotalign-table2", "sotalign-fig12"])
@@ -287,7 +280,7 @@ def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions):
 @given(seed=st.integers(0, 99))
 def test_classes_are_split_within(seed):
     made = unimodal_problem(200, 12, 10, latent=4, classes=5, captions=2, seed=1)
-    data = UnimodalData("c", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
+    data = SOTAlignData("c", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
     assert data.classes
     parts = data.split(40, validation=30, test=50, seed=seed)
     images = [parts.images, parts.unpaired_images, parts.test.images, parts.validation.images]
@@ -311,7 +304,7 @@ def test_what_is_measured_on_does_not_depend_on_the_pairs():
 
 
 def test_rows_come_from_the_sources_asked_for():
-    data = open_unimodal("synthetic", variant="sources")
+    data = open_sample("synthetic", variant="sources")
     encoder = {row.tobytes(): s for row, s in zip(data.images["clear"], data.image_source, strict=True)}
     words = {row.tobytes(): s for row, s in zip(data.texts["plain"], data.text_source, strict=True)}
     parts = data.split(30, unpaired=100, seed=0, pair_source=1, unpaired_sources=(0, 1))
@@ -332,29 +325,29 @@ def test_data_that_do_not_fit_are_refused():
     data = tiny()
     X, Y, labels = data.images["i"], data.texts["t"], data.image_labels
     with pytest.raises(ShapeError, match="Got 119 images of i; expected 120"):
-        UnimodalData("x", {"i": X[1:]}, {"t": Y}, labels, labels)
+        SOTAlignData("x", {"i": X[1:]}, {"t": Y}, labels, labels)
     with pytest.raises(ShapeError, match="Got 3 sources of 120 images"):
-        UnimodalData("x", {"i": X}, {"t": Y}, labels, labels, image_source=np.zeros(3, int))
+        SOTAlignData("x", {"i": X}, {"t": Y}, labels, labels, image_source=np.zeros(3, int))
     with pytest.raises(InputError, match="a text from none of the 1 sources"):
-        UnimodalData("x", {"i": X}, {"t": Y}, labels, labels, text_source=np.ones(120, int))
+        SOTAlignData("x", {"i": X}, {"t": Y}, labels, labels, text_source=np.ones(120, int))
     with pytest.raises(ParameterError, match="encoder"):
-        UnimodalData("x", {"i": X}, {"t": Y}, labels, labels, encoders=(("i", "u"),))
+        SOTAlignData("x", {"i": X}, {"t": Y}, labels, labels, encoders=(("i", "u"),))
     bad = X.copy()
     bad[3, 1] = np.inf
     with pytest.raises(InputError, match="images of i"):
-        UnimodalData("x", {"i": bad}, {"t": Y}, labels, labels)
+        SOTAlignData("x", {"i": bad}, {"t": Y}, labels, labels)
 
 
 def test_a_damaged_file_is_refused(tmp_path):
     path = tmp_path / "imagenet1000_unimodal.npz"
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(CorruptFileError, match="cannot be used as imagenet1000"):
-        open_unimodal("imagenet1000", tmp_path)
+        open_sample("imagenet1000", tmp_path)
     np.savez(path, names=np.array(["a"]))
     with pytest.raises(CorruptFileError, match="cannot be used as imagenet1000"):
-        open_unimodal("imagenet1000", path)
+        open_sample("imagenet1000", path)
     with pytest.raises(ParameterError, match="variant"):
-        open_unimodal("synthetic", variant="huge")
+        open_sample("synthetic", variant="huge")
 
 
 # ------------------------------------------------------------------------------------------------------ measures
@@ -363,8 +356,8 @@ def test_a_damaged_file_is_refused(tmp_path):
 def test_several_texts_an_image_any_is_a_hit():
     images = np.eye(3)
     texts = np.array([[1, 0, 0], [0, 0.2, 1], [0, 1, 0], [1, 0, 0.1], [0, 0, 1], [0, 1, 0.1]])
-    held = Held(images, texts, np.arange(3), np.array([0, 0, 1, 1, 2, 2]))
-    found = measure_heads(identity(3), held)
+    heldout = Heldout(images, texts, np.arange(3), np.array([0, 0, 1, 1, 2, 2]))
+    found = measure_heads(identity(3), heldout)
     # Texts 1, 3 and 5 lie by images that are not theirs; every image has its other text.
     assert found["i2t_r1"] == 1
     assert found["t2i_r1"] == pytest.approx(0.5)
@@ -376,8 +369,8 @@ def test_several_texts_an_image_any_is_a_hit():
 def test_zero_shot_classifies_by_the_mean_text():
     images = np.array([[1, 0.1], [0.1, 1], [1, 0.3], [1, 0.2]])
     texts = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    held = Held(images, texts, np.array([0, 1, 0, 1]), np.array([0, 0, 1]))
-    assert measure_heads(identity(2), held, classes=True)["zero_shot"] == pytest.approx(0.75)
+    heldout = Heldout(images, texts, np.array([0, 1, 0, 1]), np.array([0, 0, 1]))
+    assert measure_heads(identity(2), heldout, classes=True)["zero_shot"] == pytest.approx(0.75)
 
 
 def test_mutual_knn_of_equal_and_of_unrelated_encoders():
@@ -386,22 +379,22 @@ def test_mutual_knn_of_equal_and_of_unrelated_encoders():
     turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
     order = rng.permutation(200)
     texts = {"same": (X @ turn)[order], "unrelated": other[order]}
-    data = UnimodalData("x", {"i": X}, texts, np.arange(200), order)
+    data = SOTAlignData("x", {"i": X}, texts, np.arange(200), order)
     assert encoder_agreement(data, ("i", "same")) == pytest.approx(1)
     assert encoder_agreement(data, ("i", "unrelated")) == pytest.approx(10 / 199, abs=0.02)
 
 
-# ---------------------------------------------------------------------------------------------------- contenders
+# ---------------------------------------------------------------------------------------------------- baselines
 
 
-def test_every_contender_has_six_combinations_its_method_takes():
-    for name, contender in CONTENDERS.items():
-        known = METHODS[contender.method]._get_param_names()
+def test_every_baseline_has_six_combinations_its_method_takes():
+    for name, baseline in BASELINES.items():
+        known = METHODS[baseline.method]._get_param_names()
         grid = combinations(name)
         assert len(grid) == 6
         assert len({json.dumps(tried) for tried in grid}) == len(grid)
         for tried in grid:
-            assert set(settle(tried, 100, 99)) | set(contender.fixed) <= set(known)
+            assert set(settle(tried, 100, 99)) | set(baseline.fixed) <= set(known)
 
 
 def test_rules_of_combinations():
@@ -416,7 +409,7 @@ def test_rules_of_combinations():
 def test_the_best_of_all_that_was_tried_is_chosen():
     parts = tiny().split(20, unpaired=40, validation=15, test=25)
     best, trials = choose("procrustes", [parts], {})
-    again = measure_heads(fit_contender("procrustes", parts, {}, best), parts.test)
+    again = measure_heads(fit_baseline("procrustes", parts, {}, best), parts.test)
     assert sum(again[f"mean_r{k}"] for k in (1, 5, 10)) == max(
         sum(found[f"mean_r{k}"] for k in (1, 5, 10)) for _, found in trials
     )
@@ -474,13 +467,13 @@ def mean_r1(parts_of, pairs: int, name: str, tried=None) -> float:
     found = []
     for seed in range(3):
         data, parts = parts_of(pairs, seed)
-        mapping = fit_contender(name, parts, data.sizes["training"], tried, seed)
+        mapping = fit_baseline(name, parts, data.sizes["training"], tried, seed)
         found.append(measure_heads(mapping, parts.test)["mean_r1"])
     return float(np.mean(found))
 
 
 def world(pairs: int, seed: int):
-    data = open_unimodal("synthetic")
+    data = open_sample("synthetic")
     sizes = {key: data.sizes[key] for key in ("unpaired", "validation", "test")}
     return data, data.split(pairs, seed=seed, **sizes)
 

@@ -173,7 +173,7 @@ def check_rule(rule: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ----------
     rule : str
     rows : sequence of mapping
-        Of :meth:`congruence.experiments.ledger.Ledger.rows`.
+        Of :meth:`congruence.papers.results.Results.rows`.
 
     Returns
     -------

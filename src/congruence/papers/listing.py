@@ -6,27 +6,11 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from congruence.experiments.config import Config, all_configs, place
+from congruence.papers.config import config_names, load_config, place
+from congruence.papers.registry import STUDIES
+from congruence.papers.study import Config, Study
 
-#: Figures and tables without numbers.
-NOTHING_TO_RUN = {
-    "fig8": ("a drawing of how the theorems follow from each other", "C"),
-    "jam-fig2": ("a drawing of the method", "3"),
-    "jam-fig3": ("a drawing of the Spread loss", "3.1"),
-    "jam-table1": ("a glossary", "3.1"),
-    "jam-table4": ("properties of the statistical measures, in words", "B.1"),
-    "jam-table5": ("a glossary", "B.2"),
-    "jam-table9": ("notation of two Spread losses", "C.3"),
-    "jam-table10": ("terms of the Spread loss, in words", "C.3"),
-    "jam-table11": ("sizes of the backbones, which are those of jam-table12", "D.1"),
-    "sotalign-fig1": ("a drawing of the task", "1"),
-    "sotalign-fig2": ("a drawing of the method", "3"),
-    "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/bench_klot.py", "5"),
-    "sotalign-fig6": ("memory and time of the gradient of KLOT: benchmarks/bench_klot.py", "B.1"),
-}
-
-
-#: Said wherever the stand-ins are: what has not been done.
+#: Said wherever sample data are listed: what has not been done.
 NOT_RUN = "The paper's published weights and data sets have not been run: what runs here are stand-ins."
 
 
@@ -52,34 +36,38 @@ def listing() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``name``, ``paper`` (``"canonical"``, ``"jam"``, ``"sotalign"``), ``title``, ``section``, ``kind``, ``runs_here`` (stand-ins), ``needs_weights``,
+        ``name``, ``paper`` (a key of :data:`congruence.papers.STUDIES`), ``title``, ``section``, ``kind``, ``runs_here`` (stand-ins), ``needs_weights``,
         ``needs_data``, ``same_experiment_here`` (the names that are one experiment on the stand-ins, itself among them; empty where nothing runs),
         ``published_weights_run`` (whether the numbers of this project are of the paper's own weights).
     """
-    configs = list(all_configs())
-    shared: dict[tuple[str, str], list[str]] = {}
+    return [row for study in STUDIES.values() for row in _rows(study)]
+
+
+def _rows(study: Study[Any]) -> list[dict[str, Any]]:
+    configs = [load_config(name) for name in config_names(study.name)]
+    shared: dict[str, list[str]] = {}
     for config in configs:
-        shared.setdefault((place(config.name)[0], experiment_of(config)), []).append(config.name)
+        shared.setdefault(experiment_of(config), []).append(config.name)
     out: list[dict[str, Any]] = []
     for config in configs:
         weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
         out.append(
-            _entry(config.name, config.title, config.section, config.kind)
+            _entry(study, config.name, config.title, config.section, config.kind)
             | {
-                "runs_here": config.stand_ins,
+                "runs_here": config.sample_data,
                 "needs_weights": list(weights),
                 "needs_data": config.data,
-                "same_experiment_here": shared[place(config.name)[0], experiment_of(config)],
+                "same_experiment_here": shared[experiment_of(config)],
             }
         )
-    out += [_entry(name, why, section, "nothing to run") for name, (why, section) in NOTHING_TO_RUN.items()]
+    out += [_entry(study, name, why, section, "nothing to run") for name, (why, section) in study.drawings.items()]
     return sorted(out, key=lambda row: place(row["name"]))
 
 
-def _entry(name: str, title: str, section: str, kind: str) -> dict[str, Any]:
+def _entry(study: Study[Any], name: str, title: str, section: str, kind: str) -> dict[str, Any]:
     return {
         "name": name,
-        "paper": place(name)[0] or "canonical",
+        "paper": study.name,
         "title": title,
         "section": section,
         "kind": kind,

@@ -11,15 +11,15 @@ import numpy as np
 KEYS = ("data", "pair", "series", "part", "x", "metric", "quantity")
 
 
-class Ledger:
+class Results:
     """Collects values under what they are.
 
     Examples
     --------
-    >>> ledger = Ledger()
-    >>> ledger.note({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.5)
-    >>> ledger.note({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.7)
-    >>> row = ledger.rows()[0]
+    >>> results = Results()
+    >>> results.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.5)
+    >>> results.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.7)
+    >>> row = results.rows()[0]
     >>> round(row["mean"], 3), round(row["sd"], 3), row["n"]
     (0.6, 0.141, 2)
     """
@@ -27,20 +27,20 @@ class Ledger:
     def __init__(self) -> None:
         self._values: dict[tuple[Any, ...], list[float]] = {}
 
-    def note(self, what: Mapping[str, Any], value: float) -> None:
+    def add(self, what: Mapping[str, Any], value: float) -> None:
         """Add one value."""
         self._values.setdefault(tuple(what.get(key) for key in KEYS), []).append(float(value))
 
-    def note_all(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
+    def add_all(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
         """Add one value for each metric."""
         for metric, value in values.items():
-            self.note({**what, "metric": metric, "quantity": quantity}, value)
+            self.add({**what, "metric": metric, "quantity": quantity}, value)
 
-    def note_references(self, what: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> None:
+    def add_references(self, what: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> None:
         """Add what does not depend on the map, for each metric."""
         for metric, found in values.items():
             for quantity, value in found.items():
-                self.note({**what, "metric": metric, "quantity": quantity}, value)
+                self.add({**what, "metric": metric, "quantity": quantity}, value)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each thing measured: its keys, mean, standard deviation, n and the values themselves.

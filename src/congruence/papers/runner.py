@@ -1,4 +1,4 @@
-"""Run an experiment on what is at hand, and list what there is."""
+"""Run a figure or table of a paper on the data at hand."""
 
 from __future__ import annotations
 
@@ -6,33 +6,17 @@ import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from congruence._check import check_positive
 from congruence._version import __version__
-from congruence.datasets import DATASETS
 from congruence.errors import InputError, ParameterError
-from congruence.experiments.alignment import UnimodalData
-from congruence.experiments.captions import no_captions
-from congruence.experiments.claims import check_claim
-from congruence.experiments.config import (
-    ALIGNMENT_STAND_INS,
-    JOINT_STAND_INS,
-    STAND_INS,
-    Config,
-    load_config,
-    with_parameters,
-)
-from congruence.experiments.data import Collection
-from congruence.experiments.encoding import open_models
-from congruence.experiments.joint import JointData, paper_seeds
-from congruence.experiments.joint_data import open_joint
-from congruence.experiments.joint_files import open_features
-from congruence.experiments.kinds import KINDS, QUICK_DRAWS, Job
-from congruence.experiments.stand_ins import open_stand_in
-from congruence.experiments.unimodal import open_unimodal
+from congruence.papers.claims import check_claim
+from congruence.papers.config import load_config, with_parameters
+from congruence.papers.registry import kinds
+from congruence.papers.study import QUICK_DRAWS, Config, Data, Job, Request, Study
 
 #: Version of the form of ``results.json``.
 FORMAT = 1
@@ -62,7 +46,7 @@ class Outcome:
 
     @property
     def held(self) -> dict[str, Any]:
-        """Whether that held on the numbers measured, see :func:`congruence.experiments.check_claim`."""
+        """Whether that held on the numbers measured, see :func:`congruence.papers.check_claim`."""
         return dict(self.results["held"])
 
 
@@ -79,7 +63,7 @@ def run(
     captions: str | Path | None = None,
     edits: Mapping[str, str] | None = None,
     evaluation_templates: str | None = None,
-    collections: Sequence[Collection | UnimodalData | JointData] | None = None,
+    collections: Sequence[Data] | None = None,
     advance: Callable[[int], None] | None = None,
     log: Callable[[str], None] | None = None,
     **encoder_options: Any,
@@ -91,10 +75,11 @@ def run(
     experiment : str or Config
         ``"fig5"``, the path of a configuration of your own, or a configuration.
     models : str, optional
-        ``"sample"``, ``"lvis"`` or ``"caltech101"`` (see :func:`open_stand_in`), for semi-supervised alignment ``"synthetic"``, ``"imagenet1000"`` or
-        ``"caltech101"`` (see :func:`open_unimodal`), for JAM these and ``"sugarcrepe"`` (see :func:`open_joint`), by default the configuration's
-        first; ``"paper"`` for the models of the configuration; or models by name (see :func:`congruence.experiments.resolve_models`; for JAM an
-        image and a text encoder by their folders, joined by ``/``, see :func:`open_features`).
+        Sample data of the configuration, by default its first: ``"sample"``, ``"lvis"`` or ``"caltech101"``
+        (:func:`congruence.papers.canonical.open_sample`), ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``
+        (:func:`congruence.papers.sotalign.open_sample`), for JAM these and ``"sugarcrepe"`` (:func:`congruence.papers.jam.open_sample`). Or
+        ``"paper"`` for the models of the configuration; or models by name (:func:`congruence.papers.canonical.resolve_models`; for JAM an image and
+        a text encoder by their folders, joined by ``/``, :func:`congruence.papers.jam.open_features`).
     data : sequence of str, optional
         Data sets for models by name; by default the configuration's.
     file : path-like, optional
@@ -114,14 +99,14 @@ def run(
         Classes to be replaced in the captions (``{"Birman": "Russian Blue"}``); by default the configuration's ``edits``.
     evaluation_templates : {"all", "single"}, optional
         Measure texts by the mean of all templates of a class, or by the first; by default the configuration's.
-    collections : sequence of Collection, UnimodalData or JointData, optional
-        Embeddings of your own, in place of ``models``.
+    collections : sequence of Data, optional
+        Embeddings of your own, in place of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, as the paper asks.
     advance : callable, optional
         Called with 1 after each draw.
     log : callable, optional
         Told what is being embedded.
     **encoder_options
-        ``device``, ``dtype``, ``batch_size`` and others of :func:`open_models`; for JAM's features the ``device`` to train on.
+        ``device``, ``dtype``, ``batch_size`` and others of :func:`congruence.papers.canonical.open_models`; for JAM's features the ``device`` to train on.
 
     Returns
     -------
@@ -141,32 +126,27 @@ def run(
     config = experiment if isinstance(experiment, Config) else load_config(experiment)
     given = {"captions": None if captions is None else str(captions), "edits": None if edits is None else dict(edits)}
     config = with_parameters(config, **given, evaluation_templates=evaluation_templates)
-    models = models or next(iter(config.stand_ins), "sample")
+    study = kinds()[config.kind]
+    models = models or next(iter(config.sample_data), "sample")
     started = time.perf_counter()
     draws = check_positive(config.seeds if seeds is None else seeds, "seeds", integer=True)
     if quick:
         draws = min(draws, QUICK_DRAWS)
-    opened = (
-        list(collections)
-        if collections is not None
-        else _open(config, models, data, file=file, root=root, cache=cache, log=log, **encoder_options)
-    )
+    request = Request(data, file, root, cache, log, encoder_options)
+    opened = list(collections) if collections is not None else _open(study, config, models, request)
     if not opened:
         raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")
-    opened = [
-        replace(data, evaluation_templates=config.parameters.get("evaluation_templates", "all"))
-        if isinstance(data, Collection)
-        else data
-        for data in opened
-    ]
-    seen = paper_seeds(draws) if config.family == "joint" else list(range(draws))
-    job = Job(config, [], seen, quick, advance=advance)
-    _hand_over(job, opened)
-    function, resampled = KINDS[config.kind]
-    function(job)
+    if not all(isinstance(own, study.data_type) for own in opened):
+        raise InputError(
+            f"Got data of other encoders than {config.name} is about; expected {study.data_type.__name__}. Pass collections=… of this type."
+        )
+    opened = [study.configure(config, own) for own in opened]
+    job = Job(config, opened, study.seeds(draws), quick, advance=advance)
+    kind = study.kinds[config.kind]
+    kind.run(job)
     pictures = _pictures(job)
-    rows = job.ledger.rows()
-    stand_ins = list(dict.fromkeys(data.stand_in for data in opened if data.stand_in))
+    rows = job.results.rows()
+    stand_ins = list(dict.fromkeys(own.stand_in for own in opened if own.stand_in))
     results = {
         "format": FORMAT,
         "experiment": config.name,
@@ -178,9 +158,9 @@ def run(
         "ran_on": models if collections is None else "collections",
         "quick": quick,
         "seeds": job.seeds,
-        "resampled": job.resampled or resampled.format(share=config.parameters.get("share", 1.0)),
+        "resampled": job.resampled or kind.resampled.format(share=config.parameters.get("share", 1.0)),
         "config": config.to_dict(),
-        "data": [collection.facts() for collection in opened],
+        "data": [own.facts() for own in opened],
         "notes": job.notes,
         "rows": rows,
         "extra": job.extra,
@@ -190,13 +170,13 @@ def run(
     return Outcome(results, pictures)
 
 
-def title_of(config: Config, data: Sequence[Collection | UnimodalData | JointData]) -> str:
+def title_of(config: Config, data: Sequence[Data]) -> str:
     """Return what was shown, on which data, and what stands for the paper's models.
 
     Parameters
     ----------
     config : Config
-    data : sequence of Collection, UnimodalData or JointData
+    data : sequence of Data
 
     Returns
     -------
@@ -208,91 +188,33 @@ def title_of(config: Config, data: Sequence[Collection | UnimodalData | JointDat
     return f"{config.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
 
 
-def _open(
-    config: Config,
-    models: str,
-    data: Sequence[str] | None,
-    *,
-    file: str | Path | None,
-    root: str | Path | None,
-    cache: str | Path | None,
-    **options: Any,
-) -> list[Any]:
-    stand_ins = {"dual": STAND_INS, "alignment": ALIGNMENT_STAND_INS, "joint": JOINT_STAND_INS}[config.family]
-    if config.family == "alignment" and models not in stand_ins:
+def _open(study: Study[Any], config: Config, models: str, request: Request) -> list[Any]:
+    if models not in study.sample_data:
+        return study.open_models(config, config.models if models == "paper" else [models], request)
+    if config.parameters.get("captions"):
         raise ParameterError(
-            f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins)}: the paper's encoders and collections are not fetched "
-            "from here. Embed them yourself, and pass collections=[UnimodalData(…)]."
+            f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
         )
-    captions = config.parameters.get("captions")
-    if models in stand_ins:
-        if captions:
-            raise ParameterError(
-                f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
-            )
-        if data:
-            raise ParameterError(
-                f"Got data {', '.join(data)} for {models}, which brings its own; expected none. Leave out data=…."
-            )
-        if models not in config.stand_ins:
-            raise ParameterError(
-                f"Got {models} for {config.name}; expected one of {', '.join(config.stand_ins) or 'none'}, or the paper's models. Pass one of these as models=…."
-            )
-        if config.family == "joint":
-            return [open_joint(models, file, config.variant, cache=cache, log=options.get("log"))]
-        opened = open_unimodal if config.family == "alignment" else open_stand_in
-        return [opened(models, file, config.variant)]
-    named = config.models if models == "paper" else [models]
-    if config.family == "joint":
-        baselines = config.parameters.get("baselines", [])
-        device = options.get("device", "auto")
-        return [open_features(named, file, root, config.variant, baselines=baselines, device=device)]
-    sets = list(data or config.data)
-    if not named or not sets:
+    if request.data:
         raise ParameterError(
-            f"Got {config.name} without models or data of its own; expected both. Pass models=… and data=…."
+            f"Got data {', '.join(request.data)} for {models}, which brings its own; expected none. Leave out data=…."
         )
-    if root is None:
+    if models not in config.sample_data:
         raise ParameterError(
-            f"Got no folder of data sets for {', '.join(sets)}; expected one. Pass root=… (or models='sample')."
+            f"Got {models} for {config.name}; expected one of {', '.join(config.sample_data) or 'none'}, or the paper's models. Pass one of these as models=…."
         )
-    if captions:
-        options |= {"captions": captions, "edits": config.parameters["edits"]}
-    elif config.kind == "edits":
-        for name in sets:  # said before hours of embedding, not after
-            if name in DATASETS and len(DATASETS[name].templates) == 1:
-                raise no_captions(name, config.name)
-    place = Path(root).expanduser() / "embeddings" if cache is None else cache
-    return [open_models(spec, name, root=root, cache=place, **options) for spec in named for name in sets]
+    return [study.open_sample(models, config.variant, request)]
 
 
-def _hand_over(job: Job, opened: Sequence[Any]) -> None:
-    """Give a job its data, and refuse what its kind has no use for."""
-    by_family: dict[str, tuple[type, list[Any]]] = {
-        "dual": (Collection, job.collections),
-        "alignment": (UnimodalData, job.unimodal),
-        "joint": (JointData, job.joint),
-    }
-    wanted, mine = by_family[job.config.family]
-    if not all(isinstance(data, wanted) for data in opened):
-        raise InputError(
-            f"Got data of other encoders than {job.config.name} is about; expected {wanted.__name__}. Pass collections=… of this type."
-        )
-    mine.extend(opened)
-
-
-def _pictures(job: Job) -> dict[str, bytes]:
+def _pictures(job: Job[Any]) -> dict[str, bytes]:
     ids = []
     for example in job.extra.get("examples", []):
         ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]
     found = {}
     for i in dict.fromkeys(ids):
-        for collection in job.collections:
-            if collection.picture is not None and i in collection.captions:
-                picture = collection.picture(i)
-                if picture:
-                    found[i] = picture
-                    break
+        picture = next((shown for data in job.data if (shown := data.thumbnail(i))), None)
+        if picture:
+            found[i] = picture
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from congruence.papers.registry import kinds
+
 
 def claim_lines(results: Mapping[str, Any]) -> list[str]:
     """Return a paper's claim and whether it held as lines of text.
@@ -12,7 +14,7 @@ def claim_lines(results: Mapping[str, Any]) -> list[str]:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.experiments.run`.
+        Of :func:`congruence.papers.run`.
 
     Returns
     -------
@@ -38,26 +40,16 @@ def data_lines(results: Mapping[str, Any]) -> list[str]:
     Parameters
     ----------
     results : mapping
-        Of :func:`congruence.experiments.run`.
+        Of :func:`congruence.papers.run`.
 
     Returns
     -------
     list of str
     """
+    study = kinds()[results["config"]["kind"]]
     lines = []
     for data in results["data"]:
-        if "train_images" in data:
-            single = data["evaluation_templates"] == "single"
-            counts = (
-                f"{data['classes']} classes; {data['train_images']} images to fit on, {data['test_images']} to measure on; {data['templates']} "
-                f"templates a class{', the first of them measured' if single else ''}"
-            )
-        elif "items" in data:
-            items = ", ".join(f"{count} {task}" for task, count in data["items"].items())
-            counts = f"{items} items of {data['distinct_images']} images, divided 70–15–15 by image"
-        else:
-            images, texts = ({rows[0] for rows in data[side].values()} for side in ("images", "texts"))
-            counts = f"{max(images)} images, {max(texts)} texts, {data['labels']} labels, divided anew by each draw"
+        counts = study.count(data)
         lines.append(f"Data: {data['title']} ({data['name']}), {counts}.")
     seeds = ", ".join(map(str, results["seeds"]))
     lines.append(f"Seeds: {seeds}. Resampled: {results['resampled']}.")

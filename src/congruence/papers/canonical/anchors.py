@@ -1,87 +1,26 @@
-"""What the kinds of experiment share: a job, draws of anchors, means, and the part that is measured on."""
+"""Anchors, means and the part that is measured on: what the kinds of figure share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.experiments.alignment import UnimodalData
-from congruence.experiments.config import Config
-from congruence.experiments.controls import controls
-from congruence.experiments.data import Collection
-from congruence.experiments.joint import JointData
-from congruence.experiments.ledger import Ledger
-from congruence.experiments.measure import Carrier, Means, View, fit_carrier, references
+from congruence.papers.canonical.baselines import ModalityMap, fit_modality_map
+from congruence.papers.canonical.controls import controls
+from congruence.papers.canonical.data import Collection
+from congruence.papers.canonical.metrics import Means, View, references
+from congruence.papers.study import Job
 
-#: Most anchors and most draws in a quick run.
-QUICK_ANCHORS, QUICK_DRAWS = 600, 2
+#: Most anchors in a quick run.
+QUICK_ANCHORS = 600
 
 #: What draws resample in a fit on text.
 ALL_PROMPTS = "nothing where a map is fitted on text: it takes every prompt; the test part is fixed"
 
 
-@dataclass
-class Job:
-    """One run of an experiment.
-
-    Attributes
-    ----------
-    config : Config
-    collections : list of Collection
-        Of dual encoders.
-    seeds : list of int
-    quick : bool
-        Fewer draws, anchors and steps.
-    ledger : Ledger
-        Takes the numbers.
-    extra : dict
-        Takes plain data for pictures: clouds, kernels, examples.
-    notes : list of str
-        Takes what a reader must know.
-    advance : callable, optional
-        Called with 1 after each draw.
-    unimodal : list of UnimodalData
-        For the kinds that align unimodal encoders.
-    joint : list of JointData
-        For JAM's kinds.
-    resampled : str
-        What the draws resample, where it is not what the kind resamples otherwise.
-    unchecked : str, optional
-        Why the paper's claim does not apply to this run.
-    """
-
-    config: Config
-    collections: list[Collection]
-    seeds: list[int]
-    quick: bool = False
-    ledger: Ledger = field(default_factory=Ledger)
-    extra: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    advance: Callable[[int], None] | None = None
-    unimodal: list[UnimodalData] = field(default_factory=list)
-    joint: list[JointData] = field(default_factory=list)
-    resampled: str = ""
-    unchecked: str | None = None
-
-    def __getitem__(self, parameter: str) -> Any:
-        return self.config.parameters[parameter]
-
-    def tick(self) -> None:
-        """Say that a draw is done."""
-        if self.advance:
-            self.advance(1)
-
-    def remark(self, note: str) -> None:
-        """Add a note once."""
-        if note not in self.notes:
-            self.notes.append(note)
-
-
-def fit_modality(job: Job, collection: Collection, pair: tuple[int, int]) -> str:
+def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, int]) -> str:
     """Return the modality to fit on: what the configuration says where both models have it, else the other."""
     wanted: str = job.config.parameters.get("fit", "image")
     for modality in (wanted, "text" if wanted == "image" else "image"):
@@ -131,7 +70,7 @@ def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | Non
     return np.flatnonzero(allowed)
 
 
-def draw(job: Job, rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+def draw(job: Job[Collection], rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     """Draw a share of the anchors without replacement."""
     count = max(2, round(share * len(rows)))
     if job.quick:
@@ -139,7 +78,9 @@ def draw(job: Job, rows: np.ndarray, share: float, rng: np.random.Generator) -> 
     return np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
 
 
-def draw_anchors(job: Job, collection: Collection, modality: str, share: float, rng: np.random.Generator) -> np.ndarray:
+def draw_anchors(
+    job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
+) -> np.ndarray:
     """Draw a share of the images a map may be fitted on, or take every prompt.
 
     A share of the prompts would leave classes out of a fit on text where there is one template a class; the paper's split is by image.
@@ -156,7 +97,9 @@ def draw_anchors(job: Job, collection: Collection, modality: str, share: float, 
     return rows
 
 
-def draw_subset(job: Job, collection: Collection, modality: str, share: float, rng: np.random.Generator) -> np.ndarray:
+def draw_subset(
+    job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
+) -> np.ndarray:
     """Draw a share of the anchors where maps must be fitted on different ones; of prompts, one of each class at least.
 
     Only where every class has a single prompt does a share leave classes out.
@@ -176,11 +119,11 @@ def fitted_once(modality: str, method: str) -> bool:
     return modality == "text" and method not in ("mlp", "random")
 
 
-def note_references(job: Job, what: dict[str, Any], seen: View) -> None:
+def add_references(job: Job[Collection], what: dict[str, Any], seen: View) -> None:
     """Note what each model reaches alone and, beside cosines, the constant and the random-rotation control."""
-    job.ledger.note_references(what, references(seen, job.config.metrics))
+    job.results.add_references(what, references(seen, job.config.metrics))
     shown = "random" not in job.config.parameters.get("methods", [])  # else it is a method of the figure already
-    job.ledger.note_references(what, controls(seen, job.config.metrics, random=shown))
+    job.results.add_references(what, controls(seen, job.config.metrics, random=shown))
 
 
 def means(
@@ -193,7 +136,7 @@ def means(
     if classes is None:
         # With one text a class, texts of the classes measured on stay unseen, their mean included.
         known = np.arange(len(collection.classes))
-        classes = known if collection.held_classes.all() else known[~collection.held_classes]
+        classes = known if collection.heldout_classes.all() else known[~collection.heldout_classes]
     if modality == "image":
         a, b = (collection.prototypes[k] for k in pair)
         if a is not None:
@@ -211,7 +154,7 @@ def _mean(rows: np.ndarray) -> np.ndarray:
 
 
 def fit_on(
-    job: Job,
+    job: Job[Collection],
     collection: Collection,
     pair: tuple[int, int],
     modality: str,
@@ -220,18 +163,18 @@ def fit_on(
     *,
     classes: np.ndarray | None = None,
     seed: int = 0,
-) -> tuple[Carrier, dict[str, Means]]:
+) -> tuple[ModalityMap, dict[str, Means]]:
     """Fit a map between two models on some anchors; return it with the means it exchanges."""
     source, target = both_rows(collection, pair, modality)
     exchanged = means(collection, pair, modality, anchors, classes)
-    return fit_carrier(method, source[anchors], target[anchors], exchanged, seed=seed, quick=job.quick), exchanged
+    return fit_modality_map(method, source[anchors], target[anchors], exchanged, seed=seed, quick=job.quick), exchanged
 
 
 def test_part(collection: Collection) -> Collection:
     """Return the classes that are measured on; they are also the candidates."""
-    if collection.held_classes.all():
+    if collection.heldout_classes.all():
         return collection
-    return collection.restrict(collection.held_classes, collection.name)
+    return collection.restrict(collection.heldout_classes, collection.name)
 
 
 def view(

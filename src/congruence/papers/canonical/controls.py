@@ -8,7 +8,8 @@ import numpy as np
 
 from congruence.errors import InputError
 from congruence.evaluation.controls import DRAWS, ControlRows
-from congruence.experiments.measure import RandomRotation, View, measure
+from congruence.papers.canonical.baselines import RandomRotation
+from congruence.papers.canonical.metrics import View, measure
 
 #: Measures of paired rows; classification among mapped rows, which any rotation keeps, has the random rotation alone beside it.
 PAIRED = ("image_cosine", "text_cosine", "image_distance", "text_distance")

@@ -11,8 +11,9 @@ import numpy as np
 
 from congruence._check import as_matrix
 from congruence.errors import InputError, ShapeError
-from congruence.experiments.captions import CaptionBank
 from congruence.metrics import ensemble_prompts
+from congruence.papers.canonical.captions import CaptionBank
+from congruence.papers.study import Data
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,11 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Collection:
-    """Images and prompts of the same classes in every model.
+class Collection(Data):
+    """Images and prompts of the same classes in every model; see :class:`congruence.papers.study.Data` for what all data have.
 
     Attributes
     ----------
-    name : str
-        Of the data.
     models : tuple of Model
     classes : tuple of str
     ids : ndarray of str, shape (n,)
@@ -54,7 +53,7 @@ class Collection:
         Models to align, source and target.
     text_fit : ndarray of bool, shape (p,)
         Prompts a map may be fitted on; all by default.
-    held_classes : ndarray of bool, shape (k,)
+    heldout_classes : ndarray of bool, shape (k,)
         Classes measured on; all by default. Where each class has one text only, those fitted on are left out.
     domain : ndarray of int, shape (k,), or None
         Two groups of classes that stand for two data sets.
@@ -66,14 +65,8 @@ class Collection:
         Words of each image.
     picture : callable, optional
         ``id -> bytes`` of a small PNG, JPEG or WebP, or None.
-    notes : tuple of str
-        What a reader of the numbers must know.
     steps : tuple of int
         Numbers of classes to fit on that suit these data better than the paper's.
-    title : str
-        What the data are, as it stands in titles; the name by default.
-    stand_in : str, optional
-        What stands for the paper's models and data. It is part of every title.
     evaluation_templates : {"all", "single"}
         Class prototypes for evaluation are the mean of all prompts of a class, or its first template alone; fits do not depend on it.
     kinds : tuple of str
@@ -86,7 +79,6 @@ class Collection:
     ShapeError, InputError
     """
 
-    name: str
     models: tuple[Model, ...]
     classes: tuple[str, ...]
     ids: np.ndarray
@@ -96,16 +88,13 @@ class Collection:
     prompt_templates: np.ndarray
     pairs: tuple[tuple[int, int], ...] = ((0, 1),)
     text_fit: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    held_classes: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    heldout_classes: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     domain: np.ndarray | None = None
     domains: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     captions: dict[str, str] = field(default_factory=dict)
     picture: Callable[[str], bytes | None] | None = None
-    notes: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
-    title: str = ""
-    stand_in: str | None = None
     evaluation_templates: str = "all"
     kinds: tuple[str, ...] = ()
     bank: CaptionBank | None = None
@@ -114,8 +103,8 @@ class Collection:
         n, p, k = len(self.ids), len(self.prompt_labels), len(self.classes)
         if len(self.text_fit) == 0:
             object.__setattr__(self, "text_fit", np.ones(p, bool))
-        if len(self.held_classes) == 0:
-            object.__setattr__(self, "held_classes", np.ones(k, bool))
+        if len(self.heldout_classes) == 0:
+            object.__setattr__(self, "heldout_classes", np.ones(k, bool))
         if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
             raise ShapeError(
                 f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} prompts and "
@@ -160,9 +149,7 @@ class Collection:
     def facts(self) -> dict[str, Any]:
         """Return what the collection holds, as plain data."""
         return {
-            "name": self.name,
-            "title": self.title or self.name,
-            "stand_in": self.stand_in,
+            **super().facts(),
             "models": {
                 model.name: {
                     "images": None if model.images is None else list(model.images.shape),
@@ -178,6 +165,10 @@ class Collection:
             "captions": 0 if self.bank is None else len(self.bank.texts),
             "notes": list(self.notes),
         }
+
+    def thumbnail(self, item: str) -> bytes | None:
+        """Return the picture of an image, where there are pictures."""
+        return None if self.picture is None or item not in self.captions else self.picture(item)
 
     def restrict(self, classes: np.ndarray, name: str) -> Collection:
         """Return the collection with some classes only.
@@ -212,7 +203,7 @@ class Collection:
             prompt_labels=new[self.prompt_labels[prompts]],
             prompt_templates=self.prompt_templates[prompts],
             text_fit=self.text_fit[prompts],
-            held_classes=self.held_classes[classes],
+            heldout_classes=self.heldout_classes[classes],
             domain=None,
             domains=(),
             texts=tuple(np.array(self.texts, dtype=object)[prompts]) if self.texts else (),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import linalg
 
-from congruence.experiments.data import unit_rows
+from congruence.papers.canonical.data import unit_rows
 from congruence.synthetic import random_rotation
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from congruence.errors import CongruenceWarning, InputError
-from congruence.maps import Map, make_map
+from congruence.errors import InputError
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
-from congruence.synthetic import random_rotation
 
 #: Every measure, with the words that stand on a figure's axis.
 METRICS = {
@@ -29,115 +26,7 @@ METRICS = {
     "aligned_image_text_centred": "aligned image, target text, both centred",
 }
 
-#: Maps by the names the configurations use.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "orthogonal": ("orthogonal", {"spectrum": "full"}),
-    "uncentred": ("orthogonal", {"spectrum": "full", "center": False}),
-    "probed": ("orthogonal", {"spectrum": "probed"}),
-    "filtered": ("orthogonal", {}),
-    "linear": ("linear", {}),
-    "least_squares": ("linear", {"alpha": 0.0}),
-    "mlp": ("mlp", {}),
-    "random": ("random", {}),
-}
-
 Means = tuple[np.ndarray, np.ndarray | None]
-
-
-class RandomRotation:
-    """A control: a rotation that knows nothing of the target but its mean.
-
-    Parameters
-    ----------
-    own : (ndarray, ndarray)
-        Means of the source and of the target.
-    seed : int
-    """
-
-    def __init__(self, own: tuple[np.ndarray, np.ndarray], seed: int) -> None:
-        self._own = own
-        self._rotation = random_rotation(len(own[0]), len(own[1]), seed=seed)
-
-    def transform(self, rows: np.ndarray) -> np.ndarray:
-        """Rotate rows about the means."""
-        return ((rows - self._own[0]) @ self._rotation + self._own[1]).astype(rows.dtype)
-
-
-class Carrier:
-    """A fitted map with the means of both modalities: ``(modality, rows) -> carried rows``.
-
-    Every map, linear and non-linear ones included, exchanges the means of the modality it carries,
-    ``z ↦ ψ(z − μ_A + μ_A,fit) − μ_B,fit + μ_B``, which for the rotation is the paper's ``Q(z − μ_A) + μ_B``. Where the
-    target's mean is unknown, the map carries the source's.
-
-    Parameters
-    ----------
-    fitted : Map
-        Or anything else that transforms rows.
-    own : (ndarray, ndarray)
-        Means of the anchors.
-    means : dict of str to (ndarray, ndarray or None)
-        By modality.
-    exchange : bool
-        False for the uncentred rotation.
-    """
-
-    def __init__(
-        self,
-        fitted: Map | RandomRotation,
-        own: tuple[np.ndarray, np.ndarray],
-        means: Mapping[str, Means],
-        exchange: bool,
-    ):
-        self._map, self._own, self._means, self._exchange = fitted, own, means, exchange
-
-    def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
-        """Carry rows of a modality."""
-        source, target = self._means.get(modality, (None, None))
-        if not self._exchange or source is None or target is None:
-            return self._map.transform(rows)
-        shift = (self._own[0] - source).astype(rows.dtype)
-        return self._map.transform(rows + shift) + (target - self._own[1]).astype(rows.dtype)
-
-
-def fit_carrier(
-    method: str,
-    source: np.ndarray,
-    target: np.ndarray,
-    means: Mapping[str, Means],
-    *,
-    seed: int = 0,
-    quick: bool = False,
-) -> Carrier:
-    """Fit a map on paired rows of one modality.
-
-    Parameters
-    ----------
-    method : str
-        A key of :data:`METHODS`.
-    source, target : ndarray, shape (n, d_source) and (n, d_target)
-    means : mapping of str to (ndarray, ndarray or None)
-        Means to exchange, by modality.
-    seed : int, default=0
-        Of the perceptron.
-    quick : bool, default=False
-        Train the perceptron for a few epochs only.
-
-    Returns
-    -------
-    Carrier
-    """
-    kind, parameters = METHODS[method]
-    own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
-    if kind == "random":
-        return Carrier(RandomRotation(own, seed), own, means, exchange=True)
-    if kind == "mlp":
-        parameters = {"random_state": seed, **({"hidden": 64, "max_epochs": 15} if quick else {})}
-    with warnings.catch_warnings():
-        # Few anchors, and targets narrower than the source, are what some figures are about.
-        warnings.simplefilter("ignore", CongruenceWarning)
-        fitted = make_map(kind, **parameters).fit(source, target)
-    return Carrier(fitted, own, means, exchange=method != "uncentred")
 
 
 @dataclass(frozen=True)
@@ -212,13 +101,13 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
     return out
 
 
-def measure(carry: Callable[[str, np.ndarray], np.ndarray], view: View, metrics: list[str]) -> dict[str, float]:
+def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metrics: list[str]) -> dict[str, float]:
     """Measure a map.
 
     Parameters
     ----------
-    carry : callable
-        ``(modality, rows) -> carried rows``.
+    mapping : callable
+        ``(modality, rows) -> mapped rows``.
     view : View
     metrics : list of str
         Those for which images or texts of a model are missing are left out.
@@ -234,8 +123,8 @@ def measure(carry: Callable[[str, np.ndarray], np.ndarray], view: View, metrics:
     """
     (ia, ib), (ta, tb) = view.images, view.texts
     moved: dict[str, np.ndarray | None] = {
-        "image": None if ia is None else carry("image", ia),
-        "text": None if ta is None else carry("text", ta),
+        "image": None if ia is None else mapping("image", ia),
+        "text": None if ta is None else mapping("text", ta),
     }
     out: dict[str, float | None] = {}
     for metric in metrics:
@@ -243,8 +132,8 @@ def measure(carry: Callable[[str, np.ndarray], np.ndarray], view: View, metrics:
         if metric.startswith("aligned_image_text"):
             centre = _centre(view, 0, 1) if metric.endswith("centred") else None
             if centre is not None and ia is not None:
-                # The cloud's centre is carried to where the map puts it.
-                centre = (carry("image", centre[0][None].astype(ia.dtype))[0], centre[1])
+                # The cloud's centre is mapped like its rows.
+                centre = (mapping("image", centre[0][None].astype(ia.dtype))[0], centre[1])
             out[metric] = _classify(view, moved["image"], tb, centre)
         elif metric == "image_aligned_text":
             out[metric] = _classify(view, ib, moved["text"])

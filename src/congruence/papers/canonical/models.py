@@ -1,28 +1,20 @@
-"""The paper's own models and data sets: embed once, keep on disk, go on where a run stopped."""
+"""The paper's own models and data sets, embedded once."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path
 from congruence.datasets import DATASETS, read_captions
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    InputError,
-    MissingExtraError,
-    ParameterError,
-    ShapeError,
-)
-from congruence.experiments.captions import edit_captions
-from congruence.experiments.data import Collection, Model, unit_rows
+from congruence.errors import CongruenceError, MissingExtraError, ParameterError
+from congruence.papers.cache import embed_rows
+from congruence.papers.canonical.captions import edit_captions
+from congruence.papers.canonical.data import Collection, Model, unit_rows
 
 #: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
 #: width of CLIP ViT-L/14, which the paper's square maps need.
@@ -34,9 +26,6 @@ MODELS = {
     "siglip": "hf:google/siglip-base-patch16-224",
     "flava": "hf:facebook/flava-full",
 }
-
-#: Items embedded between two writes.
-SHARD = 256
 
 
 def resolve_models(spec: str) -> list[tuple[str, str]]:
@@ -106,7 +95,7 @@ def open_models(
         Folder in which the data set lies, or lies in a folder of its name.
     cache : path-like
         Folder for embeddings. What is there is not computed again: an entry is found by the encoder's fingerprint and
-        the items' names, and grows by :data:`SHARD` items at a time.
+        the items' names, and grows by :data:`congruence.papers.cache.SHARD` items at a time.
     device, dtype, batch_size
         Passed to the encoders.
     load_encoder, open_dataset : callable, optional
@@ -198,50 +187,6 @@ class _Images(Sequence[Any]):
         if isinstance(which, slice):
             return [self._data.image(k) for k in range(*which.indices(len(self)))]
         return self._data.image(which)
-
-
-def embed_rows(
-    encoder: Any, items: Sequence[Any], names: Sequence[str], cache: Path | None, batch_size: int
-) -> np.ndarray:
-    """Return vectors of all items, from the cache, if there is one, as far as they are there."""
-    if cache is None:
-        rows: np.ndarray = encoder.encode_all(items, batch_size)
-        return rows
-    digest = hashlib.sha256(f"{encoder.fingerprint}\0".encode())
-    for name in names:
-        digest.update(f"{name}\0".encode())
-    folder = cache.expanduser() / digest.hexdigest()[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    return np.concatenate(list(_shards(encoder, items, folder, batch_size)))
-
-
-def _shards(encoder: Any, items: Sequence[Any], folder: Path, batch_size: int) -> Iterator[np.ndarray]:
-    if not len(items):
-        raise InputError(
-            "Got a part of the data set without items; expected at least one. Extract the data set again, or pass another split."
-        )
-    for start in range(0, len(items), SHARD):
-        count = min(SHARD, len(items) - start)
-        path = folder / f"{start:08d}.npy"
-        if not path.is_file():
-            rows = np.concatenate(
-                [np.asarray(b) for b in encoder.encode(items[start : start + count], batch_size=batch_size)]
-            )
-            if len(rows) != count:
-                raise ShapeError(
-                    f"Got {len(rows)} vectors for {count} items; expected one each. Make the encoder return a row for each item."
-                )
-            with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
-                np.save(file, rows.astype(np.float32))
-        try:
-            kept = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise CorruptFileError(
-                f"Got a damaged file in the cache, {path} ({error}); expected vectors. Delete it and run again."
-            ) from error
-        if len(kept) != count:
-            raise CorruptFileError(f"Got {len(kept)} vectors in {path}; expected {count}. Delete it and run again.")
-        yield kept
 
 
 def _thumbnail(data: Any, k: int) -> bytes | None:

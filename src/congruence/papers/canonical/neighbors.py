@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.experiments.data import Collection
-from congruence.experiments.kinds._base import Job, pair_name, test_part
+from congruence.papers.canonical.anchors import pair_name, test_part
+from congruence.papers.canonical.data import Collection
+from congruence.papers.study import Job
 
 
-def usable(job: Job) -> list[tuple[Collection, Collection, tuple[int, int]]]:
+def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
     """Return each collection, the classes of it that are measured on, and each pair with images and texts of both models."""
     out = []
-    for collection in job.collections:
-        held = test_part(collection)
+    for collection in job.data:
+        heldout = test_part(collection)
         for pair in collection.pairs:
-            if any(held.models[k].images is None or held.models[k].prompts is None for k in pair):
-                job.remark(f"{pair_name(held, pair)}: left out, it needs images and texts of both models.")
+            if any(heldout.models[k].images is None or heldout.models[k].prompts is None for k in pair):
+                job.remark(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
             else:
-                out.append((collection, held, pair))
+                out.append((collection, heldout, pair))
     if not out:
         raise InputError(
             "Got no pair with images and texts of both models; expected at least one. Pass a collection with such a pair."
@@ -37,6 +38,6 @@ def nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
     return out
 
 
-def item(held: Collection, i: str) -> dict[str, str]:
+def item(heldout: Collection, i: str) -> dict[str, str]:
     """Return an image as an example shows it."""
-    return {"id": i, "text": held.captions.get(i, "")}
+    return {"id": i, "text": heldout.captions.get(i, "")}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,12 @@ import numpy as np
 
 from congruence._check import check_choice
 from congruence.datasets import load_sample
-from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
-from congruence.experiments.data import Collection, Model, every_second, unit_rows
-from congruence.experiments.heads import contrastive_heads
+from congruence.papers.canonical.data import Collection, Model, every_second, unit_rows
+from congruence.papers.canonical.heads import contrastive_heads
+from congruence.papers.npz import open_npz
 
-#: What an experiment may ask of a stand-in.
+#: Data the experiments run on without the paper's models, and what an experiment may ask of them.
+SAMPLE_DATA = ("sample", "lvis", "caltech101")
 VARIANTS = ("items", "narrow", "third", "same_data")
 
 #: What the data are, and what stands for the paper's models, in the words of a title.
@@ -30,11 +30,10 @@ _STAND_INS = {
 #: What kinds of pair there are in the variant ``same_data``.
 SAME_DATA, OTHER_DATA = "same training data", "other training data"
 
-_FILES = {"lvis": "lvis1203_clip.npz", "caltech101": "caltech101_unimodal.npz"}
 _STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
 
 
-def open_stand_in(name: str, file: str | Path | None = None, variant: str | None = None) -> Collection:
+def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> Collection:
     """Open data that stand for the paper's models and data sets.
 
     Parameters
@@ -48,7 +47,7 @@ def open_stand_in(name: str, file: str | Path | None = None, variant: str | None
     variant : {"items", "narrow", "third", "same_data"}, optional
         ``"items"``: every item its own class, so that single texts can be told apart. ``"narrow"``: a source of fewer
         dimensions. ``"third"``: three models. ``"same_data"``: pairs trained on the same data beside
-        pairs trained on other data. What a stand-in has no such thing for it leaves as it is, and says so.
+        pairs trained on other data. Data without such a thing are left as they are, and a note says so.
 
     Returns
     -------
@@ -56,34 +55,17 @@ def open_stand_in(name: str, file: str | Path | None = None, variant: str | None
 
     Raises
     ------
-    ParameterError, FileError, CorruptFileError
+    ParameterError
+        Another name or variant, or no file where one is needed.
+    FileError, CorruptFileError, NotFiniteError, ZeroRowError
+        See :func:`congruence.papers.npz.open_npz`.
     """
-    check_choice(name, ("sample", "lvis", "caltech101"), "models")
+    check_choice(name, SAMPLE_DATA, "models")
     if variant:
         check_choice(variant, VARIANTS, "variant")
     if name == "sample":
         return _sample(variant)
-    path = _path(name, file)
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {key: data[key] for key in data.files}
-        return (_lvis if name == "lvis" else _caltech)(arrays, variant)
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, (InputError, ParameterError)):
-            raise
-        raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Pass file=… with the path of that."
-        ) from error
-
-
-def _path(name: str, file: str | Path | None) -> Path:
-    if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass file=….")
-    path = Path(file).expanduser()
-    path = path / _FILES[name] if path.is_dir() else path
-    if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {_FILES[name]}. Check the path.")
-    return path
+    return open_npz(name, file, lambda arrays: (_lvis if name == "lvis" else _caltech)(arrays, variant))
 
 
 def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
@@ -142,7 +124,7 @@ def _sample(variant: str | None) -> Collection:
             owner,
             template,
             text_fit=train[owner],
-            held_classes=~train,
+            heldout_classes=~train,
             texts=tuple(data["texts"]),
             title=_TITLES["sample"],
             stand_in=_STAND_INS["sample"],
@@ -211,7 +193,7 @@ def _third_model(
 # ---------------------------------------------------------------------------------------------------------- lvis
 
 
-def _lvis(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
+def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
     names = arrays["names"]
     models = tuple(
         Model(name, unit_rows(arrays[image]) if image else None, unit_rows(arrays[text]))
@@ -221,12 +203,12 @@ def _lvis(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
             ("EVA-02 B/16", "", "text_eva02_b16"),
         )
     )
-    held = np.random.default_rng(0).permutation(len(names)) >= 900
+    heldout = np.random.default_rng(0).permutation(len(names)) >= 900
     pairs: tuple[tuple[int, int], ...] = ((0, 1), (0, 2))
     notes = [
         "Fitted on texts: only OpenAI B/32 has images here. One text and one image (a mean of five) a class; fitted on "
         "900 classes, measured on the other 303.",
-        "The target has no images whose mean could be known, so the modality gap is carried over the map.",
+        "The target has no images whose mean could be known, so the mapped images keep the modality gap of the source.",
     ]
     if variant == "narrow":
         models = (*_narrow((models[0], models[1]), 256), models[2])
@@ -242,12 +224,12 @@ def _lvis(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
         tuple(names.tolist()),
         names.astype(str),
         np.arange(len(names)),
-        ~held,
+        ~heldout,
         np.arange(len(names)),
         np.zeros(len(names), int),
         pairs=pairs,
-        text_fit=~held,
-        held_classes=held,
+        text_fit=~heldout,
+        heldout_classes=heldout,
         domain=np.where(initial < "m", 0, 1),
         domains=("names a to l", "names m to z"),
         texts=tuple(names.tolist()),
@@ -267,7 +249,7 @@ _PART = 1_900
 _WIDTH = 96
 
 
-def _caltech(arrays: dict[str, np.ndarray], variant: str | None) -> Collection:
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
     labels = arrays["label"].astype(int)
     order = np.random.default_rng(0).permutation(len(labels))
     parts = [order[k * _PART : (k + 1) * _PART] for k in range(3)]

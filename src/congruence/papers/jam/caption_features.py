@@ -16,7 +16,7 @@ from congruence.errors import ParameterError
 BUCKETS, PAIR = 8192, 0.7
 
 
-def word_images(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
+def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
     """Make a vector for each image of the words of its captions, and of which follows which.
 
     Words, and pairs of neighbouring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
@@ -46,7 +46,7 @@ def word_images(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0
     Examples
     --------
     >>> import numpy as np
-    >>> V = word_images([["a cat on a mat"], ["a mat on a cat"], ["two red cars"]], noise=0.0)
+    >>> V = caption_features([["a cat on a mat"], ["a mat on a cat"], ["two red cars"]], noise=0.0)
     >>> likeness = np.corrcoef(V)
     >>> bool(1 > likeness[0, 1] > likeness[0, 2])
     True

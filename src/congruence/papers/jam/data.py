@@ -1,9 +1,9 @@
-"""Images with captions and wrong captions by unimodal encoders, divided as JAM does, and what is measured of it."""
+"""Images with captions and wrong captions by unimodal encoders, divided as JAM does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,43 +11,20 @@ import numpy as np
 from congruence._check import as_matrix, check_choice
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.evaluation.compositional import sugarcrepe_recall
-from congruence.maps import CCAMap, TwoSidedMap
-from congruence.train import JAM, split_by_group
+from congruence.papers.study import Data
+from congruence.train import split_by_group
 from congruence.train.captions import Captions
-
-#: Every measure, with what it is.
-JOINT_METRICS = {
-    "binary_recall": "the image is nearer its caption than the wrong one",
-    "five_way_recall": "nearest of its caption, the wrong one, and three of other images",
-    "alpha_at_best": "α at the step with the best validation",
-    "epoch_at_best": "epoch of that step",
-    "cca_linear": "first canonical correlation of 50 principal components",
-    "cca_kernel": "the same of kernel principal components",
-    "cka_linear": "biased linear CKA of 10 principal components",
-    "cka_rbf": "the same with a Gaussian kernel",
-    "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
-    "parameters": "millions of parameters of an autoencoder",
-    "mflops": "millions of operations of a row, round trip",
-}
-
-#: What can stand in a row of a table.
-JOINT_METHODS = {"con": "Con", "negcon": "NegCon", "spread": "Spread", "cca": "CCA"}
 
 TASKS = ("replace", "add", "swap")
 
 #: Depths of hidden layers. The paper prints no numbers: a quarter of the blocks, half of them, and the last.
 LAYERS = ("early", "mid", "late")
 
-#: Seeds of the paper's draws; further ones follow the last.
-PAPER_SEEDS = (5, 42, 55)
-
 Layered = Mapping[str, Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class JointParts:
+class JAMParts:
     """One division of one task.
 
     Attributes
@@ -74,12 +51,13 @@ class JointParts:
 
 
 @dataclass(frozen=True)
-class JointData:
+class JAMData(Data):
     """Images, captions and wrong captions by encoders that know nothing of each other, some of them in several layers.
+
+    See :class:`congruence.papers.study.Data` for what all data have.
 
     Attributes
     ----------
-    name : str
     items : SugarCrepe
         Which image, caption and wrong caption belong together, and the task: the category up to its ``_``.
     images : dict of str to dict of str to ndarray, shape (m, d)
@@ -87,7 +65,7 @@ class JointData:
     captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
         By encoder and layer, a row for each item.
     encoders : tuple of (str, str)
-        Pairs of encoders that are joined; every pair by default.
+        Pairs of encoders that are aligned; every pair by default.
     dual : dict of str to tuple of ndarray
         Images, captions and wrong captions by dual encoders such as CLIP, in one space of their own, rows as above: what is measured beside.
     unrelated : dict of str to ndarray, shape (r, d)
@@ -95,22 +73,15 @@ class JointData:
     labels : ndarray, shape (n,), optional
         Where captions of one label are right for each other's images (class names): what is a hit in the validation, from which wrong
         captions are then left out.
-    stand_in : str, optional
-        What stands for something else, and what it is made of. It is part of every output.
     sizes : dict
         Parameters that suit these data better than the paper's: ``train``, ``validation`` and ``test``, the most items of these parts, and
         ``training``, parameters of :class:`congruence.train.JAM`.
-    notes : tuple of str
-        What a reader of the numbers must know.
-    title : str
-        What the data are, as it stands in titles; the name by default.
 
     Raises
     ------
     ShapeError, InputError, ParameterError
     """
 
-    name: str
     items: SugarCrepe
     images: Layered
     captions: Layered
@@ -119,10 +90,7 @@ class JointData:
     dual: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
     unrelated: Mapping[str, np.ndarray] = field(default_factory=dict)
     labels: np.ndarray | None = None
-    stand_in: str | None = None
     sizes: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    title: str = ""
 
     def __post_init__(self) -> None:
         n, m = len(self.items), len(self.items.images)
@@ -185,9 +153,7 @@ class JointData:
     def facts(self) -> dict[str, Any]:
         """Return what the data hold, as plain data."""
         return {
-            "name": self.name,
-            "title": self.title or self.name,
-            "stand_in": self.stand_in,
+            **super().facts(),
             "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
             "distinct_images": len(self.items.images),
             "images": {name: list(side["late"].shape) for name, side in self.images.items()},
@@ -205,7 +171,7 @@ class JointData:
         encoders: tuple[str, str] | None = None,
         layer: str = "late",
         most: Mapping[str, int] | None = None,
-    ) -> JointParts:
+    ) -> JAMParts:
         """Divide a task's items 70–15–15 by image.
 
         Parameters
@@ -221,7 +187,7 @@ class JointData:
 
         Returns
         -------
-        JointParts
+        JAMParts
 
         Raises
         ------
@@ -245,10 +211,10 @@ class JointData:
         V, P, N = self.images[image][layer], self.captions[text][layer], self.negatives[text][layer]
         groups = self.items.filenames if self.labels is None else self.labels
         seen = self.image_of
-        train, held, test = parts
-        return JointParts(
+        train, validation, test = parts
+        return JAMParts(
             Captions(V[seen[train]], P[train], N[train][:, None], self.items.filenames[train]),
-            (V[seen[held]], P[held], N[held] if self.labels is None else None, groups[held]),
+            (V[seen[validation]], P[validation], N[validation] if self.labels is None else None, groups[validation]),
             self.items.take(test),
             (V[seen[test]], P[test], N[test]),
             test,
@@ -256,80 +222,26 @@ class JointData:
         )
 
 
+def layer_numbers(blocks: int) -> dict[str, int]:
+    """Return the number of the hidden state of each depth: a quarter of the blocks, half of them, the last (0 is before the first).
+
+    Parameters
+    ----------
+    blocks : int
+
+    Returns
+    -------
+    dict of str to int
+
+    Examples
+    --------
+    >>> layer_numbers(26)
+    {'early': 7, 'mid': 13, 'late': 26}
+    """
+    return {"early": -(-blocks // 4), "mid": -(-blocks // 2), "late": blocks}
+
+
 def _rows(array: Any, rows: int, name: str) -> None:
     as_matrix(array, name)
     if len(array) != rows:
         raise ShapeError(f"Got {len(array)} rows of {name}; expected {rows}. Embed all {rows} with this encoder.")
-
-
-def fit_joint(method: str, parts: JointParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:
-    """Fit JAM with one of its losses, or canonical correlations in closed form, to a division.
-
-    Parameters
-    ----------
-    method : {"con", "negcon", "spread", "cca"}
-    parts : JointParts
-    training : mapping, optional
-        Parameters of :class:`congruence.train.JAM`; of these, canonical correlation analysis heeds ``latent``, its width.
-    seed : int, default=5
-
-    Returns
-    -------
-    TwoSidedMap
-        Its spaces bear the names of the encoders.
-
-    Raises
-    ------
-    ParameterError
-    """
-    check_choice(method, JOINT_METHODS, "method")
-    options = dict(training or {})
-    train = parts.train
-    if method == "cca":
-        # Rows repeat, since an image has several captions, and a caption several wrong ones.
-        distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
-        width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
-        mapping: TwoSidedMap = CCAMap(dim=width, regularization=0.1).fit(train.source, train.target)
-    else:
-        jam = JAM(method, seed=seed, **options)
-        mapping = jam.fit(train.source, train.target, train.negatives, validation=parts.validation, progress=False)
-    for side, model in zip(("source", "target"), parts.encoders, strict=True):
-        space = getattr(mapping, f"{side}_space_")
-        setattr(
-            mapping, f"{side}_space_", replace(space, model=model, modality={"source": "image", "target": "text"}[side])
-        )
-    return mapping
-
-
-def measure_joint(
-    mapping: TwoSidedMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
-) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a map, or of vectors that share a space already.
-
-    Parameters
-    ----------
-    mapping : TwoSidedMap or None
-        Images are its source, texts its target; None for vectors of a dual encoder.
-    items : SugarCrepe
-    test : sequence of ndarray
-        Images, captions and wrong captions of the items.
-    seed : int, default=5
-        Of the distractors.
-
-    Returns
-    -------
-    dict of str to dict of str to float
-        ``binary_recall`` and ``five_way_recall`` by task; swap items are there again in two parts.
-    """
-    V, P, N = test
-    if mapping is not None:
-        V, P, N = mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
-    return {
-        line.task: {"binary_recall": line.binary, "five_way_recall": line.choice}
-        for line in sugarcrepe_recall(items, V, P, N, seed=seed)
-    }
-
-
-def paper_seeds(draws: int) -> list[int]:
-    """Return the paper's seeds, and further ones where more are asked for."""
-    return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]

@@ -10,8 +10,7 @@ import numpy as np
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, ParameterError
-from congruence.experiments.joint import JointData
-from congruence.experiments.joint_data import layer_numbers
+from congruence.papers.jam.data import JAMData, layer_numbers
 from congruence.stores import FORMATS, matrices, read_embeddings
 
 _KINDS = ("images", "captions", "negatives")
@@ -23,9 +22,9 @@ def open_features(
     root: str | Path | None,
     variant: str | None = None,
     *,
-    baselines: Sequence[str] = (),
+    dual_encoders: Sequence[str] = (),
     device: str = "auto",
-) -> JointData:
+) -> JAMData:
     """Open embeddings of SugarCrepe's images and captions.
 
     Parameters
@@ -41,14 +40,14 @@ def open_features(
         The folder of SugarCrepe's JSON files.
     variant : {"layers", "sizes"}, optional
         ``"layers"``: read an early and a middle layer too.
-    baselines : sequence of str
+    dual_encoders : sequence of str
         Folders of dual encoders, with ``images``, ``captions`` and ``negatives``; those that are missing are left out, and a note says so.
     device : str, default="auto"
         To train on.
 
     Returns
     -------
-    JointData
+    JAMData
 
     Raises
     ------
@@ -78,7 +77,7 @@ def open_features(
         {name: _layers(folder, name, kind, items, several) for name in texts} for kind in ("captions", "negatives")
     )
     dual, notes = {}, []
-    for name in baselines:
+    for name in dual_encoders:
         if all(_found(folder / name, kind) for kind in _KINDS):
             V, P, N = (_layers(folder, name, kind, items, False)["late"] for kind in _KINDS)
             dual[name] = (V, P, N)
@@ -89,7 +88,7 @@ def open_features(
         for name in (*images, *texts)
         if (place := _found(folder / name, "unrelated"))
     }
-    return JointData(
+    return JAMData(
         "SugarCrepe",
         items,
         images,

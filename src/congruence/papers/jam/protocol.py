@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.experiments.joint import TASKS, JointData, JointParts
-from congruence.experiments.kinds._base import Job
+from congruence.papers.jam.data import TASKS, JAMData, JAMParts
+from congruence.papers.study import Job
 
 RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), the first weights, and the distractors"
 
@@ -17,21 +17,29 @@ RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), th
 QUICK_TRAINING = {"hidden": (16,), "latent": 8, "epochs": 2, "validate_every": 1}
 QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
 
+#: Seeds of the paper's draws; further ones follow the last.
+PAPER_SEEDS = (5, 42, 55)
+
 #: The order of the losses in the paper, best first.
 PAPER_ORDER = ("Spread", "NegCon", "Con")
 
 
-def size(job: Job, data: JointData, key: str) -> Any:
+def paper_seeds(draws: int) -> list[int]:
+    """Return the paper's seeds, and further ones where more are asked for."""
+    return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
+
+
+def size(job: Job[JAMData], data: JAMData, key: str) -> Any:
     """Return what the configuration says, else what suits the data."""
     return job.config.parameters.get(key) or data.sizes.get(key)
 
 
-def training(job: Job, data: JointData) -> dict[str, Any]:
+def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
     """Return JAM's parameters that are not its own defaults."""
     return {**(size(job, data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
 
 
-def tasks(job: Job, data: JointData) -> list[str]:
+def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
     """Return the configuration's tasks that the data have."""
     found = [task for task in job["tasks"] if task in data.tasks]
     if not found:
@@ -42,8 +50,8 @@ def tasks(job: Job, data: JointData) -> list[str]:
 
 
 def split(
-    job: Job, data: JointData, task: str, seed: int, encoders: tuple[str, str], layer: str = "late"
-) -> JointParts:
+    job: Job[JAMData], data: JAMData, task: str, seed: int, encoders: tuple[str, str], layer: str = "late"
+) -> JAMParts:
     """Divide a task's items, in the sizes that hold here."""
     most = {part: size(job, data, part) or 0 for part in ("train", "validation", "test")}
     if job.quick:
@@ -51,7 +59,7 @@ def split(
     return data.split(task, seed, encoders=encoders, layer=layer, most=most)
 
 
-def pair_name(data: JointData, encoders: tuple[str, str]) -> str:
+def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
     """Write a pair of encoders, the image encoder only where there are several: labels of bars are short."""
     return " – ".join(encoders) if len({image for image, _ in data.encoders}) > 1 else encoders[1]
 
@@ -61,7 +69,7 @@ def in_task(task: str, pair: str) -> str:
     return f"{task}: {pair}"
 
 
-def remember(job: Job, what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
+def remember(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
     """Keep how a run of JAM went, and return its best epoch and its α there."""
     facts = getattr(mapping, "facts_", None) or {}
     if "history" not in facts:
@@ -86,10 +94,10 @@ def remember(job: Job, what: Mapping[str, Any], mapping: Any) -> dict[str, float
     return found
 
 
-def note_order(job: Job) -> None:
+def note_order(job: Job[JAMData]) -> None:
     """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
     standing: dict[tuple[Any, ...], dict[str, float]] = {}
-    for row in job.ledger.rows():
+    for row in job.results.rows():
         task = str(row["pair"]).partition(":")[0]
         if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
             standing.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]

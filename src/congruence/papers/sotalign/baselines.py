@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from congruence.experiments.alignment import Parts, measure_heads
 from congruence.maps import TwoSidedMap
+from congruence.papers.sotalign.data import Parts
+from congruence.papers.sotalign.metrics import measure_heads
 from congruence.train import METHODS, HeadTrainer, make_method
 
 #: Pairs for which the paper's weights α are meant.
@@ -16,7 +17,7 @@ PAPER_PAIRS = 10_000
 
 
 @dataclass(frozen=True)
-class Contender:
+class Baseline:
     """A method as it is compared.
 
     Attributes
@@ -46,22 +47,22 @@ _ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5)}
 _TEACHERS = {"teacher": ("cca", "procrustes")}
 
 #: Everything that can stand in a row of a table. The first combination is taken where nothing is tuned.
-CONTENDERS: dict[str, Contender] = {
-    "sotalign": Contender("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
-    "sail": Contender("SAIL", "sail", {}, _RATES, unpaired=False),
-    "sail_negatives": Contender("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
-    "structure": Contender("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
-    "structure_unpaired": Contender("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
-    "nnclr": Contender("NNCLR", "nnclr", {}, {"k": (5, 1), "both_weights": (0.1, 1.0, 0.3)}),
-    "sclip": Contender("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft", "hard"), "both_weights": (0.1, 1.0)}),
-    "sue": Contender("SUE", "sue", {"dim": 8}, {"neighbours": (30, 10), "regularization": (0.1, 1.0, 0.01)}),
-    "contrastive": Contender("Contrastive", "contrastive", {}, _RATES, unpaired=False),
-    "csa": Contender("CSA", "csa", {}, {"regularization": (0.0, 0.1, 1.0), "power": (0.5, 1.0)}, unpaired=False),
-    "cca": Contender("CCA", "cca", {}, {"regularization": (0.1, 1.0, 10.0), "dim_share": (1.0, 0.25)}, unpaired=False),
-    "procrustes": Contender(
+BASELINES: dict[str, Baseline] = {
+    "sotalign": Baseline("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
+    "sail": Baseline("SAIL", "sail", {}, _RATES, unpaired=False),
+    "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
+    "structure": Baseline("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
+    "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
+    "nnclr": Baseline("NNCLR", "nnclr", {}, {"k": (5, 1), "both_weights": (0.1, 1.0, 0.3)}),
+    "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft", "hard"), "both_weights": (0.1, 1.0)}),
+    "sue": Baseline("SUE", "sue", {"dim": 8}, {"neighbours": (30, 10), "regularization": (0.1, 1.0, 0.01)}),
+    "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
+    "csa": Baseline("CSA", "csa", {}, {"regularization": (0.0, 0.1, 1.0), "power": (0.5, 1.0)}, unpaired=False),
+    "cca": Baseline("CCA", "cca", {}, {"regularization": (0.1, 1.0, 10.0), "dim_share": (1.0, 0.25)}, unpaired=False),
+    "procrustes": Baseline(
         "Procrustes", "procrustes", {}, {"dim_share": (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)}, unpaired=False
     ),
-    "sotalign_mlp": Contender(
+    "sotalign_mlp": Baseline(
         "SOTAlign, perceptrons of width 8", "sotalign", {"head": "mlp", "dim": 8}, {**_ALPHAS, **_TEACHERS}
     ),
 }
@@ -71,15 +72,15 @@ def settle(tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float
     """Write a combination in the parameters of its method.
 
     ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose among α for 10,000 pairs, and the gradient of its supervised loss, a mean over all n²
-    logits of which n are of pairs, falls as 1/n. ``both_weights`` is the weight of images and of texts. ``dim_share`` is the width as a share of what
-    the pairs carry, ``rate`` the learning rate as a multiple of the one that all methods share.
+    logits of which n are of pairs, falls as 1/n. ``both_weights`` is the weight of images and of texts. ``dim_share`` is the width as a share of the
+    directions that the pairs span, ``rate`` the learning rate as a multiple of the one that all methods share.
 
     Parameters
     ----------
     tried : mapping
     pairs : int
     rank : int
-        The most directions the pairs carry.
+        The most directions that the pairs can span.
     learning_rate : float, default=1e-4
 
     Returns
@@ -101,30 +102,30 @@ def settle(tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float
 
 
 def combinations(name: str) -> list[dict[str, Any]]:
-    """Return what is tried of a contender; the first is taken where nothing is tuned.
+    """Return what is tried of a baseline; the first is taken where nothing is tuned.
 
     Parameters
     ----------
     name : str
-        A key of :data:`CONTENDERS`.
+        A key of :data:`BASELINES`.
 
     Returns
     -------
     list of dict
     """
-    grid = CONTENDERS[name].grid
+    grid = BASELINES[name].grid
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def fit_contender(
+def fit_baseline(
     name: str, parts: Parts, training: Mapping[str, Any], tried: Mapping[str, Any] | None = None, seed: int = 0
 ) -> TwoSidedMap:
-    """Fit a contender to a split; the step with the best retrieval on the validation part is kept.
+    """Fit a baseline to a split; the step with the best retrieval on the validation part is kept.
 
     Parameters
     ----------
     name : str
-        A key of :data:`CONTENDERS`.
+        A key of :data:`BASELINES`.
     parts : Parts
     training : mapping
         Parameters all methods share; each takes those it has, closed forms none. ``unpaired_batch`` is the number of unpaired rows in a step.
@@ -136,10 +137,10 @@ def fit_contender(
     -------
     TwoSidedMap
     """
-    contender = CONTENDERS[name]
+    baseline = BASELINES[name]
     parameters: dict[str, Any] = {}
-    if issubclass(METHODS[contender.method], HeadTrainer):
-        known = METHODS[contender.method]._get_param_names()
+    if issubclass(METHODS[baseline.method], HeadTrainer):
+        known = METHODS[baseline.method]._get_param_names()
         parameters = {key: value for key, value in training.items() if key in known} | {"seed": seed}
         if "unpaired_batch" in training:
             parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
@@ -147,8 +148,8 @@ def fit_contender(
     tried = combinations(name)[0] if tried is None else tried
     rank = min(len(parts.images) - 1, parts.images.shape[1], parts.texts.shape[1])
     chosen = settle(tried, len(parts.images), rank, rate)
-    method = make_method(contender.method, **{**parameters, **contender.fixed, **chosen})
-    unpaired = (parts.unpaired_images, parts.unpaired_texts) if contender.unpaired else (None, None)
+    method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
+    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else (None, None)
     return method.fit(parts.images, parts.texts, *unpaired, validation=parts.validation.validation, progress=False)
 
 
@@ -159,7 +160,7 @@ def choose(
     classes: bool = False,
     among: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, float]]]]:
-    """Try every combination of a contender on splits kept for that, and return the best and all.
+    """Try every combination of a baseline on splits kept for that, and return the best and all.
 
     The score is the mean of MeanR@1, @5 and @10 on the splits' test parts: recall at 1 alone, of few items, is mostly chance.
 
@@ -172,7 +173,7 @@ def choose(
     classes : bool, default=False
         See :func:`measure_heads`.
     among : sequence of mapping, optional
-        What to try; the contender's own combinations by default.
+        What to try; the baseline's own combinations by default.
 
     Returns
     -------
@@ -180,7 +181,7 @@ def choose(
     """
     trials = []
     for tried in among or combinations(name):
-        found = [measure_heads(fit_contender(name, parts, training, tried), parts.test, classes) for parts in splits]
+        found = [measure_heads(fit_baseline(name, parts, training, tried), parts.test, classes) for parts in splits]
         trials.append((dict(tried), {key: sum(each[key] for each in found) / len(found) for key in found[0]}))
     best = max(trials, key=lambda trial: sum(value for key, value in trial[1].items() if key.startswith("mean_r")))
     return best[0], trials

@@ -1,4 +1,4 @@
-"""Embeddings by unimodal encoders of images and texts, split for semi-supervised alignment, and what is measured of it."""
+"""Embeddings by unimodal encoders of images and texts, split for semi-supervised alignment."""
 
 from __future__ import annotations
 
@@ -10,26 +10,11 @@ import numpy as np
 
 from congruence._check import as_matrix, check_choice, check_positive
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.maps import TwoSidedMap
-from congruence.metrics import ensemble_prompts, mutual_knn, zero_shot_accuracy
-from congruence.train.retrieval import recalls
-
-#: Every measure, with the words that stand on a figure's axis.
-ALIGNMENT_METRICS = {
-    **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},
-    **{f"i2t_r{k}": f"image to text, recall at {k}" for k in (1, 5, 10)},
-    **{f"mean_r{k}": f"MeanR@{k}" for k in (1, 5, 10)},
-    "zero_shot": "zero-shot accuracy",
-    "mutual_knn": "mutual k-NN of the two encoders",
-    "shift": "distance from the paired data (turns)",
-    "image_shift": "distance of the images (turns)",
-    "text_shift": "distance of the texts (turns)",
-    "correlation": "Pearson r over all points",
-}
+from congruence.papers.study import Data
 
 
 @dataclass(frozen=True)
-class Held:
+class Heldout:
     """Rows a pair of heads is measured on.
 
     Attributes
@@ -60,24 +45,23 @@ class Parts:
         Pairs.
     unpaired_images, unpaired_texts : ndarray
         In an order of their own.
-    validation, test : Held
+    validation, test : Heldout
     """
 
     images: np.ndarray
     texts: np.ndarray
     unpaired_images: np.ndarray
     unpaired_texts: np.ndarray
-    validation: Held
-    test: Held
+    validation: Heldout
+    test: Heldout
 
 
 @dataclass(frozen=True)
-class UnimodalData:
-    """Images and texts by encoders that know nothing of each other.
+class SOTAlignData(Data):
+    """Images and texts by encoders that know nothing of each other; see :class:`congruence.papers.study.Data` for what all data have.
 
     Attributes
     ----------
-    name : str
     images, texts : dict of str to ndarray, shape (n, d) and (m, e)
         Rows by encoder.
     image_labels, text_labels : ndarray of int, shape (n,) and (m,)
@@ -91,19 +75,12 @@ class UnimodalData:
         Names of the collections.
     sizes : dict
         Parameters of the experiments that suit these data better than the paper's.
-    notes : tuple of str
-        What a reader of the numbers must know.
-    title : str
-        What the data are, as it stands in titles; the name by default.
-    stand_in : str, optional
-        What stands for the paper's encoders and data. It is part of every title.
 
     Raises
     ------
     ShapeError, InputError, ParameterError
     """
 
-    name: str
     images: Mapping[str, np.ndarray]
     texts: Mapping[str, np.ndarray]
     image_labels: np.ndarray
@@ -113,9 +90,6 @@ class UnimodalData:
     text_source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     sources: tuple[str, ...] = ("all",)
     sizes: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    title: str = ""
-    stand_in: str | None = None
 
     def __post_init__(self) -> None:
         if not self.encoders:
@@ -153,9 +127,7 @@ class UnimodalData:
     def facts(self) -> dict[str, Any]:
         """Return what the data hold, as plain data."""
         return {
-            "name": self.name,
-            "title": self.title or self.name,
-            "stand_in": self.stand_in,
+            **super().facts(),
             "images": {name: list(rows.shape) for name, rows in self.images.items()},
             "texts": {name: list(rows.shape) for name, rows in self.texts.items()},
             "labels": len(np.unique(self.image_labels)),
@@ -209,16 +181,16 @@ class UnimodalData:
         images, texts = self.images[image_encoder], self.texts[text_encoder]
         rng = np.random.default_rng([seed, 77])
         home = np.flatnonzero(self.image_source == 0)
-        held = rng.permutation(home)
-        held_images = {"test": held[:test], "validation": held[test : test + validation]}
-        free_images = np.setdiff1d(np.arange(len(images)), held[: test + validation])
-        held_texts, free_texts = self._texts(held_images, rng)
+        heldout = rng.permutation(home)
+        heldout_images = {"test": heldout[:test], "validation": heldout[test : test + validation]}
+        free_images = np.setdiff1d(np.arange(len(images)), heldout[: test + validation])
+        heldout_texts, free_texts = self._texts(heldout_images, rng)
         pool = rng.permutation(free_images[self.image_source[free_images] == pair_source])
         pool, partner = self._partners(pool, rng.permutation(free_texts))
-        if len(held) < test + validation or len(pool) < pairs:
+        if len(heldout) < test + validation or len(pool) < pairs:
             raise ParameterError(
                 f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected {len(pool)} pairs at most "
-                f"beside the {min(len(held), test + validation)} held out. Pass fewer pairs=…."
+                f"beside the {min(len(heldout), test + validation)} held out. Pass fewer pairs=…."
             )
         a, b = pool[:pairs], partner[:pairs]
         rest = []
@@ -232,18 +204,18 @@ class UnimodalData:
                 left = left[~np.isin(labels[left], paired_labels)]
             rest.append(rng.permutation(left)[:unpaired])
         parts = {
-            part: Held(
-                images[held_images[part]],
-                texts[held_texts[part]],
-                self.image_labels[held_images[part]],
-                self.text_labels[held_texts[part]],
+            part: Heldout(
+                images[heldout_images[part]],
+                texts[heldout_texts[part]],
+                self.image_labels[heldout_images[part]],
+                self.text_labels[heldout_texts[part]],
             )
-            for part in held_images
+            for part in heldout_images
         }
         return Parts(images[a], texts[b], images[rest[0]], texts[rest[1]], **parts)
 
     def _texts(
-        self, held_images: Mapping[str, np.ndarray], rng: np.random.Generator
+        self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Return the texts that are measured on with some images, by part, and the texts that may be trained on."""
         order = rng.permutation(len(self.text_labels))
@@ -255,14 +227,14 @@ class UnimodalData:
             apart = {"test": order[place < eighth], "validation": order[(place >= eighth) & (place < 2 * eighth)]}
             free = order[place >= 2 * eighth]
         else:
-            apart = dict.fromkeys(held_images, order)
-            gone = np.concatenate([self.image_labels[rows] for rows in held_images.values()])
+            apart = dict.fromkeys(heldout_images, order)
+            gone = np.concatenate([self.image_labels[rows] for rows in heldout_images.values()])
             free = order[~np.isin(self.text_labels, gone)[order]]
-        held = {
+        heldout = {
             part: np.sort(apart[part][np.isin(self.text_labels[apart[part]], self.image_labels[rows])])
-            for part, rows in held_images.items()
+            for part, rows in heldout_images.items()
         }
-        return held, np.sort(free)
+        return heldout, np.sort(free)
 
     def _partners(self, pool: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Give each image a text of its label, another one each time as long as there are some; drop images without any."""
@@ -278,72 +250,7 @@ class UnimodalData:
         return pool, texts[first + turn % np.maximum(past - first, 1)]
 
 
-def measure_heads(mapping: TwoSidedMap, held: Held, classes: bool = False) -> dict[str, float]:
-    """Measure retrieval both ways, and classification.
-
-    Parameters
-    ----------
-    mapping : TwoSidedMap
-        Images are its source, texts its target.
-    held : Held
-    classes : bool, default=False
-        Classify the images by the mean of each label's carried texts, too.
-
-    Returns
-    -------
-    dict of str to float
-        By keys of :data:`ALIGNMENT_METRICS`. A hit is any text, or image, of the same label.
-    """
-    F, G = mapping.transform(held.images), mapping.transform_target(held.texts)
-    found = recalls(F, G, held.image_labels, held.text_labels)
-    ways = {"source_to_target": "i2t", "target_to_source": "t2i", "mean": "mean"}
-    out = {f"{ways[way]}_r{k}": value for name, value in found.items() for way, k in [name.split("@")]}
-    if classes:
-        prototypes, names = ensemble_prompts(G, held.text_labels)
-        out["zero_shot"] = zero_shot_accuracy(F, prototypes, held.image_labels, names)
-    return out
-
-
-def encoder_agreement(
-    data: UnimodalData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
-) -> float:
-    """Mutual k-NN of an image and a text encoder on items they both know: one image and one text of each label drawn.
-
-    Parameters
-    ----------
-    data : UnimodalData
-    encoders : (str, str)
-    k : int, default=10
-    rows : int, default=1000
-        The most labels.
-    seed : int, default=0
-
-    Returns
-    -------
-    float
-        Mean share of common neighbours; k/(n − 1) by chance.
-
-    References
-    ----------
-    SOTAlign, appendix B.2, figure 9; Huh et al. (2024), "The Platonic representation hypothesis", section 2.
-    """
-    rng = np.random.default_rng(seed)
-    both = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
-    both = np.sort(rng.permutation(both)[:rows])
-    chosen = []
-    for labels in (data.image_labels, data.text_labels):
-        order = rng.permutation(len(labels))
-        order = order[np.argsort(labels[order], kind="stable")]
-        chosen.append(order[np.searchsorted(labels[order], both)])
-    return mutual_knn(
-        data.images[encoders[0]][chosen[0]].astype(np.float64),
-        data.texts[encoders[1]][chosen[1]].astype(np.float64),
-        min(k, len(both) - 1),
-        neighbours="cosine",
-    )
-
-
-def check_sources(data: UnimodalData, names: Sequence[str]) -> None:
+def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
     """Refuse data of one source where several are to be compared.
 
     Raises

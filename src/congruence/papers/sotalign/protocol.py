@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence.experiments.alignment import Parts, UnimodalData, measure_heads
-from congruence.experiments.contenders import CONTENDERS, choose, combinations, fit_contender
-from congruence.experiments.kinds._base import Job
+from congruence.papers.sotalign.baselines import BASELINES, choose, combinations, fit_baseline
+from congruence.papers.sotalign.data import Parts, SOTAlignData
+from congruence.papers.sotalign.metrics import measure_heads
+from congruence.papers.study import Job
 from congruence.train.retrieval import chance_recall
 
 RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is measured on"
@@ -39,17 +40,17 @@ QUICK_TRAINING = {
 }
 
 
-def size(job: Job, data: UnimodalData, key: str) -> Any:
+def size(job: Job[SOTAlignData], data: SOTAlignData, key: str) -> Any:
     """Return a size: what the configuration says, else what suits the data, else the paper's."""
     return job.config.parameters.get(key) or data.sizes.get(key, PAPER_SIZES[key])
 
 
-def training(job: Job, data: UnimodalData) -> dict[str, Any]:
+def training(job: Job[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
     """Return the parameters all trained methods share."""
     return {**size(job, data, "training"), **(QUICK_TRAINING if job.quick else {})}
 
 
-def split(job: Job, data: UnimodalData, seed: int, pairs: int | None = None, **options: Any) -> Parts:
+def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | None = None, **options: Any) -> Parts:
     """Draw a split of the sizes that hold here."""
     options.setdefault("unpaired", size(job, data, "unpaired"))
     return data.split(
@@ -61,8 +62,8 @@ def split(job: Job, data: UnimodalData, seed: int, pairs: int | None = None, **o
     )
 
 
-def tuned(job: Job, data: UnimodalData, names: list[str], pairs: int) -> dict[str, dict[str, Any]]:
-    """Choose the parameters of contenders for a number of pairs, once, on splits of their own; the first ones where nothing is tuned."""
+def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, Any]]:
+    """Choose the parameters of baselines for a number of pairs, once, on splits of their own; the first ones where nothing is tuned."""
     if not job["tune"] or job.quick:
         return {name: combinations(name)[0] for name in names}
     splits = [split(job, data, seed, pairs) for seed in TUNING_SEEDS]
@@ -73,7 +74,7 @@ def tuned(job: Job, data: UnimodalData, names: list[str], pairs: int) -> dict[st
             {
                 "data": data.name,
                 "pairs": pairs,
-                "contender": name,
+                "method": name,
                 "chosen": chosen[name],
                 "trials": [{"tried": tried, "found": found} for tried, found in trials],
             }
@@ -83,37 +84,37 @@ def tuned(job: Job, data: UnimodalData, names: list[str], pairs: int) -> dict[st
 
 
 def note(
-    job: Job,
-    data: UnimodalData,
+    job: Job[SOTAlignData],
+    data: SOTAlignData,
     name: str,
     parts: Parts,
     seed: int,
     what: Mapping[str, Any],
     tried: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Fit a contender to a split, measure it, and note what the configuration asks for; return all."""
-    mapping = fit_contender(name, parts, training(job, data), tried, seed)
+    """Fit a baseline to a split, measure it, and note what the configuration asks for; return all."""
+    mapping = fit_baseline(name, parts, training(job, data), tried, seed)
     found = measure_heads(mapping, parts.test, data.classes)
-    line = {"data": data.name, "series": CONTENDERS[name].words, **what}
+    line = {"data": data.name, "series": BASELINES[name].words, **what}
     for metric in job.config.metrics:
         if metric in found:
-            job.ledger.note({**line, "metric": metric, "quantity": "after"}, found[metric])
+            job.results.add({**line, "metric": metric, "quantity": "after"}, found[metric])
     return found
 
 
-def chance(job: Job, data: UnimodalData, parts: Parts, what: Mapping[str, Any]) -> None:
+def chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, Any]) -> None:
     """Note what a random order would reach."""
-    held = parts.test
+    heldout = parts.test
     values: dict[str, float] = {}
     for k in (1, 5, 10):
         for way, mine, theirs in (
-            ("i2t", held.image_labels, held.text_labels),
-            ("t2i", held.text_labels, held.image_labels),
+            ("i2t", heldout.image_labels, heldout.text_labels),
+            ("t2i", heldout.text_labels, heldout.image_labels),
         ):
             values[f"{way}_r{k}"] = chance_recall(mine, theirs, k)
         values[f"mean_r{k}"] = (values[f"i2t_r{k}"] + values[f"t2i_r{k}"]) / 2
     if data.classes:
-        values["zero_shot"] = 1 / len(np.unique(held.text_labels))
+        values["zero_shot"] = 1 / len(np.unique(heldout.text_labels))
     for metric in job.config.metrics:
         if metric in values:
-            job.ledger.note({"data": data.name, **what, "metric": metric, "quantity": "chance"}, values[metric])
+            job.results.add({"data": data.name, **what, "metric": metric, "quantity": "chance"}, values[metric])

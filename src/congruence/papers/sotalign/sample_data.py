@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,14 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_choice
-from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
-from congruence.experiments.alignment import UnimodalData
+from congruence.errors import ParameterError
+from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
+from congruence.papers.sotalign.data import SOTAlignData
 from congruence.synthetic import unimodal_problem
 
 #: What the semi-supervised experiments run on here.
-UNIMODAL = ("synthetic", "imagenet1000", "caltech101")
+SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
 
-_FILES = {"imagenet1000": "imagenet1000_unimodal.npz", "caltech101": "caltech101_unimodal.npz"}
-_IMAGES = {"EfficientNet-Lite0": "image_effnet_lite0", "MobileNet-v2": "image_mobilenet_v2"}
-_TEXTS = {"MPNet": "text_mpnet", "MiniLM-L6": "text_minilm_l6"}
 #: ImageNet's classes stand in an order in which the animals come first.
 _ANIMALS = 398
 
@@ -36,7 +32,7 @@ _TRAINING = {
 }
 
 
-def open_unimodal(name: str, file: str | Path | None = None, variant: str | None = None) -> UnimodalData:
+def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> SOTAlignData:
     """Open data that stand for the paper's encoders and collections.
 
     Parameters
@@ -52,43 +48,31 @@ def open_unimodal(name: str, file: str | Path | None = None, variant: str | None
 
     Returns
     -------
-    UnimodalData
+    SOTAlignData
 
     Raises
     ------
-    ParameterError, FileError, CorruptFileError
+    ParameterError
+        Another name or variant, no file where one is needed, or data that cannot have the variant.
+    FileError, CorruptFileError, NotFiniteError, ZeroRowError
+        See :func:`congruence.papers.npz.open_npz`.
     """
-    check_choice(name, UNIMODAL, "models")
+    check_choice(name, SAMPLE_DATA, "models")
     if variant:
         check_choice(variant, ("sources", "classes"), "variant")
     if name == "synthetic":
         return _synthetic(variant)
-    if file is None:
-        raise ParameterError(f"Got no file for {name}; expected the path of {_FILES[name]}. Pass file=….")
-    path = Path(file).expanduser()
-    path = path / _FILES[name] if path.is_dir() else path
-    if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {_FILES[name]}. Check the path.")
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {key: data[key] for key in data.files}
-        return (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant)
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, (InputError, ParameterError)):
-            raise
-        raise CorruptFileError(
-            f"Got {path}, which cannot be used as {name} ({error}); expected {_FILES[name]}. Pass file=… with the path of that."
-        ) from error
+    return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
 
 
-def _synthetic(variant: str | None) -> UnimodalData:
+def _synthetic(variant: str | None) -> SOTAlignData:
     sources = 2 if variant == "sources" else 1
     world: dict[str, Any] = {"latent": 10, "sources": sources, "seed": 0}
     if variant == "classes":
         world |= {"classes": 12, "captions": 2}
     made = unimodal_problem(500 * sources, 40, 32, noise=0.2, **world)
     worse = unimodal_problem(500 * sources, 40, 32, noise=0.6, **world)
-    return UnimodalData(
+    return SOTAlignData(
         "synthetic",
         {"clear": made.images, "dim": worse.images},
         {"plain": made.texts, "vague": worse.texts},
@@ -122,7 +106,7 @@ def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[st
     return out
 
 
-def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> UnimodalData:
+def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
     if variant == "classes":
         raise ParameterError(
             "Got imagenet1000, which has one photo a class, where images are to be classified; expected synthetic or caltech101. Pass models='synthetic', for example."
@@ -140,10 +124,10 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> Unimodal
     }
     if variant:
         sizes |= {"pairs": 100, "unpaired": 200, "validation": 60, "test": 150}
-    return UnimodalData(
+    return SOTAlignData(
         "imagenet1000",
-        _rows(arrays, _IMAGES),
-        _rows(arrays, _TEXTS),
+        _rows(arrays, IMAGE_ENCODERS),
+        _rows(arrays, TEXT_ENCODERS),
         items,
         items,
         image_source=animals,
@@ -156,7 +140,7 @@ def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> Unimodal
     )
 
 
-def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> UnimodalData:
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
     labels = arrays["label"].astype(int)
     templates = len(arrays["templates"])
     texts = np.repeat(np.arange(len(arrays["classes"])), templates)
@@ -174,10 +158,10 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> UnimodalD
     }
     if variant == "sources":
         sizes |= {"unpaired": 1000}
-    return UnimodalData(
+    return SOTAlignData(
         "caltech101",
-        _rows(arrays, _IMAGES),
-        _rows(arrays, _TEXTS),
+        _rows(arrays, IMAGE_ENCODERS),
+        _rows(arrays, TEXT_ENCODERS),
         labels,
         texts,
         image_source=parity[0],

@@ -1,51 +1,46 @@
-"""The kinds of experiment, one file each, and the table that names them."""
+"""The kinds of figure and table of the Canonical paper, and the table that names them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from congruence.experiments.kinds import (
-    aligning,
-    aligning_sources,
+from congruence.papers.canonical.figures import (
     consistency,
     diagrams,
     edits,
     few_anchors,
     geometry,
-    joining,
     main,
     statistics,
     transfer,
 )
-from congruence.experiments.kinds._aligning import RESAMPLED as SPLITS
-from congruence.experiments.kinds._base import QUICK_DRAWS, Job
-from congruence.experiments.kinds._joining import RESAMPLED as DIVISIONS
+from congruence.papers.study import Kind
 
-__all__ = ["KINDS", "QUICK_DRAWS", "Job"]
+#: What class prototypes are made of when texts are measured: all templates (eq. 6), or the first alone, as the caption of table 2 says.
+_EVALUATED: dict[str, Any] = {"evaluation_templates": "all"}
 
-#: Every kind: what runs it, and what its draws resample.
-KINDS: dict[str, tuple[Callable[[Job], None], str]] = {
-    "main": (main.run, main.RESAMPLED),
-    "few_anchors": (few_anchors.run, few_anchors.RESAMPLED),
-    "transfer": (transfer.run, transfer.RESAMPLED),
-    "cycle": (consistency.run_cycle, consistency.RESAMPLED),
-    "composition": (consistency.run_composition, consistency.RESAMPLED),
-    "gap": (geometry.run_gap, geometry.RESAMPLED_GAP),
-    "kernels": (geometry.run_kernels, geometry.RESAMPLED_KERNELS),
-    "clouds": (geometry.run_clouds, geometry.RESAMPLED_CLOUDS),
-    "commuting": (diagrams.run_commuting, diagrams.RESAMPLED),
-    "edits": (edits.run_edits, edits.RESAMPLED),
-    "statistics": (statistics.run_statistics, statistics.RESAMPLED),
-    "templates": (statistics.run_templates, statistics.RESAMPLED),
-    "align_methods": (aligning.run_methods, SPLITS),
-    "align_teachers": (aligning.run_teachers, SPLITS),
-    "align_sweep": (aligning.run_sweep, SPLITS),
-    "align_unpaired_sources": (aligning_sources.run_unpaired_sources, SPLITS),
-    "align_source_distances": (aligning_sources.run_source_distances, "the halves of the sources, and the circles"),
-    "align_paired_sources": (aligning_sources.run_paired_sources, SPLITS),
-    "align_encoders": (aligning_sources.run_encoders, SPLITS),
-    "joint_losses": (joining.run_losses, DIVISIONS),
-    "joint_layers": (joining.run_layers, DIVISIONS),
-    "joint_statistics": (joining.run_statistics, joining.RESAMPLED_STATISTICS),
-    "joint_sizes": (joining.run_sizes, "nothing: these are counts"),
+_FITTED: dict[str, Any] = {"fit": "image", "methods": ["orthogonal"]}
+_CLASSES = [2, 3, 5, 10, 15, 20, 30, 50]
+
+KINDS: dict[str, Kind] = {
+    "main": Kind(main.run, main.RESAMPLED, {**_FITTED, "share": 0.8, "fit_templates": "all", **_EVALUATED}),
+    "few_anchors": Kind(
+        few_anchors.run, few_anchors.RESAMPLED, {**_FITTED, "classes": _CLASSES, "means": "seen", **_EVALUATED}
+    ),
+    "transfer": Kind(transfer.run, transfer.RESAMPLED, {"share": 0.8, "means": ["evaluated", "fitted"], **_EVALUATED}),
+    "cycle": Kind(consistency.run_cycle, consistency.RESAMPLED, {"fit": "image", "share": 0.95, **_EVALUATED}),
+    "composition": Kind(
+        consistency.run_composition, consistency.RESAMPLED, {"fit": "image", "share": 0.95, **_EVALUATED}
+    ),
+    "gap": Kind(geometry.run_gap, geometry.RESAMPLED_GAP, {"steps": 11, "points": 60, **_EVALUATED}),
+    "kernels": Kind(geometry.run_kernels, geometry.RESAMPLED_KERNELS, {"points": 400, **_EVALUATED}),
+    "clouds": Kind(geometry.run_clouds, geometry.RESAMPLED_CLOUDS, {"points": 60, "share": 0.8, **_EVALUATED}),
+    "commuting": Kind(diagrams.run_commuting, diagrams.RESAMPLED, {"examples": 3, "share": 0.8}),
+    "edits": Kind(
+        edits.run_edits,
+        edits.RESAMPLED,
+        {"examples": 4, "share": 0.8, "swaps": 500, "captions": "", "edits": {}},
+    ),
+    "statistics": Kind(statistics.run_statistics, statistics.RESAMPLED),
+    "templates": Kind(statistics.run_templates, statistics.RESAMPLED),
 }

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence.experiments.data import Collection
-from congruence.experiments.kinds._base import Job, anchor_rows, fit_modality, fit_on, note_references, pair_name, view
-from congruence.experiments.measure import measure
+from congruence.papers.canonical.anchors import add_references, anchor_rows, fit_modality, fit_on, pair_name, view
+from congruence.papers.canonical.data import Collection
+from congruence.papers.canonical.metrics import measure
+from congruence.papers.study import Job
 
 RESAMPLED = "the N classes fitted on"
 
 
-def run(job: Job) -> None:
+def run(job: Job[Collection]) -> None:
     """Draw N classes, fit on all their training rows, and measure on the seen and the unseen classes apart."""
-    for collection in job.collections:
+    for collection in job.data:
         k = len(collection.classes)
         for pair in collection.pairs:
             modality = fit_modality(job, collection, pair)
@@ -26,7 +27,7 @@ def run(job: Job) -> None:
                     known = chosen if job["means"] == "seen" else np.arange(k)
                     parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
                     for method in job["methods"]:
-                        carry, centres = fit_on(
+                        mapping, centres = fit_on(
                             job, collection, pair, modality, anchors, method, classes=known, seed=seed
                         )
                         for part, asked in parts.items():
@@ -34,19 +35,19 @@ def run(job: Job) -> None:
                             if not len(asked):
                                 continue
                             part_view = view(collection, pair, centres, classes=asked, every_image=modality == "text")
-                            found = measure(carry, part_view, job.config.metrics)
-                            job.ledger.note_all({**what, "series": method}, found)
+                            found = measure(mapping, part_view, job.config.metrics)
+                            job.results.add_all({**what, "series": method}, found)
                             if method == job["methods"][0]:
-                                note_references(job, what, part_view)
+                                add_references(job, what, part_view)
                     job.tick()
 
 
 def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
     """Return the classes measured on that were not fitted on: the same ones at every step where some are held out."""
     every = np.arange(len(collection.classes))
-    return np.setdiff1d(every[collection.held_classes], chosen)
+    return np.setdiff1d(every[collection.heldout_classes], chosen)
 
 
-def _steps(job: Job, collection: Collection, most: int) -> list[int]:
+def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]:
     steps = sorted({n for n in (collection.steps or job["classes"]) if n < most})
     return steps[:: max(1, len(steps) // 3)] if job.quick else steps

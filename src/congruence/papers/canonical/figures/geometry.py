@@ -7,42 +7,42 @@ from typing import Any
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.experiments.data import Collection, unit_rows
-from congruence.experiments.kinds._base import (
-    Job,
+from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
+from congruence.papers.canonical.anchors import (
+    add_references,
     anchor_rows,
     draw_anchors,
     fit_modality,
     fit_on,
     fitted_once,
     means,
-    note_references,
     pair_name,
     test_part,
     view,
 )
-from congruence.experiments.measure import measure
-from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
+from congruence.papers.canonical.data import Collection, unit_rows
+from congruence.papers.canonical.metrics import measure
+from congruence.papers.study import Job
 
 RESAMPLED_CLOUDS = "the anchors: each draw takes {share:.0%} of the training rows"
 RESAMPLED_GAP = "nothing: every number is a property of the embeddings"
 RESAMPLED_KERNELS = RESAMPLED_GAP
 
 
-def run_gap(job: Job) -> None:
+def run_gap(job: Job[Collection]) -> None:
     """Measure the gap between images and texts of each model, and what closing it by a translation costs."""
     clouds = []
-    for collection in job.collections:
-        held = test_part(collection)
-        test = ~held.train
-        for k, model in enumerate(held.models):
-            texts = held.prototypes[k]
+    for collection in job.data:
+        heldout = test_part(collection)
+        test = ~heldout.train
+        for k, model in enumerate(heldout.models):
+            texts = heldout.prototypes[k]
             if model.images is None or texts is None:
                 continue
-            images, labels = model.images[test], held.labels[test]
+            images, labels = model.images[test], heldout.labels[test]
             gap = images.mean(axis=0) - texts.mean(axis=0)
-            what = {"data": held.name, "pair": model.name}
-            job.ledger.note({**what, "metric": "gap", "quantity": "value"}, float(np.linalg.norm(gap)))
+            what = {"data": heldout.name, "pair": model.name}
+            job.results.add({**what, "metric": "gap", "quantity": "value"}, float(np.linalg.norm(gap)))
             for step in np.linspace(0, 1, 3 if job.quick else job["steps"]).round(3).tolist():
                 moved = unit_rows(texts + step * gap), unit_rows(images - step * gap)
                 for series, accuracy in (
@@ -50,12 +50,12 @@ def run_gap(job: Job) -> None:
                     ("images moved", zero_shot_accuracy(moved[1], texts, labels)),
                 ):
                     key = {**what, "series": series, "x": step, "metric": "zero_shot", "quantity": "after"}
-                    job.ledger.note(key, accuracy)
+                    job.results.add(key, accuracy)
             # Half-way marks would be the same for both; each image is drawn with its class's text.
             chosen = _some(len(images), job["points"], job.seeds[0])
             clouds.append(
                 {
-                    "title": f"{held.name}: {model.name}",
+                    "title": f"{heldout.name}: {model.name}",
                     "points": _project([images[chosen], texts[labels[chosen]]], ["target image", "target text"]),
                 }
             )
@@ -67,24 +67,24 @@ def run_gap(job: Job) -> None:
     job.extra["clouds"] = clouds
 
 
-def run_kernels(job: Job) -> None:
+def run_kernels(job: Job[Collection]) -> None:
     """Compare image–text similarities in one model with those in the other, and image–image ones across models."""
     pictures = []
-    for collection in job.collections:
-        held = test_part(collection)
-        test = np.flatnonzero(~held.train)
-        for pair in held.pairs:
+    for collection in job.data:
+        heldout = test_part(collection)
+        test = np.flatnonzero(~heldout.train)
+        for pair in heldout.pairs:
             (fa, fb), (ga, gb) = (
-                [held.models[k].images for k in pair],
-                [held.prototypes[k] for k in pair],
+                [heldout.models[k].images for k in pair],
+                [heldout.prototypes[k] for k in pair],
             )
             if fa is None or fb is None or ga is None or gb is None:
-                job.remark(f"{pair_name(held, pair)}: left out, it needs images and texts of both models.")
+                job.remark(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
                 continue
             rows = test[_some(len(test), 2_000, job.seeds[0])]
             fa, fb = fa[rows], fb[rows]
             ours, theirs = fa @ ga.T, fb @ gb.T
-            what = {"data": held.name, "pair": pair_name(held, pair), "quantity": "value"}
+            what = {"data": heldout.name, "pair": pair_name(heldout, pair), "quantity": "value"}
             numbers = {
                 "kernel_correlation": float(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]),
                 "kernel_cka": float(cross_kernel_cka(fa, ga, fb, gb)),
@@ -97,11 +97,11 @@ def run_kernels(job: Job) -> None:
                 inside, across = fa @ fa.T, fa @ fb.T
                 numbers["cross_model_correlation"] = float(np.corrcoef(inside.ravel(), across.ravel())[0, 1])
             for metric, value in numbers.items():
-                job.ledger.note({**what, "metric": metric}, value)
-            same = held.labels[rows][:, None] == np.arange(len(held.classes))[None]
+                job.results.add({**what, "metric": metric}, value)
+            same = heldout.labels[rows][:, None] == np.arange(len(heldout.classes))[None]
             pictures.append(
                 {
-                    "title": f"{held.name}: {pair_name(held, pair)}",
+                    "title": f"{heldout.name}: {pair_name(heldout, pair)}",
                     "matched": _sample_points(ours[same], theirs[same], job["points"], job.seeds[0]),
                     "other": _sample_points(ours[~same], theirs[~same], 3 * job["points"], job.seeds[0]),
                 }
@@ -114,32 +114,34 @@ def run_kernels(job: Job) -> None:
     job.extra["kernels"] = pictures
 
 
-def run_clouds(job: Job) -> None:
+def run_clouds(job: Job[Collection]) -> None:
     """Draw both models in two principal directions before and after the map, with their cosines."""
     clouds = []
-    for collection in job.collections:
-        held = test_part(collection)
+    for collection in job.data:
+        heldout = test_part(collection)
         for pair in collection.pairs:
             modality = fit_modality(job, collection, pair)
             rows = anchor_rows(collection, modality)
             what = {"data": collection.name, "pair": pair_name(collection, pair)}
-            whole = view(held, pair, means(collection, pair, modality, rows))
-            note_references(job, what, whole)
+            whole = view(heldout, pair, means(collection, pair, modality, rows))
+            add_references(job, what, whole)
             for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
                 anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 19]))
-                carry, centres = fit_on(job, collection, pair, modality, anchors, seed=seed)
-                found = measure(carry, view(held, pair, centres), job.config.metrics)
-                job.ledger.note_all({**what, "series": "orthogonal"}, found)
+                mapping, centres = fit_on(job, collection, pair, modality, anchors, seed=seed)
+                found = measure(mapping, view(heldout, pair, centres), job.config.metrics)
+                job.results.add_all({**what, "series": "orthogonal"}, found)
                 job.tick()
-            clouds += _before_after(held, pair, carry, job["points"], job.seeds[0])
+            clouds += _before_after(heldout, pair, mapping, job["points"], job.seeds[0])
     job.extra["clouds"] = clouds
 
 
-def _before_after(held: Collection, pair: tuple[int, int], carry: Any, points: int, seed: int) -> list[dict[str, Any]]:
-    (a, b), (ta, tb) = [held.models[k].images for k in pair], [held.prototypes[k] for k in pair]
+def _before_after(
+    heldout: Collection, pair: tuple[int, int], mapping: Any, points: int, seed: int
+) -> list[dict[str, Any]]:
+    (a, b), (ta, tb) = [heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair]
     raw: dict[str, np.ndarray] = {}
     moved: dict[str, np.ndarray] = {}
-    test = ~held.train
+    test = ~heldout.train
     for modality, (source, target) in {
         "image": (None if a is None else a[test], None if b is None else b[test]),
         "text": (ta, tb),
@@ -148,13 +150,13 @@ def _before_after(held: Collection, pair: tuple[int, int], carry: Any, points: i
             continue
         chosen = _some(len(source), points, seed)
         raw[f"source {modality}"], raw[f"target {modality}"] = source[chosen], target[chosen]
-        moved[f"source {modality}"] = unit_rows(carry(modality, source[chosen]))
+        moved[f"source {modality}"] = unit_rows(mapping(modality, source[chosen]))
         moved[f"target {modality}"] = target[chosen]
     out = []
     for when, rows in (("before", raw), ("after", moved)):
         if len({side.shape[1] for side in rows.values()}) == 1:
             out.append(
-                {"title": f"{pair_name(held, pair)}, {when}", "points": _project(list(rows.values()), list(rows))}
+                {"title": f"{pair_name(heldout, pair)}, {when}", "points": _project(list(rows.values()), list(rows))}
             )
     return out
 

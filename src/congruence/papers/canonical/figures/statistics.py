@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence.experiments.kinds._base import Job
+from congruence.papers.canonical.data import Collection
+from congruence.papers.study import Job
 
 RESAMPLED = "nothing: these are counts"
 
 
-def run_statistics(job: Job) -> None:
+def run_statistics(job: Job[Collection]) -> None:
     """Count classes and images."""
-    for collection in job.collections:
+    for collection in job.data:
         counts = {
             "classes": len(collection.classes),
             "train_images": int(collection.train.sum()),
             "test_images": int((~collection.train).sum()),
         }
         for metric, count in counts.items():
-            job.ledger.note({"data": collection.name, "metric": metric, "quantity": "count"}, count)
+            job.results.add({"data": collection.name, "metric": metric, "quantity": "count"}, count)
         job.tick()
 
 
-def run_templates(job: Job) -> None:
+def run_templates(job: Job[Collection]) -> None:
     """Count templates and list those of the first class."""
     listed = {}
-    for collection in job.collections:
+    for collection in job.data:
         first = np.flatnonzero(collection.prompt_labels == 0)
         numbers = len(np.unique(collection.prompt_templates))
-        job.ledger.note({"data": collection.name, "metric": "templates", "quantity": "count"}, numbers)
+        job.results.add({"data": collection.name, "metric": "templates", "quantity": "count"}, numbers)
         listed[collection.name] = [collection.texts[k] for k in first.tolist()] if collection.texts else []
         job.tick()
     job.extra["templates"] = listed

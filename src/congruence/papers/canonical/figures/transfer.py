@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from congruence.errors import InputError
-from congruence.experiments.data import Collection
-from congruence.experiments.kinds._base import (
-    Job,
+from congruence.papers.canonical.anchors import (
+    add_references,
     anchor_rows,
     both_rows,
     draw_anchors,
@@ -15,19 +14,21 @@ from congruence.experiments.kinds._base import (
     fit_on,
     fitted_once,
     means,
-    note_references,
     pair_name,
     test_part,
     view,
 )
-from congruence.experiments.measure import fit_carrier, measure
+from congruence.papers.canonical.baselines import fit_modality_map
+from congruence.papers.canonical.data import Collection
+from congruence.papers.canonical.metrics import measure
+from congruence.papers.study import Job
 
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the test parts are fixed"
 
 
-def run(job: Job) -> None:
+def run(job: Job[Collection]) -> None:
     """Fit on each data set and measure on each."""
-    for first, second in _couples(job.collections):
+    for first, second in _couples(job.data):
         for pair in first.pairs:
             for home in (first, second):
                 modality = fit_modality(job, home, pair)
@@ -39,7 +40,7 @@ def run(job: Job) -> None:
             for away in (first, second):
                 centres = means(away, pair, modality, anchor_rows(away, modality))
                 what = {"data": away.name, "pair": pair_name(away, pair)}
-                note_references(job, what, view(test_part(away), pair, centres))
+                add_references(job, what, view(test_part(away), pair, centres))
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
@@ -59,7 +60,13 @@ def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection
 
 
 def _measure(
-    job: Job, home: Collection, away: Collection, pair: tuple[int, int], modality: str, anchors: np.ndarray, seed: int
+    job: Job[Collection],
+    home: Collection,
+    away: Collection,
+    pair: tuple[int, int],
+    modality: str,
+    anchors: np.ndarray,
+    seed: int,
 ) -> None:
     there = means(away, pair, modality, anchor_rows(away, modality))
     for which in job["means"]:
@@ -67,15 +74,15 @@ def _measure(
             continue
         if which == "evaluated" and home is not away:
             source, target = both_rows(home, pair, modality)
-            carry = fit_carrier("orthogonal", source[anchors], target[anchors], there, seed=seed)
+            mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], there, seed=seed)
             centres = there
         else:
-            carry, centres = fit_on(job, home, pair, modality, anchors, seed=seed)
+            mapping, centres = fit_on(job, home, pair, modality, anchors, seed=seed)
         what = {
             "data": away.name,
             "pair": pair_name(away, pair),
             "series": f"fitted on {home.name}",
             "part": "in domain" if home is away else f"means of the data {which}",
         }
-        found = measure(carry, view(test_part(away), pair, centres), job.config.metrics)
-        job.ledger.note_all(what, found)
+        found = measure(mapping, view(test_part(away), pair, centres), job.config.metrics)
+        job.results.add_all(what, found)

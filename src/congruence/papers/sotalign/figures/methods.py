@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence.experiments.contenders import choose
-from congruence.experiments.kinds._aligning import TUNING_SEEDS, chance, note, size, split, training, tuned
-from congruence.experiments.kinds._base import Job
+from congruence.papers.sotalign.baselines import choose
+from congruence.papers.sotalign.data import SOTAlignData
+from congruence.papers.sotalign.protocol import TUNING_SEEDS, chance, note, size, split, training, tuned
+from congruence.papers.study import Job
 
-#: The teacher itself among the contenders.
+#: The teacher itself among the baselines.
 _ALONE = {"cca": "cca", "procrustes": "procrustes", "contrastive": "sail"}
 #: α tried of each teacher and divergence, as the paper does.
 _ALPHAS = (1e-4, 1e-3, 1e-5)
 
 
-def run_methods(job: Job) -> None:
+def run_methods(job: Job[SOTAlignData]) -> None:
     """Choose each method's parameters on splits of their own, then fit it on every draw (tables 4, 5, 6, 9, 10 and 11)."""
-    for data in job.unimodal:
+    for data in job.data:
         for pairs in job["pairs"] or [size(job, data, "pairs")]:
             chosen = tuned(job, data, job["methods"], pairs)
             for seed in job.seeds:
@@ -28,9 +29,9 @@ def run_methods(job: Job) -> None:
                     job.tick()
 
 
-def run_teachers(job: Job) -> None:
+def run_teachers(job: Job[SOTAlignData]) -> None:
     """Fit every teacher alone and with every divergence (table 1)."""
-    for data in job.unimodal:
+    for data in job.data:
         pairs = size(job, data, "pairs")
         for teacher in job["teachers"]:
             for divergence in job["divergences"]:
@@ -48,11 +49,11 @@ def run_teachers(job: Job) -> None:
                     job.tick()
 
 
-def run_sweep(job: Job) -> None:
+def run_sweep(job: Job[SOTAlignData]) -> None:
     """Vary the number of pairs, and of unpaired rows (figures 4, 7 and 8)."""
     axes = {"pairs": "pairs", "unpaired": "unpaired rows of either side"}
     job.extra["axes"] = [[axes[over], axes[over]] for over in job["over"]]
-    for data in job.unimodal:
+    for data in job.data:
         for over in job["over"]:
             steps = size(job, data, f"{over}_sweep")
             for step in steps[:2] if job.quick else steps:

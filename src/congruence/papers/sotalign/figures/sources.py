@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from congruence.experiments.alignment import Parts, UnimodalData, check_sources, encoder_agreement
-from congruence.experiments.contenders import CONTENDERS
-from congruence.experiments.kinds._aligning import note, size, split, tuned
-from congruence.experiments.kinds._base import Job
+from congruence.papers.sotalign.baselines import BASELINES
+from congruence.papers.sotalign.data import Parts, SOTAlignData, check_sources
+from congruence.papers.sotalign.metrics import encoder_agreement
+from congruence.papers.sotalign.protocol import note, size, split, tuned
+from congruence.papers.study import Job
 from congruence.transport import DistributionShift, distribution_shift
 
 
-def run_unpaired_sources(job: Job) -> None:
+def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
     """Take unpaired images and texts from every source, with eq. 14's distance beside each (table 7, figures 5, 10 and 11)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "distance from the paired data (turns)"]]
-    for data in job.unimodal:
+    for data in job.data:
         check_sources(data, ["unpaired sources"])
         pairs = size(job, data, "pairs")
         chosen = tuned(job, data, ["sail", "sotalign"], pairs)
@@ -44,9 +45,9 @@ def run_unpaired_sources(job: Job) -> None:
         _note_correlation(job, data, points)
 
 
-def run_source_distances(job: Job) -> None:
+def run_source_distances(job: Job[SOTAlignData]) -> None:
     """Measure how far the sources lie from each other, image by image and text by text (figure 12)."""
-    for data in job.unimodal:
+    for data in job.data:
         check_sources(data, ["distances"])
         image, text = data.encoders[0]
         for i, j in itertools.combinations_with_replacement(range(len(data.sources)), 2):
@@ -63,9 +64,9 @@ def run_source_distances(job: Job) -> None:
                 job.tick()
 
 
-def run_paired_sources(job: Job) -> None:
+def run_paired_sources(job: Job[SOTAlignData]) -> None:
     """Take the pairs from every source, the unpaired rows from the first (table 2)."""
-    for data in job.unimodal:
+    for data in job.data:
         check_sources(data, ["paired sources"])
         chosen = tuned(job, data, job["methods"], size(job, data, "pairs"))
         for number, source in enumerate(data.sources):
@@ -74,11 +75,11 @@ def run_paired_sources(job: Job) -> None:
                 _note_gains(job, data, parts, seed, {"part": f"pairs of {source}"}, chosen)
 
 
-def run_encoders(job: Job) -> None:
+def run_encoders(job: Job[SOTAlignData]) -> None:
     """Align every pair of encoders, with the mutual k-NN of each (tables 3 and 8, figure 9)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "mutual k-NN of the two encoders"]]
-    for data in job.unimodal:
+    for data in job.data:
         chosen = tuned(job, data, job["methods"], size(job, data, "pairs"))
         points = []
         for encoders in data.encoders:
@@ -91,13 +92,13 @@ def run_encoders(job: Job) -> None:
                 scores.append(found[job["methods"][-1]]["mean_r1"])
             points.append((agreement, float(np.mean(scores))))
             if not job["scatter"]:
-                job.ledger.note(
+                job.results.add(
                     {"data": data.name, "pair": pair, "metric": "mutual_knn", "quantity": "value"}, agreement
                 )
         _note_correlation(job, data, points)
 
 
-def _combinations(data: UnimodalData, vary: str) -> list[tuple[int, int]]:
+def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
     """Return the sources of unpaired images and texts; the first source stands for the side that does not vary."""
     every = range(len(data.sources))
     return list(itertools.product(every if vary != "texts" else range(1), every if vary != "images" else range(1)))
@@ -107,34 +108,39 @@ def _half(rows: np.ndarray, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, 6]).permutation(rows)[: len(rows) // 2]
 
 
-def _shift(job: Job, parts: Parts) -> DistributionShift:
+def _shift(job: Job[SOTAlignData], parts: Parts) -> DistributionShift:
     return _distance(job, parts.unpaired_images, parts.images, parts.unpaired_texts, parts.texts)
 
 
-def _distance(job: Job, *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
+def _distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
     return distribution_shift(*clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, seed=seed)
 
 
-def _note_shift(job: Job, what: Mapping[str, Any], shift: DistributionShift) -> None:
+def _note_shift(job: Job[SOTAlignData], what: Mapping[str, Any], shift: DistributionShift) -> None:
     for metric, distance in (("image_shift", shift.image), ("text_shift", shift.text), ("shift", shift.total)):
         if metric in job.config.metrics and distance is not None:
-            job.ledger.note({**what, "metric": metric, "quantity": "after"}, distance.value)
-            job.ledger.note({**what, "metric": metric, "quantity": "floor"}, distance.floor)
+            job.results.add({**what, "metric": metric, "quantity": "after"}, distance.value)
+            job.results.add({**what, "metric": metric, "quantity": "floor"}, distance.floor)
 
 
-def _note_correlation(job: Job, data: UnimodalData, points: list[tuple[float, float]]) -> None:
+def _note_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
     """Note Pearson's r between the x of the points and MeanR@1, where there are three at least and both vary."""
     x, y = np.array(points).T
     if "correlation" in job.config.metrics and len(points) > 2 and x.std() > 0 and y.std() > 0:
-        job.ledger.note(
+        job.results.add(
             {"data": data.name, "metric": "correlation", "quantity": "value"}, float(np.corrcoef(x, y)[0, 1])
         )
 
 
 def _note_gains(
-    job: Job, data: UnimodalData, parts: Parts, seed: int, what: Mapping[str, Any], chosen: Mapping[str, Any]
+    job: Job[SOTAlignData],
+    data: SOTAlignData,
+    parts: Parts,
+    seed: int,
+    what: Mapping[str, Any],
+    chosen: Mapping[str, Any],
 ) -> dict[str, dict[str, float]]:
-    """Fit the contenders to a split, and note what the last gains over the first."""
+    """Fit the baselines to a split, and note what the last gains over the first."""
     found = {}
     for name in job["methods"]:
         found[name] = note(job, data, name, parts, seed, what, chosen[name])
@@ -143,7 +149,7 @@ def _note_gains(
     if first != last and not job["scatter"]:
         for metric in job.config.metrics:
             if metric in found[last]:
-                line = {"data": data.name, "series": f"{CONTENDERS[last].words} over {CONTENDERS[first].words}", **what}
+                line = {"data": data.name, "series": f"{BASELINES[last].words} over {BASELINES[first].words}", **what}
                 gain = found[last][metric] - found[first][metric]
-                job.ledger.note({**line, "metric": metric, "quantity": "gain"}, gain)
+                job.results.add({**line, "metric": metric, "quantity": "gain"}, gain)
     return found
