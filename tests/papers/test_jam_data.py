@@ -114,7 +114,7 @@ def test_losses_and_dual_encoders_are_checked():
 # ------------------------------------------------------------------------------------------------ stand-in images
 
 
-def test_word_images_tell_words_and_their_order_apart():
+def test_caption_features_tell_words_and_their_order_apart():
     base = ["a black cat on a white mat"]
     others = [["a white cat on a black mat"], ["a dog in a red car"], base]
     V = caption_features([base, *others], noise=0.0).astype(np.float64)
@@ -124,7 +124,7 @@ def test_word_images_tell_words_and_their_order_apart():
     assert 0.99 > swapped > strange  # the same words in another order are near, and not the same
 
 
-def test_word_images_have_the_noise_that_is_asked_for():
+def test_caption_features_have_the_noise_that_is_asked_for():
     texts = [[f"thing {k} beside thing {k + 7}"] for k in range(200)]
     clear = caption_features(texts, noise=0.0)
     left = caption_features(texts, noise=2.0) - clear
@@ -136,7 +136,7 @@ def test_word_images_have_the_noise_that_is_asked_for():
 @pytest.mark.parametrize(
     ("texts", "options"), [([], {}), ([["a"], []], {}), ([["a"]], {"dim": 0}), ([["a"]], {"noise": -1})]
 )
-def test_word_images_refuse(texts, options):
+def test_caption_features_refuse(texts, options):
     with pytest.raises(ParameterError):
         caption_features(texts, **options)
 

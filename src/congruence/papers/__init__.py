@@ -5,13 +5,15 @@ from __future__ import annotations
 from congruence.papers.canonical import Collection, Model
 from congruence.papers.claims import check_claim, check_rule
 from congruence.papers.config import config_names, load_config, parse_config
+from congruence.papers.data import Data
 from congruence.papers.jam import JAMData
+from congruence.papers.job import Config, Job
 from congruence.papers.listing import NOT_RUN, count_experiments, listing
 from congruence.papers.registry import STUDIES
 from congruence.papers.results import Results
 from congruence.papers.runner import Outcome, run
 from congruence.papers.sotalign import SOTAlignData
-from congruence.papers.study import Config, Data, Job, Kind, Request, Study
+from congruence.papers.study import Kind, Request, Study
 from congruence.papers.summary import claim_lines, data_lines
 
 __all__ = [

@@ -13,8 +13,9 @@ from congruence._yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
 from congruence.papers.checks import check_chosen, check_keys, check_type
 from congruence.papers.claims import parse_rule
+from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES, kinds
-from congruence.papers.study import Config, Study
+from congruence.papers.study import Study
 
 
 def parse_config(text: str, name: str) -> Config:

@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from congruence.papers.config import config_names, load_config, place
+from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES
-from congruence.papers.study import Config, Study
+from congruence.papers.study import Study
 
 #: Said wherever sample data are listed: what has not been done.
 NOT_RUN = "The paper's published weights and data sets have not been run: what runs here are stand-ins."
 
 
 def experiment_of(config: Config) -> str:
-    """Return what makes a run on a stand-in the same as another: its kind, its parameters and its variant.
+    """Return what makes a run on sample data the same as another: its kind, its parameters and its variant.
 
     Figures that differ in the paper's models and data only, or in which measures they show, share it.
 
@@ -36,8 +37,8 @@ def listing() -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``name``, ``paper`` (a key of :data:`congruence.papers.STUDIES`), ``title``, ``section``, ``kind``, ``runs_here`` (stand-ins), ``needs_weights``,
-        ``needs_data``, ``same_experiment_here`` (the names that are one experiment on the stand-ins, itself among them; empty where nothing runs),
+        ``name``, ``paper`` (a key of :data:`congruence.papers.STUDIES`), ``title``, ``section``, ``kind``, ``runs_here`` (sample data), ``needs_weights``,
+        ``needs_data``, ``same_experiment_here`` (the names that are one experiment on sample data, itself among them; empty where nothing runs),
         ``published_weights_run`` (whether the numbers of this project are of the paper's own weights).
     """
     return [row for study in STUDIES.values() for row in _rows(study)]
@@ -80,7 +81,7 @@ def _entry(study: Study[Any], name: str, title: str, section: str, kind: str) ->
 
 
 def count_experiments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Count figures and tables, and the experiments they are on the stand-ins.
+    """Count figures and tables, and the experiments they are on sample data.
 
     Parameters
     ----------

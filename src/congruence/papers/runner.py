@@ -15,8 +15,10 @@ from congruence._version import __version__
 from congruence.errors import InputError, ParameterError
 from congruence.papers.claims import check_claim
 from congruence.papers.config import load_config, with_parameters
+from congruence.papers.data import Data
+from congruence.papers.job import QUICK_DRAWS, Config, Job
 from congruence.papers.registry import kinds
-from congruence.papers.study import QUICK_DRAWS, Config, Data, Job, Request, Study
+from congruence.papers.study import Request, Study
 
 #: Version of the form of ``results.json``.
 FORMAT = 1
@@ -190,7 +192,7 @@ def title_of(config: Config, data: Sequence[Data]) -> str:
 
 def _open(study: Study[Any], config: Config, models: str, request: Request) -> list[Any]:
     if models not in study.sample_data:
-        return study.open_models(config, config.models if models == "paper" else [models], request)
+        return study.open_models(config, models, request)
     if config.parameters.get("captions"):
         raise ParameterError(
             f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."

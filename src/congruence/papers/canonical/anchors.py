@@ -11,7 +11,7 @@ from congruence.papers.canonical.baselines import ModalityMap, fit_modality_map
 from congruence.papers.canonical.controls import controls
 from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import Means, View, references
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 #: Most anchors in a quick run.
 QUICK_ANCHORS = 600

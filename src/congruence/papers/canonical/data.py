@@ -13,7 +13,7 @@ from congruence._check import as_matrix
 from congruence.errors import InputError, ShapeError
 from congruence.metrics import ensemble_prompts
 from congruence.papers.canonical.captions import CaptionBank
-from congruence.papers.study import Data
+from congruence.papers.data import Data
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Collection(Data):
-    """Images and prompts of the same classes in every model; see :class:`congruence.papers.study.Data` for what all data have.
+    """Images and prompts of the same classes in every model; see :class:`congruence.papers.Data` for what all data have.
 
     Attributes
     ----------

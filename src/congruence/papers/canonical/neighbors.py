@@ -7,7 +7,7 @@ import numpy as np
 from congruence.errors import InputError
 from congruence.papers.canonical.anchors import pair_name, test_part
 from congruence.papers.canonical.data import Collection
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 
 def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:

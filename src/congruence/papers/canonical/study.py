@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from congruence.papers.canonical.metrics import METRICS
 from congruence.papers.canonical.models import open_models
 from congruence.papers.canonical.sample_data import SAMPLE_DATA, open_sample
 from congruence.papers.checks import check_type
-from congruence.papers.study import Config, Request, Study
+from congruence.papers.job import Config
+from congruence.papers.study import Request, Study
 
 
 def _check_classes(where: str, value: Any) -> None:
@@ -69,10 +70,11 @@ class CanonicalStudy(Study[Collection]):
         """Open the bundled sample or a file of features."""
         return open_sample(name, request.file, variant)
 
-    def open_models(self, config: Config, models: Sequence[str], request: Request) -> list[Collection]:
+    def open_models(self, config: Config, models: str, request: Request) -> list[Collection]:
         """Embed every data set with every group of models."""
+        named = config.models_named(models)
         sets = list(request.data or config.data)
-        if not models or not sets:
+        if not named or not sets:
             raise ParameterError(
                 f"Got {config.name} without models or data of its own; expected both. Pass models=… and data=…."
             )
@@ -89,7 +91,7 @@ class CanonicalStudy(Study[Collection]):
                 if name in DATASETS and len(DATASETS[name].templates) == 1:
                     raise no_captions(name, config.name)
         cache = Path(request.root).expanduser() / "embeddings" if request.cache is None else request.cache
-        return [open_models(spec, name, root=request.root, cache=cache, **options) for spec in models for name in sets]
+        return [open_models(spec, name, root=request.root, cache=cache, **options) for spec in named for name in sets]
 
     def configure(self, config: Config, data: Collection) -> Collection:
         """Measure texts by the templates that the configuration names."""

@@ -11,7 +11,7 @@ import numpy as np
 from congruence._check import as_matrix, check_choice
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.papers.study import Data
+from congruence.papers.data import Data
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
 
@@ -54,7 +54,7 @@ class JAMParts:
 class JAMData(Data):
     """Images, captions and wrong captions by encoders that know nothing of each other, some of them in several layers.
 
-    See :class:`congruence.papers.study.Data` for what all data have.
+    See :class:`congruence.papers.Data` for what all data have.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 
 from congruence.errors import InputError
 from congruence.papers.jam.data import TASKS, JAMData, JAMParts
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), the first weights, and the distractors"
 

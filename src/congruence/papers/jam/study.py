@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from congruence.papers.jam.figures import KINDS
 from congruence.papers.jam.metrics import METRICS
 from congruence.papers.jam.protocol import paper_seeds
 from congruence.papers.jam.sample_data import SAMPLE_DATA, open_sample
-from congruence.papers.study import Config, Request, Study
+from congruence.papers.job import Config
+from congruence.papers.study import Request, Study
 
 
 def _check_alpha(where: str, value: Any) -> None:
@@ -58,13 +59,18 @@ class JAMStudy(Study[JAMData]):
         """Open made-up scenes, SugarCrepe's captions or a file of features."""
         return open_sample(name, request.file, variant, cache=request.cache, log=request.log)
 
-    def open_models(self, config: Config, models: Sequence[str], request: Request) -> list[JAMData]:
+    def open_models(self, config: Config, models: str, request: Request) -> list[JAMData]:
         """Open the embeddings that ``congruence embed`` wrote."""
         dual_encoders = config.parameters.get("dual_encoders", [])
         device = request.options.get("device", "auto")
         return [
             open_features(
-                models, request.file, request.root, config.variant, dual_encoders=dual_encoders, device=device
+                config.models_named(models),
+                request.file,
+                request.root,
+                config.variant,
+                dual_encoders=dual_encoders,
+                device=device,
             )
         ]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence._check import as_matrix, check_choice, check_positive
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.papers.study import Data
+from congruence.papers.data import Data
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class SOTAlignData(Data):
-    """Images and texts by encoders that know nothing of each other; see :class:`congruence.papers.study.Data` for what all data have.
+    """Images and texts by encoders that know nothing of each other; see :class:`congruence.papers.Data` for what all data have.
 
     Attributes
     ----------

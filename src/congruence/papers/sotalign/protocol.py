@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import BASELINES, choose, combinations, fit_baseline
 from congruence.papers.sotalign.data import Parts, SOTAlignData
 from congruence.papers.sotalign.metrics import measure_heads
-from congruence.papers.study import Job
 from congruence.train.retrieval import chance_recall
 
 RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is measured on"

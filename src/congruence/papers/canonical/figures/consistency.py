@@ -19,7 +19,7 @@ from congruence.papers.canonical.anchors import (
 from congruence.papers.canonical.baselines import ModalityMap
 from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import measure
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "the anchors of every map independently: {share:.0%} of the training rows each"
 

@@ -15,7 +15,7 @@ from congruence.papers.canonical.anchors import (
 )
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows"
 

@@ -13,7 +13,7 @@ from congruence.papers.canonical.anchors import both_rows, draw_anchors, fit_mod
 from congruence.papers.canonical.captions import CaptionBank, no_captions, shared_words
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "the anchors, {share:.0%} of the training rows each time, and the texts edited"
 

@@ -7,7 +7,7 @@ import numpy as np
 from congruence.papers.canonical.anchors import add_references, anchor_rows, fit_modality, fit_on, pair_name, view
 from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import measure
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "the N classes fitted on"
 

@@ -22,7 +22,7 @@ from congruence.papers.canonical.anchors import (
 )
 from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.metrics import measure
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED_CLOUDS = "the anchors: each draw takes {share:.0%} of the training rows"
 RESAMPLED_GAP = "nothing: every number is a property of the embeddings"

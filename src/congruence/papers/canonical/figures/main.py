@@ -21,7 +21,7 @@ from congruence.papers.canonical.anchors import (
 )
 from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import measure
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the test part is fixed"
 

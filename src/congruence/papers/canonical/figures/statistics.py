@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from congruence.papers.canonical.data import Collection
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 RESAMPLED = "nothing: these are counts"
 

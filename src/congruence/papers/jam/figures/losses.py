@@ -9,7 +9,7 @@ from congruence.papers.jam.baselines import BASELINES, fit_baseline
 from congruence.papers.jam.data import LAYERS, JAMData
 from congruence.papers.jam.metrics import measure_recall
 from congruence.papers.jam.protocol import in_task, note_order, pair_name, remember, split, tasks, training
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 
 
 def run_losses(job: Job[JAMData]) -> None:

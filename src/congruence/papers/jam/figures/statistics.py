@@ -10,7 +10,7 @@ import numpy as np
 from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
 from congruence.papers.jam.data import JAMData
 from congruence.papers.jam.protocol import in_task, pair_name, tasks
-from congruence.papers.study import Job
+from congruence.papers.job import Job
 from congruence.train.autoencoder import autoencoder, count
 
 RESAMPLED = "the images, and the item of each"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import choose
 from congruence.papers.sotalign.data import SOTAlignData
 from congruence.papers.sotalign.protocol import TUNING_SEEDS, chance, note, size, split, training, tuned
-from congruence.papers.study import Job
 
 #: The teacher itself among the baselines.
 _ALONE = {"cca": "cca", "procrustes": "procrustes", "contrastive": "sail"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import BASELINES
 from congruence.papers.sotalign.data import Parts, SOTAlignData, check_sources
 from congruence.papers.sotalign.metrics import encoder_agreement
 from congruence.papers.sotalign.protocol import note, size, split, tuned
-from congruence.papers.study import Job
 from congruence.transport import DistributionShift, distribution_shift
 
 
