@@ -66,7 +66,6 @@ _MODULES = (
     "encoders",
     "errors",
     "evaluation",
-    "experiments",
     "integrations",
     "linalg",
     "maps",

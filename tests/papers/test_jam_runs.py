@@ -18,7 +18,7 @@ from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
 from congruence.papers import config_names, load_config, run
 from congruence.papers.jam import open_features, open_sample
-from congruence.papers.jam.protocol import note_order
+from congruence.papers.jam.protocol import record_order
 from congruence.report import write_experiment
 from congruence.stores import open_sink
 
@@ -187,7 +187,7 @@ def test_no_order_is_counted_where_a_loss_is_missing():
     class Job:
         results, extra = Lines(), {}
 
-    note_order(Job())
+    record_order(Job())
     assert Job.extra == {}
 
 

@@ -26,7 +26,7 @@ from congruence.papers.sotalign import (
     measure_heads,
     open_sample,
 )
-from congruence.papers.sotalign.baselines import choose, combinations, settle
+from congruence.papers.sotalign.baselines import choose, combinations, method_parameters
 from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
 from congruence.train import METHODS, make_method
@@ -394,16 +394,16 @@ def test_every_baseline_has_six_combinations_its_method_takes():
         assert len(grid) == 6
         assert len({json.dumps(tried) for tried in grid}) == len(grid)
         for tried in grid:
-            assert set(settle(tried, 100, 99)) | set(baseline.fixed) <= set(known)
+            assert set(method_parameters(tried, 100, 99)) | set(baseline.fixed) <= set(known)
 
 
 def test_rules_of_combinations():
-    assert settle({"paper_alpha": 1e-4}, 10_000, 64) == {"alpha": pytest.approx(1e-4)}
-    assert settle({"paper_alpha": 1e-4}, 100, 64) == {"alpha": pytest.approx(1e-2)}
-    assert settle({"both_weights": 0.1}, 50, 49) == {"image_weight": 0.1, "text_weight": 0.1}
-    assert settle({"dim_share": 0.5}, 101, 64) == {"dim": 32}
-    assert settle({"dim_share": 1.0}, 101, 64) == {}
-    assert settle({"rate": 3.0}, 10, 9, 1e-3) == {"learning_rate": pytest.approx(3e-3)}
+    assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"alpha": pytest.approx(1e-4)}
+    assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"alpha": pytest.approx(1e-2)}
+    assert method_parameters({"both_weights": 0.1}, 50, 49) == {"image_weight": 0.1, "text_weight": 0.1}
+    assert method_parameters({"dim_share": 0.5}, 101, 64) == {"dim": 32}
+    assert method_parameters({"dim_share": 1.0}, 101, 64) == {}
+    assert method_parameters({"rate": 3.0}, 10, 9, 1e-3) == {"learning_rate": pytest.approx(3e-3)}
 
 
 def test_the_best_of_all_that_was_tried_is_chosen():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -184,9 +184,3 @@ def with_parameters(config: Config, **given: Any) -> Config:
             )
     checked = _parameters(config.name, kinds()[config.kind], config.kind, given)
     return replace(config, parameters={**config.parameters, **{key: checked[key] for key in given}})
-
-
-def all_configs() -> Iterator[Config]:
-    """Load every experiment of the papers."""
-    for name in config_names():
-        yield load_config(name)

@@ -134,7 +134,7 @@ def run(
     draws = check_positive(config.seeds if seeds is None else seeds, "seeds", integer=True)
     if quick:
         draws = min(draws, QUICK_DRAWS)
-    request = Request(data, file, root, cache, log, encoder_options)
+    request = Request(data=data, file=file, root=root, cache=cache, log=log, options=encoder_options)
     opened = list(collections) if collections is not None else _open(study, config, models, request)
     if not opened:
         raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")

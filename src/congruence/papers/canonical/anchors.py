@@ -120,7 +120,7 @@ def fitted_once(modality: str, method: str) -> bool:
 
 
 def add_references(job: Job[Collection], what: dict[str, Any], seen: View) -> None:
-    """Note what each model reaches alone and, beside cosines, the constant and the random-rotation control."""
+    """Add what each model reaches alone and, beside cosines, the constant and the random-rotation control."""
     job.results.add_references(what, references(seen, job.config.metrics))
     shown = "random" not in job.config.parameters.get("methods", [])  # else it is a method of the figure already
     job.results.add_references(what, controls(seen, job.config.metrics, random=shown))

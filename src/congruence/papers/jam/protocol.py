@@ -69,7 +69,7 @@ def in_task(task: str, pair: str) -> str:
     return f"{task}: {pair}"
 
 
-def remember(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
+def record_run(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
     """Keep how a run of JAM went, and return its best epoch and its α there."""
     facts = getattr(mapping, "facts_", None) or {}
     if "history" not in facts:
@@ -94,7 +94,7 @@ def remember(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict[s
     return found
 
 
-def note_order(job: Job[JAMData]) -> None:
+def record_order(job: Job[JAMData]) -> None:
     """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
     standing: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in job.results.rows():

@@ -29,7 +29,7 @@ class Baseline:
     fixed : dict
         Its parameters.
     grid : dict of str to sequence
-        Six combinations to choose among; names with a rule of their own are those of :func:`settle`.
+        Six combinations to choose among; names with a rule of their own are those of :func:`method_parameters`.
     unpaired : bool
         Whether it makes use of unpaired rows.
     """
@@ -68,7 +68,7 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
-def settle(tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4) -> dict[str, Any]:
+def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4) -> dict[str, Any]:
     """Write a combination in the parameters of its method.
 
     ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose among α for 10,000 pairs, and the gradient of its supervised loss, a mean over all n²
@@ -147,7 +147,7 @@ def fit_baseline(
     rate = training.get("learning_rate", 1e-4)
     tried = combinations(name)[0] if tried is None else tried
     rank = min(len(parts.images) - 1, parts.images.shape[1], parts.texts.shape[1])
-    chosen = settle(tried, len(parts.images), rank, rate)
+    chosen = method_parameters(tried, len(parts.images), rank, rate)
     method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
     unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else (None, None)
     return method.fit(parts.images, parts.texts, *unpaired, validation=parts.validation.validation, progress=False)

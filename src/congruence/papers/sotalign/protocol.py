@@ -1,4 +1,4 @@
-"""What the semi-supervised kinds share: sizes, splits, tuning, and a line for each measure."""
+"""What the semi-supervised kinds share: sizes, splits, tuning, and the rows of the results."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: i
     return chosen
 
 
-def note(
+def measure_baseline(
     job: Job[SOTAlignData],
     data: SOTAlignData,
     name: str,
@@ -92,7 +92,7 @@ def note(
     what: Mapping[str, Any],
     tried: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """Fit a baseline to a split, measure it, and note what the configuration asks for; return all."""
+    """Fit a baseline to a split, measure it, and add what the configuration asks for to the results; return all."""
     mapping = fit_baseline(name, parts, training(job, data), tried, seed)
     found = measure_heads(mapping, parts.test, data.classes)
     line = {"data": data.name, "series": BASELINES[name].words, **what}
@@ -102,8 +102,8 @@ def note(
     return found
 
 
-def chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, Any]) -> None:
-    """Note what a random order would reach."""
+def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, Any]) -> None:
+    """Add what a random order would reach."""
     heldout = parts.test
     values: dict[str, float] = {}
     for k in (1, 5, 10):

@@ -8,7 +8,7 @@ from congruence.errors import InputError
 from congruence.papers.jam.baselines import BASELINES, fit_baseline
 from congruence.papers.jam.data import LAYERS, JAMData
 from congruence.papers.jam.metrics import measure_recall
-from congruence.papers.jam.protocol import in_task, note_order, pair_name, remember, split, tasks, training
+from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
 from congruence.papers.job import Job
 
 
@@ -23,11 +23,11 @@ def run_losses(job: Job[JAMData]) -> None:
                         mapping = fit_baseline(method, parts, training(job, data), seed)
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
                         found = measure_recall(mapping, parts.items, parts.test, seed)
-                        more = remember(job, {**line, "task": task, "seed": seed}, mapping)
-                        _note(job, line, found, more, task)
+                        more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                        _add(job, line, found, more, task)
                         job.tick()
-                _note_dual(job, data, task, seed)
-    note_order(job)
+                _add_dual_encoders(job, data, task, seed)
+    record_order(job)
 
 
 def run_layers(job: Job[JAMData]) -> None:
@@ -45,15 +45,15 @@ def run_layers(job: Job[JAMData]) -> None:
                         options = {**training(job, data), "alpha": tuple(job["alpha"])}
                         mapping = fit_baseline("spread", parts, options, seed)
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
-                        more = remember(job, {**line, "task": task, "seed": seed}, mapping)
-                        _note(job, line, measure_recall(mapping, parts.items, parts.test, seed), more, task)
+                        more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                        _add(job, line, measure_recall(mapping, parts.items, parts.test, seed), more, task)
                         job.tick()
 
 
-def _note(
+def _add(
     job: Job[JAMData], line: dict[str, Any], found: dict[str, dict[str, float]], more: dict[str, float], task: str
 ) -> None:
-    """Note the measures of a task, and of its parts; the task stands before the pair, so that a figure has a group of bars for each."""
+    """Add the measures of a task, and of its parts; the task stands before the pair, so that a figure has a group of bars for each."""
     for part, values in found.items():
         what = {**line, "pair": in_task(part, line["pair"])}
         for metric, value in {**values, **(more if part == task else {})}.items():
@@ -61,11 +61,11 @@ def _note(
                 job.results.add({**what, "metric": metric, "quantity": "after"}, value)
 
 
-def _note_dual(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
+def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
     """Measure dual encoders on the same items, which no training of theirs depends on."""
     if not data.dual:
         return
     rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
     for name, (V, P, N) in data.dual.items():
         found = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
-        _note(job, {"data": data.name, "pair": "dual encoders", "series": name}, found, {}, task)
+        _add(job, {"data": data.name, "pair": "dual encoders", "series": name}, found, {}, task)

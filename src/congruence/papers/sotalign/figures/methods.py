@@ -1,4 +1,4 @@
-"""Semi-supervised alignment: methods beside each other, teachers and divergences, numbers of pairs and of unpaired rows (SOTAlign)."""
+"""Semi-supervised alignment: methods beside each other, teachers and divergences, numbers of pairs and of unpaired rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import choose
 from congruence.papers.sotalign.data import SOTAlignData
-from congruence.papers.sotalign.protocol import TUNING_SEEDS, chance, note, size, split, training, tuned
+from congruence.papers.sotalign.protocol import TUNING_SEEDS, add_chance, measure_baseline, size, split, training, tuned
 
 #: The teacher itself among the baselines.
 _ALONE = {"cca": "cca", "procrustes": "procrustes", "contrastive": "sail"}
@@ -23,9 +23,9 @@ def run_methods(job: Job[SOTAlignData]) -> None:
             for seed in job.seeds:
                 parts = split(job, data, seed, pairs)
                 what = {"part": f"{pairs} pairs"}
-                chance(job, data, parts, what)
+                add_chance(job, data, parts, what)
                 for name in job["methods"]:
-                    note(job, data, name, parts, seed, what, chosen[name])
+                    measure_baseline(job, data, name, parts, seed, what, chosen[name])
                     job.tick()
 
 
@@ -45,7 +45,7 @@ def run_teachers(job: Job[SOTAlignData]) -> None:
                         tried, _ = choose(name, tuning, training(job, data), data.classes, grid)
                 for seed in job.seeds:
                     what = {"series": f"{teacher} teacher", "part": divergence, "pair": f"{pairs} pairs"}
-                    note(job, data, name, split(job, data, seed), seed, what, tried)
+                    measure_baseline(job, data, name, split(job, data, seed), seed, what, tried)
                     job.tick()
 
 
@@ -63,5 +63,5 @@ def run_sweep(job: Job[SOTAlignData]) -> None:
                 for seed in job.seeds:
                     parts = split(job, data, seed, pairs, unpaired=unpaired)
                     for name in job["methods"]:
-                        note(job, data, name, parts, seed, {"part": axes[over], "x": step}, chosen[name])
+                        measure_baseline(job, data, name, parts, seed, {"part": axes[over], "x": step}, chosen[name])
                         job.tick()

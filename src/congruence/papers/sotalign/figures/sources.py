@@ -1,4 +1,4 @@
-"""Where pairs and unpaired rows come from, how far that is from the paired data, and which encoders are aligned (SOTAlign)."""
+"""Where pairs and unpaired rows come from, how far that is from the paired data, and which encoders are aligned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from congruence.papers.job import Job
 from congruence.papers.sotalign.baselines import BASELINES
 from congruence.papers.sotalign.data import Parts, SOTAlignData, check_sources
 from congruence.papers.sotalign.metrics import encoder_agreement
-from congruence.papers.sotalign.protocol import note, size, split, tuned
+from congruence.papers.sotalign.protocol import measure_baseline, size, split, tuned
 from congruence.transport import DistributionShift, distribution_shift
 
 
@@ -26,7 +26,7 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
         chosen = tuned(job, data, ["sail", "sotalign"], pairs)
         points = []
         for seed in job.seeds:
-            note(job, data, "sail", split(job, data, seed), seed, {}, chosen["sail"])
+            measure_baseline(job, data, "sail", split(job, data, seed), seed, {}, chosen["sail"])
             job.tick()
         for images, texts in _combinations(data, job["vary"]):
             shift = _shift(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
@@ -36,13 +36,13 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
             scores = []
             for seed in job.seeds:
                 parts = split(job, data, seed, unpaired_sources=(images, texts))
-                found = note(job, data, "sotalign", parts, seed, what, chosen["sotalign"])
+                found = measure_baseline(job, data, "sotalign", parts, seed, what, chosen["sotalign"])
                 scores.append(found["mean_r1"])
                 job.tick()
             points.append((distance.value, float(np.mean(scores))))
             if not job["scatter"]:
-                _note_shift(job, {"data": data.name, "part": where}, shift)
-        _note_correlation(job, data, points)
+                _add_shift(job, {"data": data.name, "part": where}, shift)
+        _add_correlation(job, data, points)
 
 
 def run_source_distances(job: Job[SOTAlignData]) -> None:
@@ -60,7 +60,7 @@ def run_source_distances(job: Job[SOTAlignData]) -> None:
                     other = order[half:] if i == j else _half(np.flatnonzero(source == j), seed)
                     clouds += [rows[order[:half]], rows[other]]
                 shift = _distance(job, *clouds, seed=seed)
-                _note_shift(job, {"data": data.name, "part": f"{data.sources[i]} – {data.sources[j]}"}, shift)
+                _add_shift(job, {"data": data.name, "part": f"{data.sources[i]} – {data.sources[j]}"}, shift)
                 job.tick()
 
 
@@ -72,7 +72,7 @@ def run_paired_sources(job: Job[SOTAlignData]) -> None:
         for number, source in enumerate(data.sources):
             for seed in job.seeds:
                 parts = split(job, data, seed, pair_source=number)
-                _note_gains(job, data, parts, seed, {"part": f"pairs of {source}"}, chosen)
+                _add_gains(job, data, parts, seed, {"part": f"pairs of {source}"}, chosen)
 
 
 def run_encoders(job: Job[SOTAlignData]) -> None:
@@ -88,14 +88,14 @@ def run_encoders(job: Job[SOTAlignData]) -> None:
             what: dict[str, Any] = {"pair": pair, "x": round(agreement, 4) if job["scatter"] else None}
             scores = []
             for seed in job.seeds:
-                found = _note_gains(job, data, split(job, data, seed, encoders=encoders), seed, what, chosen)
+                found = _add_gains(job, data, split(job, data, seed, encoders=encoders), seed, what, chosen)
                 scores.append(found[job["methods"][-1]]["mean_r1"])
             points.append((agreement, float(np.mean(scores))))
             if not job["scatter"]:
                 job.results.add(
                     {"data": data.name, "pair": pair, "metric": "mutual_knn", "quantity": "value"}, agreement
                 )
-        _note_correlation(job, data, points)
+        _add_correlation(job, data, points)
 
 
 def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
@@ -116,15 +116,15 @@ def _distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> Dis
     return distribution_shift(*clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, seed=seed)
 
 
-def _note_shift(job: Job[SOTAlignData], what: Mapping[str, Any], shift: DistributionShift) -> None:
+def _add_shift(job: Job[SOTAlignData], what: Mapping[str, Any], shift: DistributionShift) -> None:
     for metric, distance in (("image_shift", shift.image), ("text_shift", shift.text), ("shift", shift.total)):
         if metric in job.config.metrics and distance is not None:
             job.results.add({**what, "metric": metric, "quantity": "after"}, distance.value)
             job.results.add({**what, "metric": metric, "quantity": "floor"}, distance.floor)
 
 
-def _note_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
-    """Note Pearson's r between the x of the points and MeanR@1, where there are three at least and both vary."""
+def _add_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
+    """Add Pearson's r between the x of the points and MeanR@1, where there are three at least and both vary."""
     x, y = np.array(points).T
     if "correlation" in job.config.metrics and len(points) > 2 and x.std() > 0 and y.std() > 0:
         job.results.add(
@@ -132,7 +132,7 @@ def _note_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[t
         )
 
 
-def _note_gains(
+def _add_gains(
     job: Job[SOTAlignData],
     data: SOTAlignData,
     parts: Parts,
@@ -140,10 +140,10 @@ def _note_gains(
     what: Mapping[str, Any],
     chosen: Mapping[str, Any],
 ) -> dict[str, dict[str, float]]:
-    """Fit the baselines to a split, and note what the last gains over the first."""
+    """Fit the baselines to a split, and add what the last gains over the first."""
     found = {}
     for name in job["methods"]:
-        found[name] = note(job, data, name, parts, seed, what, chosen[name])
+        found[name] = measure_baseline(job, data, name, parts, seed, what, chosen[name])
         job.tick()
     first, last = job["methods"][0], job["methods"][-1]
     if first != last and not job["scatter"]:
