@@ -23,8 +23,8 @@ class Throws(Data):
 
     eyes: np.ndarray
 
-    def facts(self):
-        return {**super().facts(), "throws": len(self.eyes), "notes": list(self.notes)}
+    def contents(self):
+        return {"throws": len(self.eyes)}
 
 
 def mean_of_throws(job):

@@ -108,6 +108,10 @@ class Job(Generic[DataT]):
     def __getitem__(self, parameter: str) -> Any:
         return self.config.parameters[parameter]
 
+    def size(self, data: DataT, key: str, default: Any = None) -> Any:
+        """Return a parameter: what the configuration says, else what suits the data, else a default. 0 and nothing say nothing."""
+        return self.config.parameters.get(key) or data.sizes.get(key, default)
+
     def tick(self) -> None:
         """Say that a draw is done."""
         if self.advance:

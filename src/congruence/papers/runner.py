@@ -116,7 +116,14 @@ def run(
 
     Raises
     ------
-    ParameterError, InputError, FileError, MissingExtraError
+    ParameterError
+        An unknown experiment, models it cannot run on, or an option that its kind does not have.
+    InputError
+        No data, data of another paper, or data on which none of its metrics can be measured.
+    FileError, CorruptFileError
+        A file is missing, or is not what its name says.
+    MissingExtraError
+        An encoder or method needs a package that is not installed.
 
     Examples
     --------

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix
 from congruence.errors import InputError, ShapeError
 from congruence.metrics import ensemble_prompts
 from congruence.papers.canonical.captions import CaptionBank
-from congruence.papers.data import Data
+from congruence.papers.data import Data, check_embedded
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,10 @@ class Collection(Data):
 
     Raises
     ------
-    ShapeError, InputError
+    ShapeError
+        Ids, labels, marks and templates, or the rows of a model, are not one for each image or prompt.
+    InputError
+        A label is of no class, a class has no prompt, or a row is not finite or all zeros.
     """
 
     models: tuple[Model, ...]
@@ -123,11 +125,7 @@ class Collection(Data):
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
                 if rows is not None:
-                    as_matrix(rows, f"{what} of {model.name}")
-                    if len(rows) != count:
-                        raise ShapeError(
-                            f"Got {len(rows)} {what} of {model.name}; expected {count}. Embed all of them with this model."
-                        )
+                    check_embedded(rows, count, f"{what} of {model.name}")
 
     @cached_property
     def prototypes(self) -> tuple[np.ndarray | None, ...]:
@@ -146,10 +144,9 @@ class Collection(Data):
         """Return what kind of pair one of ``pairs`` is, where they differ."""
         return self.kinds[self.pairs.index(pair)] if self.kinds else None
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the collection holds, as plain data."""
+    def contents(self) -> dict[str, Any]:
+        """Return the shapes of the embeddings, and numbers of classes, images, templates and captions."""
         return {
-            **super().facts(),
             "models": {
                 model.name: {
                     "images": None if model.images is None else list(model.images.shape),
@@ -163,7 +160,6 @@ class Collection(Data):
             "templates": len(np.unique(self.prompt_templates)),
             "evaluation_templates": self.evaluation_templates,
             "captions": 0 if self.bank is None else len(self.bank.texts),
-            "notes": list(self.notes),
         }
 
     def thumbnail(self, item: str) -> bytes | None:

@@ -44,6 +44,7 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
     Raises
     ------
     ParameterError
+        It names fewer than two models, or one that is unknown.
 
     Examples
     --------
@@ -113,7 +114,12 @@ def open_models(
 
     Raises
     ------
-    ParameterError, FileError, MissingExtraError
+    ParameterError
+        The specification names no two or three models.
+    FileError, CorruptFileError
+        A part of the data set is missing, or a file in the cache is damaged.
+    MissingExtraError
+        An encoder needs a package that is not installed.
     """
     models = resolve_models(spec)
     load = load_encoder or _needed("congruence.encoders", "load_encoder")

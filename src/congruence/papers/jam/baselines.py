@@ -36,6 +36,7 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
     Raises
     ------
     ParameterError
+        The method is unknown, or has no such parameter.
     """
     check_choice(method, BASELINES, "method")
     options = dict(training or {})

@@ -11,7 +11,7 @@ import numpy as np
 from congruence._check import as_matrix, check_choice
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.papers.data import Data
+from congruence.papers.data import Data, check_embedded
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
 
@@ -54,7 +54,8 @@ class JAMParts:
 class JAMData(Data):
     """Images, captions and wrong captions by encoders that know nothing of each other, some of them in several layers.
 
-    See :class:`congruence.papers.Data` for what all data have.
+    See :class:`congruence.papers.Data` for what all data have. ``sizes`` may hold ``train``, ``validation`` and ``test``, the most items of these
+    parts, and ``training``, parameters of :class:`congruence.train.JAM`.
 
     Attributes
     ----------
@@ -73,13 +74,15 @@ class JAMData(Data):
     labels : ndarray, shape (n,), optional
         Where captions of one label are right for each other's images (class names): what is a hit in the validation, from which wrong
         captions are then left out.
-    sizes : dict
-        Parameters that suit these data better than the paper's: ``train``, ``validation`` and ``test``, the most items of these parts, and
-        ``training``, parameters of :class:`congruence.train.JAM`.
 
     Raises
     ------
-    ShapeError, InputError, ParameterError
+    ShapeError
+        A side has another number of rows than there are images or items, or not every item has a label.
+    InputError
+        There are no encoders, captions and wrong captions are by different ones, or a row is not finite or all zeros.
+    ParameterError
+        A pair names an unknown encoder, or an encoder has no late layer or one of another name.
     """
 
     items: SugarCrepe
@@ -90,7 +93,6 @@ class JAMData(Data):
     dual: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
     unrelated: Mapping[str, np.ndarray] = field(default_factory=dict)
     labels: np.ndarray | None = None
-    sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n, m = len(self.items), len(self.items.images)
@@ -116,10 +118,10 @@ class JAMData(Data):
                         f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted. Name the layers so."
                     )
                 for layer, array in layers.items():
-                    _rows(array, rows, f"{layer} layer of {encoder}")
+                    check_embedded(array, rows, f"rows of the {layer} layer of {encoder}")
         for encoder, (V, P, N) in self.dual.items():
             for array, rows in ((V, m), (P, n), (N, n)):
-                _rows(array, rows, encoder)
+                check_embedded(array, rows, f"rows of {encoder}")
         for encoder, array in self.unrelated.items():
             check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
             as_matrix(array, f"unrelated rows of {encoder}")
@@ -150,17 +152,15 @@ class JAMData(Data):
         sides = (*self.images.values(), *self.captions.values())
         return tuple(layer for layer in LAYERS if all(layer in side for side in sides))
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the data hold, as plain data."""
+    def contents(self) -> dict[str, Any]:
+        """Return numbers of items and images, the shapes of the embeddings, dual encoders and layers."""
         return {
-            **super().facts(),
             "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
             "distinct_images": len(self.items.images),
             "images": {name: list(side["late"].shape) for name, side in self.images.items()},
             "texts": {name: list(side["late"].shape) for name, side in self.captions.items()},
             "dual": sorted(self.dual),
             "layers": list(self.layers),
-            "notes": list(self.notes),
         }
 
     def split(
@@ -239,9 +239,3 @@ def layer_numbers(blocks: int) -> dict[str, int]:
     {'early': 7, 'mid': 13, 'late': 26}
     """
     return {"early": -(-blocks // 4), "mid": -(-blocks // 2), "late": blocks}
-
-
-def _rows(array: Any, rows: int, name: str) -> None:
-    as_matrix(array, name)
-    if len(array) != rows:
-        raise ShapeError(f"Got {len(array)} rows of {name}; expected {rows}. Embed all {rows} with this encoder.")

@@ -29,14 +29,9 @@ def paper_seeds(draws: int) -> list[int]:
     return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
 
 
-def size(job: Job[JAMData], data: JAMData, key: str) -> Any:
-    """Return what the configuration says, else what suits the data."""
-    return job.config.parameters.get(key) or data.sizes.get(key)
-
-
 def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
     """Return JAM's parameters that are not its own defaults."""
-    return {**(size(job, data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
+    return {**(job.size(data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
 
 
 def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
@@ -53,7 +48,7 @@ def split(
     job: Job[JAMData], data: JAMData, task: str, seed: int, encoders: tuple[str, str], layer: str = "late"
 ) -> JAMParts:
     """Divide a task's items, in the sizes that hold here."""
-    most = {part: size(job, data, part) or 0 for part in ("train", "validation", "test")}
+    most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
     if job.quick:
         most = {**QUICK_MOST, "test": most["test"]}
     return data.split(task, seed, encoders=encoders, layer=layer, most=most)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_choice, check_positive
+from congruence._check import check_choice, check_positive
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.papers.data import Data
+from congruence.papers.data import Data, check_embedded
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,15 @@ class SOTAlignData(Data):
         Which collection a row is from; 0, the one that is measured on, by default.
     sources : tuple of str
         Names of the collections.
-    sizes : dict
-        Parameters of the experiments that suit these data better than the paper's.
 
     Raises
     ------
-    ShapeError, InputError, ParameterError
+    ShapeError
+        An encoder has another number of rows than there are labels, or there is not one source for each label.
+    InputError
+        A row is of a source without a name, is not finite or is all zeros.
+    ParameterError
+        A pair names an unknown encoder.
     """
 
     images: Mapping[str, np.ndarray]
@@ -89,7 +92,6 @@ class SOTAlignData(Data):
     image_source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     text_source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
     sources: tuple[str, ...] = ("all",)
-    sizes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.encoders:
@@ -113,26 +115,20 @@ class SOTAlignData(Data):
                     f"Got a {what} from none of the {len(self.sources)} sources; expected numbers from 0 to {len(self.sources) - 1}. Add the missing names to sources=…."
                 )
             for encoder, array in rows.items():
-                as_matrix(array, f"{what}s of {encoder}")
-                if len(array) != len(labels):
-                    raise ShapeError(
-                        f"Got {len(array)} {what}s of {encoder}; expected {len(labels)}. Embed all {what}s with this encoder."
-                    )
+                check_embedded(array, len(labels), f"{what}s of {encoder}")
 
     @property
     def classes(self) -> bool:
         """Whether labels are classes of several images, so that an image can be classified."""
         return len(np.unique(self.image_labels)) < len(self.image_labels)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what the data hold, as plain data."""
+    def contents(self) -> dict[str, Any]:
+        """Return the shapes of the embeddings, the number of labels and the sources."""
         return {
-            **super().facts(),
             "images": {name: list(rows.shape) for name, rows in self.images.items()},
             "texts": {name: list(rows.shape) for name, rows in self.texts.items()},
             "labels": len(np.unique(self.image_labels)),
             "sources": list(self.sources),
-            "notes": list(self.notes),
         }
 
     def split(
@@ -256,6 +252,7 @@ def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
     Raises
     ------
     InputError
+        The data have one source.
     """
     if len(data.sources) < 2:
         raise InputError(

@@ -42,7 +42,7 @@ QUICK_TRAINING = {
 
 def size(job: Job[SOTAlignData], data: SOTAlignData, key: str) -> Any:
     """Return a size: what the configuration says, else what suits the data, else the paper's."""
-    return job.config.parameters.get(key) or data.sizes.get(key, PAPER_SIZES[key])
+    return job.size(data, key, PAPER_SIZES[key])
 
 
 def training(job: Job[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
