@@ -162,7 +162,7 @@ def test_kernels_agree_where_coordinates_do_not(pair):
     assert abs(value(found, "cross_model_correlation", "value")) < 0.05
 
 
-def test_lvis_images_are_carried_by_a_map_fitted_on_texts(lvis_path):
+def test_lvis_images_are_mapped_by_a_map_fitted_on_texts(lvis_path):
     found = rows("fig11", "lvis", str(lvis_path))
     for target in ("OpenAI B/16", "EVA-02 B/16"):
         pair = f"OpenAI B/32 → {target}"
@@ -189,7 +189,7 @@ def test_clips_of_the_same_data_are_closer(lvis_path):
 
 
 def test_on_the_unfitted_modality_the_rotation_is_best_then_linear_then_the_perceptron(lvis_path):
-    """Figure 7 turned round: fitted on texts, images are carried. Plain least squares fails on them altogether."""
+    """Figure 7 turned round: fitted on texts, images are mapped. Plain least squares fails on them altogether."""
     found = rows("fig46", "lvis", str(lvis_path))
     for target in ("OpenAI B/16", "EVA-02 B/16"):
         pair = f"OpenAI B/32 → {target}"

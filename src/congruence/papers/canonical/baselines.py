@@ -74,7 +74,7 @@ class ModalityMap:
         self._map, self._own, self._means, self._exchange = fitted, own, means, exchange
 
     def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
-        """Carry rows of a modality."""
+        """Map rows of a modality."""
         source, target = self._means.get(modality, (None, None))
         if not self._exchange or source is None or target is None:
             return self._map.transform(rows)

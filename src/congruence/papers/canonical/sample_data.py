@@ -21,7 +21,7 @@ VARIANTS = ("items", "narrow", "third", "same_data")
 
 #: What the data are, and what stands for the paper's models, in the words of a title.
 _TITLES = {"sample": "emoji", "lvis": "LVIS class names", "caltech101": "Caltech-101 photos"}
-_STAND_INS = {
+_STAND_IN = {
     "sample": "stand-in: two small models of emoji",
     "lvis": "stand-in: texts of three CLIPs, images of one",
     "caltech101": "stand-in: linear heads on unimodal encoders",
@@ -127,7 +127,7 @@ def _sample(variant: str | None) -> Collection:
             heldout_classes=~train,
             texts=tuple(data["texts"]),
             title=_TITLES["sample"],
-            stand_in=_STAND_INS["sample"],
+            stand_in=_STAND_IN["sample"],
             notes=("A class is one emoji; fitted on 800 emoji, measured on the others.",),
             **common,
         )
@@ -174,7 +174,7 @@ def _sample(variant: str | None) -> Collection:
         domains=("people", "things"),
         texts=tuple(np.array(data["texts"], dtype=object)[mine]),
         title=_TITLES["sample"],
-        stand_in=_STAND_INS["sample"],
+        stand_in=_STAND_IN["sample"],
         notes=tuple(notes),
         **common,
     )
@@ -237,7 +237,7 @@ def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
         notes=tuple(notes),
         steps=_STEPS,
         title=_TITLES["lvis"],
-        stand_in=_STAND_INS["lvis"],
+        stand_in=_STAND_IN["lvis"],
         kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
     )
 
@@ -302,7 +302,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
         captions={i: classes[k] for i, k in zip(arrays["image_file"][rest].tolist(), labels[rest], strict=True)},
         notes=tuple(notes),
         title=_TITLES["caltech101"],
-        stand_in=_STAND_INS["caltech101"],
+        stand_in=_STAND_IN["caltech101"],
         kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
     )
 
