@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench browser clean
+.PHONY: demo test lint bench browser audit lowest clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -36,10 +36,22 @@ browser:
 	|| echo "no chromium: the browser tests will be skipped"
 
 test: $(VENV)/.test lint browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # small matrices: processes pay, threads cost more than they save
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup  # small matrices: processes pay, threads cost more than they save
+
+# The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
+audit: constraints.txt
+	test -x $(VENV)-audit/bin/pip-audit || { $(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/python -m pip install --quiet pip-audit; }
+	$(VENV)-audit/bin/python .ci/audit.py constraints.txt
+
+# The lowest versions that pyproject.toml allows, without torch: its wheels of that version bring gigabytes of CUDA libraries.
+LOWEST := tests/test_splits.py tests/test_yaml.py tests/stores/test_stores.py tests/upgrade/test_tables.py tests/metrics/test_neighbours.py tests/maps/test_orthogonal.py
+lowest: constraints-lowest.txt pyproject.toml
+	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[faiss,hdf5,lance,images,pandas]' pytest hypothesis
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-lowest .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -19,13 +19,16 @@ import numpy as np
 from congruence import Embeddings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS, Thresholds, certify
-from congruence.upgrade.certify.overlap import searches_of
+from congruence.upgrade.certify.overlap import overlap_of, searches_of
 from congruence.upgrade.certify.overlap_trial import overlap_on
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 
-POPULATION = 3000
+#: Items the truth is measured on. Its own error looks like the interval's: measured on six times as many items as the estimate, the
+#: truth is in 93 % of exact intervals of 95 %.
+POPULATION = 9000
+CURVE_POPULATION = 3000
 POOL = 2000
 NEAR = 0.02
 KINDS = ("pairs", "classes", "one modality")
@@ -152,6 +155,19 @@ def true_scores(case, mapping, tasks, population, size):
     return {name: float(np.mean(values)) for name, values in out.items()}
 
 
+def true_stored(case, mapping, task, depth, population, size):
+    """Mean score of the mapped store in one measure, over disjoint galleries of the population."""
+    values = []
+    for start in range(0, len(population) - size + 1, size):
+        held = case.tables(population[start : start + size])
+        rows = np.arange(held.n)
+        if is_of_lists(task):
+            values.append(overlap_of(mapping, held, task, rows, depth, None))
+        else:
+            values.append(score(mapping, held, rows, {task: depth}, only="stored")[f"{task}/stored"].score.mean())
+    return float(np.mean(values))
+
+
 def examine(case, n, rows, pool, population, thresholds, seed):
     source, target, labels = case.part(rows)
     said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, seed=seed)
@@ -178,17 +194,20 @@ def examine(case, n, rows, pool, population, thresholds, seed):
         if more not in curve:
             full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
             grown = fit_map(full, said.fitted, np.arange(n + more), {})
-            curve[more] = true_scores(case, grown, tasks, population, min(n, len(population)))
+            part = population[: max(CURVE_POPULATION, n)]
+            curve[more] = true_stored(case, grown, task, tasks.get(task, 10), part, min(n, len(part)))
         return curve[more]
+
+    def gained(more):
+        return at(more) - at(0)  # on the same items
 
     for gain in said.gains:
         if gain["more"] <= len(pool):
-            now, then = truth[f"{task}/stored"], at(gain["more"])[f"{task}/stored"]
-            gains.append((gain["score"], then - now, gain["score_at_most"]))
+            gains.append((gain["score"], gained(gain["more"]), gain["score_at_most"]))
 
     def enough(wanted):
         for more in sorted({*(round(n * s) for s in (0.25, 0.5, 1, 2, 4, 8, 16)), thresholds.most_anchors}):
-            if more <= min(len(pool), thresholds.most_anchors) and at(more)[f"{task}/stored"] >= wanted:
+            if more <= min(len(pool), thresholds.most_anchors) and truth[f"{task}/stored"] + gained(more) >= wanted:
                 return more
         return None
 
@@ -274,7 +293,7 @@ def main() -> None:
         part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
         if len(part):
             print(
-                f"confidence {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} "
+                f"share of draws {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} "
                 f"± {np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
             )
     if options.json:

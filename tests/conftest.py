@@ -18,6 +18,12 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, so that no worker is left with one of them at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -88,8 +88,8 @@ def test_ids_must_be_one_a_row_and_different():
         Embeddings(GOOD, ids=[["a"]] * 6)
 
 
-def test_integer_and_bytes_ids_become_text():
-    assert Embeddings(GOOD, ids=range(6)).ids.tolist() == list("012345")
+def test_integers_stay_integers_and_bytes_become_text():
+    assert Embeddings(GOOD, ids=range(6)).ids.tolist() == [0, 1, 2, 3, 4, 5]
     assert Embeddings(GOOD, ids=np.array([b"a", b"b", b"c", b"d", b"e", b"f"])).ids[0] == "a"
 
 
@@ -267,7 +267,7 @@ def test_embeddings_show_themselves_in_a_few_lines():
     lines = repr(e).splitlines()
     assert lines[0] == "Embeddings: 1,203 × 512 float16"
     assert "<b>model, text, 512-d, raw rows" in lines[1]
-    assert "'0', '1', '2', '3', …" in lines[2]
+    assert "0, 1, 2, 3, …" in lines[2]
     assert len(lines) <= 10
     assert "&lt;b&gt;model" in e._repr_html_()
     assert "<b>model" not in e._repr_html_()

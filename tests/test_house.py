@@ -45,8 +45,7 @@ def test_every_public_name_exists():
 
 def test_no_module_takes_the_place_of_a_function():
     for module in pkgutil.walk_packages(congruence.__path__, "congruence."):
-        if module.name != "congruence.transport._triton":  # its compiler is not in the test extra
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     for name in ("fit", "evaluate", "certify", "similarity", "compare_spaces", "compare_layers", "check_pairing"):
         assert inspect.isfunction(getattr(congruence, name)), name
     # Whatever was imported, dir() names what is public: __all__, and modules without an underscore.
@@ -77,6 +76,7 @@ def test_the_error_tree_is_drawn_as_it_is():
         "TypeError",
         "OSError",
         "ImportError",
+        "MemoryError",
     }
     real = {
         name
@@ -110,3 +110,16 @@ def test_mlp_without_torch_names_the_extra(monkeypatch):
     rng = np.random.default_rng(0)
     with pytest.raises(errors.MissingExtraError, match=r"congruence\[train\]"):
         congruence.MLPMap().fit(rng.normal(size=(9, 3)), rng.normal(size=(9, 2)))
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
+    import tomllib
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"]]
+    for extra in ("faiss", "hdf5", "lance", "images", "pandas"):
+        asked += project["optional-dependencies"][extra]
+    lines = (root / "constraints-lowest.txt").read_text().splitlines()
+    assert sorted(line.replace("==", ">=") for line in lines if line[0] != "#") == sorted(asked)

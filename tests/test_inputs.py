@@ -172,7 +172,7 @@ BAD = {
     "missing in arrow": (pa.array([[1.0, 2.0], None]), NotFiniteError, "without a vector"),
     "null inside a vector": (pa.array([[1.0, 2.0], [None, 3.0]]), NotFiniteError, "NaN"),
     "missing in a nullable frame": (pd.DataFrame({"a": pd.array([1.0, None], dtype="Float32")}), NotFiniteError, "NaN"),
-    "masked": (MASKED, DtypeError, "masked array with 6 masked values"),
+    "masked": (MASKED, DtypeError, "masked values in "),
     "masked rows": (list(MASKED), DtypeError, "masked values in row 0"),
     "sparse": (scipy.sparse.csr_array(X), DtypeError, r"source\.toarray\(\)"),
     "sparse tensor": (torch.tensor(X).to_sparse(), DtypeError, r"source\.to_dense\(\)"),
@@ -228,8 +228,8 @@ def test_the_index_of_a_frame_is_its_ids_unless_it_is_the_default_one():
     assert Embeddings(pd.DataFrame(X, index=names)).ids.tolist() == names
     assert as_embeddings(pd.Series(list(X), index=names), "source").ids.tolist() == names
     assert not Embeddings(pd.DataFrame(X)).has_ids
-    assert Embeddings(pd.DataFrame(X)[30:]).ids.tolist() == [str(k) for k in range(30, 60)]
-    assert Embeddings(pd.DataFrame(X, index=names), ids=range(60)).ids[0] == "0"
+    assert Embeddings(pd.DataFrame(X)[30:]).ids.tolist() == list(range(30, 60))
+    assert Embeddings(pd.DataFrame(X, index=names), ids=range(60)).ids[0] == 0
 
 
 def test_two_frames_pair_by_their_indexes():

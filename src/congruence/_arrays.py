@@ -157,11 +157,22 @@ def normalize_rows(X: Any) -> Any:
     if is_tensor(X):
         xp = namespace(X)
         wide = X if X.device.type == "mps" else xp.astype(X, xp.float64)  # Apple's GPUs have no float64
+        if X.dtype == xp.float64:
+            top = xp.max(xp.abs(X.detach()), axis=1, keepdims=True)
+            wide = wide / xp.where(
+                top > 0, top, xp.ones_like(top)
+            )  # squares of huge numbers overflow, of tiny ones vanish
         norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
         return xp.astype(wide / xp.where(norms > 0, norms, xp.ones_like(norms)), X.dtype)
     out = np.empty_like(X, order="C")
     for part in blocks(len(X), X.shape[1] * 8, budget=4 * 2**20):
         block = X[part].astype(np.float64)
-        norms = np.linalg.norm(block, axis=1, keepdims=True)
+        with np.errstate(over="ignore", under="ignore"):
+            norms = np.linalg.norm(block, axis=1, keepdims=True)
+        odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]
+        if odd.any():  # squares of huge numbers overflow, of tiny ones vanish
+            tops = np.abs(block[odd]).max(axis=1, keepdims=True)
+            block[odd] /= np.where(tops > 0, tops, 1)
+            norms[odd] = np.linalg.norm(block[odd], axis=1, keepdims=True)
         out[part] = block / np.where(norms > 0, norms, 1)
     return out

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from congruence._owner import find_left_over, temporary_beside
+from congruence._refusals import say_refusal
 from congruence._rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
-_REFUSED = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
+_REFUSED = {
+    errno.ENOSPC,
+    errno.EFBIG,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+}
+
+#: Longest name of a file in bytes, on the file systems in common use.
+_MOST_NAME = 255
+
+#: Where :func:`atomic_path` notes what it has put into its place, for who set a list: a command says so when it fails later on.
+published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
 #: Says why a folder must not be replaced, as the end of "which …"; None for one of the kind that is written.
 Foreign: TypeAlias = Callable[[Path], str | None]
@@ -50,8 +69,8 @@ def atomic_path(
     ------
     OutputExistsError
         Before any work or, if it came meanwhile, after it: something at ``path`` that must not be replaced.
-    FileError
-        The parent folder does not exist.
+    FileError, StorageError
+        The parent folder does not exist, or cannot be written to.
     StorageError
         The operating system refused a write.
 
@@ -64,10 +83,6 @@ def atomic_path(
     if directory and foreign is not None:
         recover(path, foreign)
     check_output(path, force=force, directory=directory, foreign=foreign)
-    if not path.parent.is_dir():
-        raise FileError(
-            f"Got no folder {path.parent}; expected it to exist. Create it, or pass a path in a folder that exists."
-        )
     for left in find_left_over(path):
         _remove(left)
     temporary = temporary_beside(path)
@@ -81,13 +96,21 @@ def atomic_path(
         _publish(temporary, path, force, directory, foreign)
     except BaseException as error:
         _remove(temporary)
-        if isinstance(error, OSError) and not isinstance(error, CongruenceError) and error.errno in _REFUSED:
-            raise StorageError(
-                f"Got a refusal from the disk while writing {path} ({error.strerror}); expected space and permission. "
-                "Free space, or write to another disk. Nothing was left behind."
-            ) from error
+        if isinstance(error, OSError) and not isinstance(error, CongruenceError) and _is_about(error, temporary, path):
+            said = f"{say_refusal(error, f'from the disk while writing {path}')} Nothing was left behind."
+            raise StorageError(said) from error
         raise
     _sync_names(path)
+    if (record := published.get()) is not None:
+        record.append(path)
+
+
+def _is_about(error: OSError, *places: Path) -> bool:
+    """Say whether an error is of writing here: the block may read other files, whose errors are their own."""
+    if error.filename is None:  # of a file that was open
+        return error.errno in _REFUSED
+    named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
+    return named is not None and any(named == place or place in named.parents for place in places)
 
 
 def check_output(
@@ -100,6 +123,8 @@ def check_output(
     OutputExistsError
         Something is there and ``force`` is false; or, with ``force`` too, a link, a device or pipe, a folder where a file
         is to be written, a file where a folder is, a folder of other things.
+    FileError, StorageError
+        The folder it is to go into does not exist or cannot be written to, or the name is too long.
     """
     path = Path(path)
     if path.name in ("", ".."):
@@ -110,10 +135,15 @@ def check_output(
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
+            longest = (
+                f"at most {_MOST_NAME}" if len(os.fsencode(path.name)) > _MOST_NAME else "a path that the system takes"
+            )
             raise FileError(
-                f"Got an output name of {len(os.fsencode(path.name))} bytes; expected at most 255. Pass a shorter path."
+                f"Got an output name of {len(os.fsencode(path.name))} bytes ({path.name[:20]}…{path.name[-20:]}); expected "
+                f"{longest}. Pass a shorter path."
             ) from None
-        return  # nothing there; what else it may be, writing will tell
+        _check_parent(path)
+        return
     if stat.S_ISDIR(mode) and not directory:
         raise OutputExistsError(f"Got a folder at {path}; expected the path of a file. Pass a path that is no folder.")
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
@@ -131,6 +161,25 @@ def check_output(
     if not force:
         raise OutputExistsError(
             f"Got an output path that exists, {path}; expected a new one. Pass force=True to replace it."
+        )
+    _check_parent(path)
+
+
+def _check_parent(path: Path) -> None:
+    """Refuse a path whose folder is missing or closed to this process, as far as the system tells before the work."""
+    parent = path.parent
+    try:
+        there = parent.is_dir()
+    except OSError as error:
+        raise StorageError(say_refusal(error, f"from the system for the folder {parent}")) from error
+    if not there:
+        raise FileError(
+            f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists."
+        )
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise StorageError(
+            f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there. Change its "
+            "permissions, or pass a path in another folder."
         )
 
 
@@ -180,7 +229,10 @@ def has_marker(file: Path, marks: str | Callable[[dict[str, Any]], bool]) -> boo
 
 def backup_of(path: Path) -> Path:
     """Where a folder waits while it is replaced on a system that cannot exchange two names."""
-    return path.parent / f".{path.name}.old"
+    name = f".{path.name}.old"
+    if len(os.fsencode(name)) > _MOST_NAME:
+        name = f".{path.name[:50]}.{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}.old"
+    return path.parent / name
 
 
 def find_copy(path: Path, foreign: Foreign) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, is_tensor, namespace
+from congruence._arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._columns import refuse_sparse, to_rows
 from congruence.errors import (
     DtypeError,
@@ -21,6 +21,11 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
+
+
+def shorten(text: str, most: int = 80) -> str:
+    """Return a text of at most so many characters: an id in a message may have tens of thousands."""
+    return text if len(text) <= most else f"{text[: most - 2]}…{text[-1]}"
 
 
 def name_rows(rows: np.ndarray, ids: Any = None, limit: int = 5) -> str:
@@ -40,7 +45,7 @@ def name_rows(rows: np.ndarray, ids: Any = None, limit: int = 5) -> str:
         For example ``"'cat', 'dog' and 3 more"``.
     """
     rows = np.asarray(rows)
-    shown = [repr(str(ids[i])) if ids is not None else str(int(i)) for i in rows[:limit]]
+    shown = [shorten(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
     text = ", ".join(shown)
     return f"{text} and {len(rows) - limit} more" if len(rows) > limit else text
 
@@ -240,6 +245,65 @@ def as_native(X: Any, name: str, *, min_rows: int = 1) -> Any:
     return X if is_tensor(X) else A
 
 
+def check_scale(X: Any, name: str, *, squares: bool = True) -> None:
+    """Refuse a matrix whose sums, or sums of squares, would overflow in float64 or vanish.
+
+    Parameters
+    ----------
+    X : ndarray or tensor, shape (n, d)
+        Finite. What is narrower than float64 has no such numbers.
+    name : str
+    squares : bool, default=True
+        False where numbers are scaled before they are squared.
+
+    Raises
+    ------
+    NotFiniteError
+        The largest number is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below its inverse.
+    """
+    if X.dtype.itemsize < 8:
+        return
+    X = X.detach() if is_tensor(X) else X
+    top = max(float(X.max()), -float(X.min()))
+    most = 1e70 if squares else 1e300  # products of two sides' squares, or the numbers themselves, can be summed then
+    if top and not 1 / most <= top <= most:
+        raise NotFiniteError(
+            f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}, since others {'overflow' if top > most else 'vanish'} "
+            f"in sums{' of squares' if squares else ''} of float64. Divide {name} by {top:.0e}."
+        )
+
+
+def refuse_overflow(Z: Any, X: Any, name: str) -> Any:
+    """Return mapped rows if they are finite; rows that were finite and are so no longer are too large for their dtype.
+
+    Parameters
+    ----------
+    Z : ndarray or tensor, shape (n, d_out)
+        What a map made of ``X``.
+    X : ndarray or tensor, shape (n, d)
+    name : str
+        What the caller calls ``X``.
+
+    Returns
+    -------
+    ndarray or tensor, shape (n, d_out)
+
+    Raises
+    ------
+    NotFiniteError
+    """
+    xp, A = (namespace(Z), Z.detach()) if is_tensor(Z) else (np, Z)
+    for part in blocks(A.shape[0], 8 * A.shape[1]):
+        good = xp.isfinite(A[part, :])
+        if not bool(good.all()):
+            odd = np.flatnonzero(~to_numpy(good).all(axis=1)) + part.start
+            raise NotFiniteError(
+                f"Got {len(odd)} rows of {name} that overflow {X.dtype} when they are mapped (rows {name_rows(odd)}); expected "
+                f"finite results. Divide {name} by its largest number, or pass it as float64."
+            )
+    return Z
+
+
 def check_same_rows(n_source: int, n_target: int, source: str = "source", target: str = "target") -> None:
     """Refuse two arrays meant to be paired by row whose row counts differ.
 
@@ -307,4 +371,17 @@ def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool =
         what = "an integer" if integer else "a number"
         least = f"{name}={0 if zero else 1} or more" if zero or integer else f"a {name}=… above 0"
         raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Pass {least}.")
+    return value
+
+
+def check_seed(value: Any, name: str = "seed") -> Any:
+    """Return ``value`` if it can begin a sequence of random numbers in NumPy and in torch: an integer from 0 to 2⁶³ − 1.
+
+    Raises
+    ------
+    ParameterError
+    """
+    check_positive(value, name, zero=True, integer=True)
+    if value >= 2**63:
+        raise ParameterError(f"Got {name}={value}; expected an integer below 2**63. Pass {name}=0, for example.")
     return value

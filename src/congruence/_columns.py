@@ -97,9 +97,11 @@ def refuse_sparse(X: Any, name: str) -> None:
 def _array(A: np.ndarray, name: str) -> np.ndarray:
     # What lies under a mask is by convention garbage; np.asarray would return it as data.
     if np.ma.is_masked(A):
+        mask = np.atleast_1d(np.ma.getmaskarray(A))
+        rows = mask.reshape(len(mask), -1).any(axis=1)
         raise DtypeError(
-            f"Got a masked array with {int(np.ma.getmaskarray(A).sum())} masked values for {name}; expected every value. "
-            f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value)."
+            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}; expected every value. Drop the masked rows "
+            f"(np.ma.compress_rows) or fill them with {name}.filled(value)."
         )
     A = np.asarray(A)
     if A.dtype == object and A.ndim == 1 and len(A) and all(_is_vector(row) for row in A):
@@ -294,7 +296,11 @@ def index_ids(X: Any, *, default: bool = False) -> Any:
     if isinstance(index, pandas.MultiIndex):
         raise IdError(f"Got an index of {index.nlevels} levels; expected one id a row. {remedy}, or keep one level.")
     if index.hasnans:
-        raise IdError(f"Got an index with missing labels; expected an id a row. {remedy}, or drop these rows.")
+        rows = np.flatnonzero(index.isna())
+        raise IdError(
+            f"Got an index with {len(rows)} missing labels (rows {', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); "
+            f"expected an id a row. {remedy}, or drop these rows."
+        )
     if not index.is_unique:
         repeated = index[index.duplicated()].unique()
         raise IdError(

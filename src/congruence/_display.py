@@ -10,8 +10,11 @@ from html import escape
 #: Longest line of a text display.
 WIDTH = 110
 
-#: What moves a cursor, colors, ends a line, turns the direction of writing, or cannot be written as UTF-8.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+#: What moves a cursor, colors, ends a line, turns the direction of writing, or cannot be written as UTF-8 or in XML.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+
+#: What Markdown, or the HTML in it, takes for more than itself; and where GitHub makes links of plain text.
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|~&!$@]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -36,9 +39,29 @@ def visible(text: str, keep: str = "") -> str:
     return _CONTROL.sub(written, text)
 
 
+def short(text: str, most: int = 100) -> str:
+    """Return a text for a message, cut where it is longer than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def visible_json(text: str) -> str:
     """Return the text of a JSON document with what :func:`visible` writes out as JSON's own escapes; it says the same data."""
     return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+
+
+def as_markdown(text: str) -> str:
+    r"""Return a text that Markdown shows as it is: ``\*`` and ``\<`` for what would mark up, link or open a tag.
+
+    Parameters
+    ----------
+    text : str
+        Of one line, not at its beginning.
+
+    Returns
+    -------
+    str
+    """
+    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", visible(text))
 
 
 def is_formula(text: str) -> bool:

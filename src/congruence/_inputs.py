@@ -9,7 +9,8 @@ import numpy as np
 
 from congruence._check import as_matrix, check_choice
 from congruence._columns import index_ids
-from congruence.embeddings import MODALITIES, Embeddings, Space, as_ids, has_unit_rows
+from congruence._ids import as_ids, same_ids
+from congruence.embeddings import MODALITIES, Embeddings, Space, has_unit_rows
 from congruence.errors import IdError, InputError, ModalityError
 
 #: Modality of rows for which none is known, where a table needs a name for them.
@@ -48,7 +49,7 @@ def as_embeddings(data: Any, name: str, *, ids: Any = None, allow_zero_rows: boo
     names = None if found is None else as_ids(found)
     X = as_matrix(data, name, ids=names, allow_zero_rows=allow_zero_rows, copy_half=False)
     space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
-    return Embeddings._trusted(X, np.arange(len(X)).astype(str) if names is None else names, space, found is not None)
+    return Embeddings._trusted(X, np.arange(len(X)) if names is None else names, space, found is not None)
 
 
 def as_pair(
@@ -161,10 +162,9 @@ def check_order(X: Any, Y: Any) -> None:
     ------
     IdError
     """
-    if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
-        same = len(X) == len(Y) and bool((X.ids == Y.ids).all())
-        if not same:
-            raise IdError(
-                "Got embeddings whose ids are not the same in the same order; expected rows paired by position. Use "
-                "congruence.fit(source, target), which pairs by id, or congruence.Pairs.join."
-            )
+    both = isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
+    if both and not same_ids(X.ids, Y.ids):
+        raise IdError(
+            "Got embeddings whose ids are not the same in the same order; expected rows paired by position. Use "
+            "congruence.fit(source, target), which pairs by id, or congruence.Pairs.join."
+        )

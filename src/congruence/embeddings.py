@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import UNIT_TOLERANCE, has_unit_rows, normalize_rows
-from congruence._check import as_matrix, check_choice, check_same_rows, name_rows
+from congruence._check import as_matrix, check_choice, check_same_rows, name_rows, shorten
 from congruence._columns import index_ids
 from congruence._display import as_html, as_text
 from congruence._extras import require
+from congruence._ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._space import MODALITIES, Space, check_space
 from congruence.errors import IdError, ParameterError, SpaceMismatchError
 
@@ -29,50 +30,13 @@ __all__ = [
 ]
 
 
-def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
-    """Return ids as a string array, each different from the others.
-
-    Parameters
-    ----------
-    ids : sequence of str or int
-    n : int, optional
-        How many there must be.
-    name : str
-        For messages.
-
-    Returns
-    -------
-    ndarray of str, shape (n,)
-
-    Raises
-    ------
-    IdError
-        Wrong number, empty or repeated ids.
-    """
-    array = np.asarray(ids)
-    if array.ndim != 1:
-        raise IdError(f"Got {name} with shape {array.shape}; expected one id a row. Pass a flat list.")
-    if array.dtype.kind == "S":
-        array = np.char.decode(array, "utf-8")
-    array = array.astype(str)
-    if n is not None and len(array) != n:
-        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Pass as many ids as rows.")
-    unique, counts = np.unique(array, return_counts=True)
-    if len(unique) < len(array):
-        repeated = unique[counts > 1]
-        raise IdError(
-            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
-            "expected each id once. Drop the repeats or give each row its own id."
-        )
-    return array
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Embeddings:
     """A matrix of vectors whose ids and origin travel with it.
 
     Indexing selects rows: ``e["cat"]`` and ``e[3]`` are the vector of one item; a slice, a mask, row numbers or a list of ids give
-    :class:`Embeddings`. NumPy takes the vectors by ``np.asarray(e)``.
+    :class:`Embeddings`. An integer is always a row number and a text an id: ``e["7"]`` is the item whose id is 7. NumPy takes the vectors
+    by ``np.asarray(e)``.
 
     Parameters
     ----------
@@ -80,8 +44,9 @@ class Embeddings:
         float16, float32 or float64; integers widen to float64, bfloat16 tensors to float32. Never modified. Also a list of arrays or
         tensors; a pandas, polars or Arrow column of lists; a table of numeric columns.
     ids : sequence of str or int, optional
-        One a row, each different. Without ids, rows are named by their number and pair by position. The index of a pandas object is
-        its ids, unless it is the default 0, 1, 2, ….
+        One a row, each different, at most 65,536 bytes in UTF-8. Kept as int64, uint64 or an object array of texts. Two ids are the same
+        when their texts are: 7 is ``"7"`` and not ``"07"``. Without ids, rows are named by their number and pair by position. The index of
+        a pandas object is its ids, unless it is the default 0, 1, 2, ….
     space : Space, optional
         Origin. Width and normalisation are filled in from the data when not said.
     allow_zero_rows : bool, default=False
@@ -112,7 +77,7 @@ class Embeddings:
         ids = as_ids(raw_ids) if given else None
         X = as_matrix(self.vectors, "vectors", ids=ids, allow_zero_rows=self.allow_zero_rows, copy_half=False)
         if ids is None:
-            ids = np.arange(len(X)).astype(str)
+            ids = np.arange(len(X))
         elif len(ids) != len(X):
             raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id a row. Pass as many ids as rows.")
         space = self.space
@@ -168,7 +133,8 @@ class Embeddings:
 
     def __contains__(self, name: object) -> bool:
         """Say whether an id is here."""
-        return isinstance(name, str) and bool((self.ids == name).any())
+        known = isinstance(name, (str, int, np.integer)) and not isinstance(name, bool)
+        return known and bool(id_rows(self.ids, id_texts([name]))[0] >= 0)
 
     def __getitem__(self, which: Any) -> Any:
         if isinstance(which, tuple):
@@ -195,7 +161,7 @@ class Embeddings:
             Without pandas.
         """
         pandas = require("pandas", extra="pandas")
-        index = pandas.Index(self.ids, name="id", dtype=object) if self.has_ids else None
+        index = pandas.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
         return pandas.DataFrame(self.vectors.copy(), index=index)
 
     def __repr__(self) -> str:
@@ -206,7 +172,7 @@ class Embeddings:
 
     def _shown(self) -> tuple[str, dict[str, str]]:
         n, d = self.shape
-        first = ", ".join(map(repr, self.ids[:4].tolist())) + (", …" if n > 4 else "")
+        first = ", ".join(shorten(repr(name)) for name in self.ids[:4].tolist()) + (", …" if n > 4 else "")
         facts = {"space": str(self.space), "ids": first if self.has_ids else "none: rows pair by position"}
         return f"Embeddings: {n:,} × {d:,} {self.dtype}", facts
 
@@ -223,7 +189,7 @@ class Embeddings:
         Parameters
         ----------
         which : sequence of str, or boolean or integer array
-            Ids; or a mask or row numbers as NumPy would take them.
+            Ids as text; or a mask or row numbers as NumPy would take them.
 
         Returns
         -------
@@ -234,20 +200,23 @@ class Embeddings:
         IdError
             If an id is not here.
         """
-        array = np.asarray(which)
-        if array.size == 0:  # an empty list is float64 to NumPy
-            array = array.astype(int)
-        if array.dtype.kind == "T" or (array.dtype == object and all(isinstance(name, str) for name in array)):
-            array = array.astype(str)  # as pandas keeps text
-        if array.dtype.kind in "US":
-            position = {name: row for row, name in enumerate(self.ids.tolist())}
-            missing = [name for name in array.tolist() if name not in position]
-            if missing:
+        wanted = which  # of a list not through an array of NumPy's, in which "a\0" would become "a"
+        if not isinstance(which, (list, tuple)):
+            array = np.asarray(which)
+            wanted = array.tolist() if array.dtype.kind in "OTUS" else ()
+        if any(isinstance(name, (str, bytes)) for name in wanted):
+            names = to_ids(wanted)
+            array = id_rows(self.ids, names)
+            missing = names[array < 0]
+            if len(missing):
                 raise IdError(
                     f"Got {len(missing)} ids that are not here ({name_rows(np.arange(len(missing)), missing)}); "
                     "expected ids of these embeddings. Pass some of .ids."
                 )
-            array = np.array([position[name] for name in array.tolist()], dtype=int)
+        else:
+            array = np.asarray(which)
+            if array.size == 0:  # an empty list is float64 to NumPy
+                array = array.astype(int)
         return self._with(self.vectors[array], self.ids[array])
 
     def normalize(self) -> Embeddings:
@@ -255,6 +224,10 @@ class Embeddings:
         out = self._with(normalize_rows(self.vectors), self.ids)
         object.__setattr__(out, "space", replace(self.space, normalized=True))
         return out
+
+    def by_text(self) -> Embeddings:
+        """Return the same rows under the texts of their ids, for lookups in tables whose keys are texts."""
+        return self if self.ids.dtype == object else self._with(self.vectors, id_texts(self.ids))
 
     def _with(self, vectors: np.ndarray, ids: np.ndarray) -> Embeddings:
         return Embeddings._trusted(vectors, ids, self.space, self.has_ids)
@@ -284,7 +257,7 @@ class Pairs:
     ----------
     source, target : Embeddings
         Equal length; row *i* of one is the same item as row *i* of the other.
-    only_source, only_target : ndarray of str
+    only_source, only_target : ndarray
         Ids that had no partner and were left out.
 
     Raises
@@ -295,8 +268,8 @@ class Pairs:
 
     source: Embeddings
     target: Embeddings
-    only_source: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=str))
-    only_target: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=str))
+    only_source: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
+    only_target: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object))
 
     def __post_init__(self) -> None:
         check_same_rows(len(self.source), len(self.target))
@@ -317,7 +290,8 @@ class Pairs:
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
         """Pair two embeddings by id, in the source's order.
 
-        When either side has no ids the rows must be equally many and pair by position.
+        Ids are the same when their texts are, a whole number's text being its decimal digits. When either side has no ids the rows must
+        be equally many and pair by position.
 
         Parameters
         ----------
@@ -340,19 +314,20 @@ class Pairs:
         check_choice(missing, ("drop", "error"), "missing")
         if not (source.has_ids and target.has_ids):
             return cls(source, target)
-        if np.array_equal(source.ids, target.ids):
+        if same_ids(source.ids, target.ids):
             return cls(source, target)
-        common, rows_s, rows_t = np.intersect1d(source.ids, target.ids, assume_unique=True, return_indices=True)
-        if not len(common):
+        found = id_rows(target.ids, source.ids)
+        rows_s = np.flatnonzero(found >= 0)
+        rows_t = found[rows_s]
+        if not len(rows_s):
             raise IdError(
                 f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
                 f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
                 "on both sides. Pass ids=… that name the same items alike on both sides."
             )
-        order = np.argsort(rows_s, kind="stable")
-        rows_s, rows_t = rows_s[order], rows_t[order]
-        only_source = np.delete(source.ids, rows_s)
-        only_target = np.delete(target.ids, rows_t)
+        alone = np.ones(len(target), bool)
+        alone[rows_t] = False
+        only_source, only_target = source.ids[found < 0], target.ids[alone]
         if missing == "error" and (len(only_source) or len(only_target)):
             lone = only_source if len(only_source) else only_target
             side = "source" if len(only_source) else "target"

@@ -20,6 +20,7 @@
     │   ├── VersionError                   written by a newer congruence
     │   ├── OutputExistsError              the output is there already
     │   └── StorageError                   the disk is full, or refuses
+    ├── OutOfMemoryError (MemoryError)     something is larger than the memory that is free
     ├── MissingExtraError (ImportError)    an optional dependency is not installed
     └── TrainingError (RuntimeError)       a training run cannot go on
 
@@ -55,6 +56,7 @@ __all__ = [
     "ModalityError",
     "NormWarning",
     "NotFiniteError",
+    "OutOfMemoryError",
     "OutputExistsError",
     "PairingWarning",
     "ParameterError",
@@ -144,6 +146,10 @@ class OutputExistsError(FileError):
 
 class StorageError(FileError):
     """The operating system refused a write, for example because the disk is full."""
+
+
+class OutOfMemoryError(CongruenceError, MemoryError):
+    """Something is larger than the memory that is free; refused before memory for it is asked for."""
 
 
 class MissingExtraError(CongruenceError, ImportError):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from congruence._arrays import blocks, device, is_remote, namespace, to_numpy
+from congruence._check import check_seed
 
 
 class KernelSums(NamedTuple):
@@ -181,6 +182,7 @@ def median_squared_distance(X: Any, most: int = 4_000, seed: int = 0) -> float:
     float
         0 when all rows are equal.
     """
+    check_seed(seed)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median need not sort
     xp, place = namespace(X), device(X)
     if len(X) > most:

@@ -17,6 +17,7 @@ import numpy as np
 
 from congruence._atomic import atomic_path, check_output, find_copy, why_foreign
 from congruence._extras import require
+from congruence._refusals import say_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 
@@ -119,7 +120,7 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     Raises
     ------
     FileError
-        No such folder.
+        No such folder, or one that cannot be read.
     CorruptFileError
         A file is missing or truncated, or something in it was edited that decides where vectors go or how good the map is said to
         be. Names of models and revisions may be edited.
@@ -150,7 +151,8 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     import safetensors.numpy
 
     if not folder.is_dir():
-        raise FileError(f"Got no folder at {folder}; expected a saved map there. Check the path.")
+        what = "a file" if folder.exists() else "no folder"
+        raise FileError(f"Got {what} at {folder}; expected the folder of a saved map. Check the path.")
     config = _read_config(folder)
     try:
         raw = (folder / WEIGHTS).read_bytes()
@@ -158,6 +160,8 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise CorruptFileError(
             f"Got no {WEIGHTS} in {folder}; expected the map's arrays. Save or copy the map again."
         ) from None
+    except OSError as error:
+        raise FileError(say_refusal(error, f"while reading {folder / WEIGHTS}")) from error
     if hashlib.sha256(raw).hexdigest() != config.get("weights_sha256"):
         raise CorruptFileError(
             f"Got a {WEIGHTS} in {folder} that is truncated or was edited; expected the bytes it was saved with. "
@@ -183,6 +187,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )  # a lone surrogate could be neither printed nor saved again
     except FileNotFoundError:
         raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map. Check the path.") from None
+    except OSError as error:
+        raise FileError(say_refusal(error, f"while reading {folder / CONFIG}")) from error
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(
             f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON. Copy or fit the map again."

@@ -14,7 +14,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from congruence._arrays import blocks, to_numpy
-from congruence._check import check_same_rows
+from congruence._check import check_same_rows, check_seed
+from congruence._ids import id_texts
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
 #: A further side joins rows only if it has more than the first side's number of different vectors divided by this.
@@ -25,7 +26,7 @@ CLASS_RATIO = 3
 class Split:
     """A rule that says of every id, alone, whether it is held out.
 
-    An id is held out when the 64-bit hash of the seed and the id lies below a threshold. The rule does not depend on
+    An id is held out when the 64-bit hash of the seed and the id's text lies below a threshold. The rule does not depend on
     the order or the number of items, so a map can keep it in two numbers and ``evaluate`` finds the same
     items in any file. Items of one group stand on one side together: those whose own hash says otherwise are exceptions.
 
@@ -48,7 +49,7 @@ class Split:
 
         Parameters
         ----------
-        ids : ndarray of str, shape (n,)
+        ids : ndarray of str or int, shape (n,)
         holdout : float or int
             Below 1 a share; from 1 on a number of items.
         seed : int, default=0
@@ -69,6 +70,7 @@ class Split:
         ShapeError
             Not one label an item.
         """
+        check_seed(seed)
         n = len(ids)
         if n < 2:
             raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
@@ -92,7 +94,7 @@ class Split:
                 )
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
-                return cls._whole_groups(np.asarray(ids).astype(str), hashes, codes, count, seed)
+                return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, seed)
         return cls(seed, int(np.sort(hashes)[count]))
 
     @classmethod
@@ -127,7 +129,7 @@ class Split:
 
         Parameters
         ----------
-        ids : ndarray of str, shape (m,)
+        ids : ndarray of str or int, shape (m,)
 
         Returns
         -------

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from congruence._check import check_seed
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -64,7 +65,7 @@ def random_rotation(d_source: int, d_target: int | None = None, seed: int | None
     Mezzadri (2007), "How to generate random matrices from the classical compact groups", §5.
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(None if seed is None else check_seed(seed))
     tall = rng.standard_normal((max(d_source, d_target), min(d_source, d_target)))
     q, r = np.linalg.qr(tall)
     q = q * np.sign(np.diag(r))  # without the signs the draw is not uniform
@@ -104,7 +105,7 @@ def rigid_problem(
     RigidProblem
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(None if seed is None else check_seed(seed))
     rotation = random_rotation(d_source, d_target, seed=int(rng.integers(2**31)))
     basis = random_rotation(d_source, seed=int(rng.integers(2**31)))
     scale = np.arange(1, d_source + 1, dtype=float) ** -decay
@@ -174,7 +175,7 @@ def dual_problem(
     DualProblem
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(None if seed is None else check_seed(seed))
 
     def unit(Z: np.ndarray) -> np.ndarray:
         return Z / np.linalg.norm(Z, axis=1, keepdims=True)
@@ -273,7 +274,7 @@ def upgrade_problem(
     UpgradeProblem
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(None if seed is None else check_seed(seed))
     width = min(d_source, d_target)
     scale = np.arange(1, width + 1, dtype=float) ** -decay
     scale /= np.linalg.norm(scale)
@@ -422,7 +423,7 @@ def unimodal_problem(
         raise ParameterError(
             f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than either. Pass a smaller latent=…."
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(None if seed is None else check_seed(seed))
 
     def spectrum(k: int) -> np.ndarray:
         scale = np.arange(1, k + 1, dtype=float) ** -decay

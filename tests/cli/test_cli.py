@@ -35,13 +35,13 @@ def fitted(here, data):
 
 
 @pytest.mark.parametrize(("target", "least"), [("text_eva02_b16", 0.74), ("text_openai_vitb16", 0.73)])
-def test_text_fitted_maps_carry_images_of_unseen_classes(cli, lvis_path, tmp_path, target, least):
+def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_path, target, least):
     """Fit on text alone, carry images, classify 303 unseen classes with the other model's text."""
     native = []
     mapped = []
     for seed in range(2):
         common = ["--ids", "names"]
-        fit = cli(
+        fit = here(
             "fit", f"{lvis_path}:text_openai_vitb32", f"{lvis_path}:{target}", *common, "--modality", "text", "--holdout", 303,
             "--seed", seed, "--means", f"image={lvis_path}:image_openai_vitb32_avg5", "-o", f"map{seed}", "--json",
         )  # fmt: skip
@@ -52,7 +52,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(cli, lvis_path, tmp_pat
         assert facts["scores"]["held_out_pairs"] == 303
         assert facts["scores"]["pairing"]["looks_paired"]
         assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
-        result = cli(
+        result = here(
             "evaluate", f"map{seed}", "--source-image", f"{lvis_path}:image_openai_vitb32_avg5", "--source-text",
             f"{lvis_path}:text_openai_vitb32", "--target-text", f"{lvis_path}:{target}", *common, "--held-out", "--json",
         )  # fmt: skip
@@ -64,7 +64,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(cli, lvis_path, tmp_pat
         mapped.append(row["after"])
         native.append(row["source"])
         assert rows["cosine", "aligned text", "target text"]["after"] > 0.9
-        carried = cli(
+        carried = here(
             "transform",
             f"map{seed}",
             f"{lvis_path}:image_openai_vitb32_avg5",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from jinja2 import DictLoader
 from markupsafe import Markup
@@ -14,10 +17,14 @@ import congruence
 from congruence import Embeddings, LinearMap, Space
 from congruence._display import visible
 from congruence.cli._base import print_table
-from congruence.embed.output import write_failures
-from congruence.errors import CongruenceWarning
+from congruence.cli.certify import print_certificate
+from congruence.compare.layers import compare_layers
+from congruence.embed.output import write_failures, write_ids
+from congruence.errors import CongruenceWarning, IdError
 from congruence.negatives import write_negatives
 from congruence.negatives.generate import Negative
+from congruence.report.experiment import draw_experiment as draw
+from congruence.report.heatmap import write_heatmap
 from congruence.report.render import fill
 from congruence.synthetic import rigid_problem
 
@@ -100,3 +107,105 @@ def test_a_spreadsheet_runs_no_id(tmp_path):
     with open(tmp_path / "n.csv", newline="", encoding="utf-8") as stream:
         assert [row["id"] for row in csv.DictReader(stream)] == ids  # read back by us, so left as they are
     write_negatives(wrong, tmp_path / "n.jsonl", ids)
+
+
+# ------------------------------------------------------------------ files that are written
+
+MARKED = (
+    "a|b *c* <img src=x onerror=alert(1)> [d](https://x.org) `e` www.x.org $f$ &lt; https://y.org me@x.org #1 ~~g~~ \\h"
+)
+
+
+def shown_by_markdown(text):
+    """Render with rich's own parser of CommonMark and return the words, or fail on anything but words."""
+    markdown_it = pytest.importorskip("markdown_it")
+    kinds, words = set(), []
+    for token in markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text):
+        for part in token.children or []:
+            kinds.add(part.type)
+            words.append(part.content)
+    return kinds, words
+
+
+@pytest.mark.parametrize("name", [MARKED, f"x{RUDE.strip()}y", "# a\n\n<script>alert(1)</script>", "|---|"])
+def test_a_model_card_shows_names_and_links_nothing(tmp_path, name):
+    path = saved(tmp_path / "map", name, **{"method": name})
+    card = (path / "README.md").read_text(encoding="utf-8")
+    assert visible(card, keep="\n") == card
+    kinds, words = shown_by_markdown(card.split("---\n", 2)[2])
+    assert not kinds & {"html_inline", "link_open", "image", "code_inline", "s_open"}
+    assert f"LinearMap: {visible(name)} → target" in "".join(words)
+    assert visible(name) in words  # a cell of the table, whole
+    assert "www." not in card
+    assert "http://" not in card.replace("\\:", "")
+    assert "https://" not in card
+
+
+def test_a_joint_map_s_card_too(tmp_path):
+    mapping = congruence.ProcrustesHeads().fit(P.X, P.Y)
+    mapping.source_space_ = mapping.target_space_ = Space(MARKED)
+    kinds, words = shown_by_markdown((mapping.save(tmp_path / "map") / "README.md").read_text().split("---\n", 2)[2])
+    assert not kinds & {"html_inline", "link_open", "image", "s_open"}
+    assert f"ProcrustesHeads: {MARKED} + {MARKED}" in "".join(words)
+
+
+def test_names_in_a_drawing_are_words(tmp_path):
+    """XML knows no control characters: with one of them a file is no drawing any more."""
+    rng = np.random.default_rng(0)
+    layers = {f"{RUDE}</text><script>\x00\uffff{k}": rng.normal(size=(12, 3)) for k in range(2)}
+    found = compare_layers(layers, layers, permutations=2)
+    write_heatmap(tmp_path / "x.svg", found.to_dict(), f"a{RUDE}\x00")
+    text = (tmp_path / "x.svg").read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    assert visible(text, keep="\n\t") == text
+    assert not [node for node in root.iter() if node.tag.endswith("script")]
+    words = " ".join(" ".join(root.itertext()).split())
+    assert " ".join(visible(next(iter(layers)), keep="\n").split()) in words
+
+
+def test_names_in_the_figure_of_an_experiment_are_words():
+    row = {
+        "data": RUDE,
+        "pair": "</text>\x00",
+        "series": RUDE,
+        "part": None,
+        "x": None,
+        "metric": "m\x1b",
+        "quantity": "after",
+        "mean": 0.5,
+        "sd": 0.1,
+        "n": 3,
+    }
+    results = {
+        "experiment": "e",
+        "title": f"t{RUDE}",
+        "rows": [row],
+        "extra": {},
+        "quick": False,
+        "seeds": [0],
+        "data": [],
+        "notes": [],
+        "claim": "c",
+        "held": {"verdict": "yes", "rules": []},
+        "resampled": "r",
+        "stands_for": None,
+    }
+    drawn = draw(results)
+    ElementTree.fromstring(drawn)
+    assert visible(drawn, keep="\n\t") == drawn
+
+
+def test_a_certificate_prints_names_without_obeying_them(capsys):
+    sides = [{"image": Embeddings(side, space=Space(f"m{RUDE}", modality="image"))} for side in (P.X, P.Y)]
+    print_certificate(congruence.certify(*sides, folds=3, repeats=1, draws=20, data=f"d{RUDE}"))
+    out = capsys.readouterr().out
+    assert visible(out, keep="\n") == out
+    assert visible(RUDE.strip()) in out
+
+
+def test_ids_of_several_lines_are_refused_where_each_has_one_line(tmp_path):
+    table = pa.table({"id": pa.array(["a", "b\nc"]), "vector": pa.FixedSizeListArray.from_arrays(np.ones(4), 2)})
+    pq.write_table(table, tmp_path / "part_0.parquet")
+    with pytest.raises(IdError, match=r"Got the id 'b\\nc' with a line break"):
+        write_ids(tmp_path, [2], tmp_path / "x.npy")
+    assert not (tmp_path / "x.npy.ids.txt").exists()

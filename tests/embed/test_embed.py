@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -521,3 +522,60 @@ def test_a_file_where_failures_would_be_listed_stays(pictures, tmp_path):
         embed(Colours(), open_items(pictures), tmp_path / "out")
     assert (tmp_path / "out.failures.csv").read_text() == "years,of\nwork,\n"
     assert {path.name for path in tmp_path.iterdir()} == {"pictures", "out.failures.csv"}
+
+
+def test_a_flipped_bit_in_the_cache_is_found_and_the_item_encoded_again(tmp_path):
+    (tmp_path / "t.txt").write_text("cat\ndog\nowl")
+    embed(Colours("text"), open_items(tmp_path / "t.txt"), tmp_path / "a.npz", cache=tmp_path / "c")
+    (file,) = (tmp_path / "c").iterdir()
+    raw = file.read_bytes()
+    place = raw.index(np.array([ord(letter) for letter in "dog"], "<f4").tobytes())
+    file.write_bytes(raw[: place + 1] + bytes([raw[place + 1] ^ 1]) + raw[place + 2 :])
+    report = embed(Colours("text"), open_items(tmp_path / "t.txt"), tmp_path / "b.npz", cache=tmp_path / "c")
+    assert (report.encoded, report.cached) == (1, 2)
+    want = read_embeddings(tmp_path / "a.npz").vectors
+    np.testing.assert_array_equal(read_embeddings(tmp_path / "b.npz").vectors, want)
+    again = embed(Colours("text"), open_items(tmp_path / "t.txt"), tmp_path / "d.npz", cache=tmp_path / "c")
+    assert (again.encoded, again.cached) == (0, 3)
+
+
+def test_a_vector_of_another_item_is_not_taken_from_the_cache(tmp_path):
+    cache = VectorCache(tmp_path, "encoder", 3)
+    cache.put({"a": np.ones(3), "b": np.zeros(3)})
+    with sqlite3.connect(cache.path) as base:
+        base.execute("UPDATE vectors SET vector = (SELECT vector FROM vectors WHERE item = 'b') WHERE item = 'a'")
+    assert set(cache.get(["a", "b"])) == {"b"}
+
+
+def _fill(folder, number, barrier):
+    barrier.wait(60)
+    cache = VectorCache(folder, "encoder", 2)
+    for k in range(25):
+        cache.put({f"{k}-{j}": np.array([k, j]) for j in range(number, number + 4)})  # neighbours write the same items
+        got = cache.get([f"{k}-{j}" for j in range(8)])
+        assert all(np.array_equal(vector, [k, int(name.split("-")[1])]) for name, vector in got.items())
+
+
+def test_four_processes_share_one_cache(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(4)
+    processes = [context.Process(target=_fill, args=(tmp_path, number, barrier)) for number in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 4
+    names = [f"{k}-{j}" for k in range(25) for j in range(7)]
+    got = VectorCache(tmp_path, "encoder", 2).get(names)
+    assert all(np.array_equal(got[name], [int(part) for part in name.split("-")]) for name in names)
+
+
+@pytest.mark.parametrize("change", [{"rows": 10**400}, {"rows": True}, {"rows": 1}, {"failures": [{}, {}]}])
+def test_a_mark_that_cannot_be_true_is_not_believed(pictures, tmp_path, change):
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        embed(Colours(stop_after=8), open_items(pictures), out, batch_size=1, shard_size=3)
+    mark = tmp_path / ".out.parts" / "part_0.json"
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), **change}))
+    embed(Colours(), open_items(pictures), out, batch_size=1, shard_size=3)
+    np.testing.assert_array_equal(read_embeddings(out).vectors, order(pictures)[1])

@@ -94,24 +94,25 @@ def test_bad_options_are_one_sentence(here, bert, tmp_path, options, message):
     assert not (tmp_path / "o.npz").exists()
 
 
-def test_a_model_of_the_hub_goes_by_its_commit(cli, bert, tmp_path, monkeypatch):
+def test_a_model_of_the_hub_goes_by_its_commit(here, bert, tmp_path, monkeypatch):
     """The hub's own cache, laid out by hand, offline."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     home = tmp_path / "hub" / "models--acme--tiny-bert"
     shutil.copytree(bert, home / "snapshots" / commit)
     (home / "refs").mkdir()
     (home / "refs" / "main").write_text(commit)
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # What HF_HUB_CACHE and HF_HUB_OFFLINE set, which the library reads only once.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "t.txt").write_text("\n".join(TEXTS) + "\n")
-    result = cli("embed", "hf:acme/tiny-bert", "t.txt", "-o", "o.npz", "--json")
+    result = here("embed", "hf:acme/tiny-bert", "t.txt", "-o", "o.npz", "--json")
     assert result.code == 0, result.err
     assert result.err == ""
     assert json.loads(result.out)["space"]["revision"] == commit
     np.testing.assert_allclose(
         read_embeddings(tmp_path / "o.npz").vectors, load_encoder(f"hf:{bert}").encode_all(TEXTS), atol=1e-5
     )
-    absent = cli("embed", "hf:acme/other", "t.txt", "-o", "p.npz")
+    absent = here("embed", "hf:acme/other", "t.txt", "-o", "p.npz")
     assert absent.code == 2
     assert absent.err.startswith("error: Got a failure while loading 'hf:acme/other'")
     assert absent.err.count("\n") == 1

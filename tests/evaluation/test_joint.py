@@ -345,8 +345,10 @@ def files(data, tmp_path):
     np.savez(tmp_path / "i.npz", v=data.images.vectors, ids=data.ids, label=data.class_names[data.of_class])
     np.savez(tmp_path / "t.npz", v=data.texts.vectors, ids=data.ids)
     captions = np.array(list(data.caption_of.values()))
-    np.savez(tmp_path / "c.npz", v=data.captions.vectors, ids=data.captions.ids, of=captions)
-    np.savez(tmp_path / "p.npz", v=data.prompts.vectors, ids=data.prompts.ids, of=np.repeat(data.class_names, 3))
+    np.savez(tmp_path / "c.npz", v=data.captions.vectors, ids=data.captions.ids.astype(str), of=captions)
+    np.savez(
+        tmp_path / "p.npz", v=data.prompts.vectors, ids=data.prompts.ids.astype(str), of=np.repeat(data.class_names, 3)
+    )
     return tmp_path
 
 

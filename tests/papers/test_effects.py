@@ -8,6 +8,9 @@ import pytest
 
 from congruence.papers import run
 
+#: Tests share the runs of experiments, so one worker takes them all.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("effects")]
+
 
 @cache
 def rows(name: str, models: str = "sample", file: str | None = None):

@@ -10,6 +10,7 @@ import zipfile
 import h5py
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -431,3 +432,20 @@ def test_values_in_other_files_are_not_followed(tmp_path):
     for name in ("outside", "virtual"):
         with pytest.raises(CorruptFileError, match="stand in other files"):
             read_embeddings(tmp_path / f"{name}.h5")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather"])
+def test_a_name_that_stands_for_several_columns_is_refused(suffix, tmp_path):
+    table = pa.Table.from_arrays([pa.array([[1.0, 2.0]]), pa.array(["a"]), pa.array(["b"])], names=["v", "x", "x"])
+    path = tmp_path / f"a{suffix}"
+    pq.write_table(table, path) if suffix == ".parquet" else pa.feather.write_feather(table, path, version=2)
+    for read in (lambda: read_embeddings(path), lambda: read_column(f"{path}:x")):
+        with pytest.raises(ParameterError, match="several columns named 'x'"):
+            read()
+
+
+def test_a_long_cell_is_cut_in_the_message(tmp_path):
+    (tmp_path / "a.csv").write_text(f"id,a\nx,{'y' * 9000}\n")
+    with pytest.raises(DtypeError) as error:
+        read_embeddings(tmp_path / "a.csv")
+    assert len(str(error.value)) < 500

@@ -105,7 +105,7 @@ def test_rows_that_are_none(tmp_path):
         with pytest.raises(ShapeError, match=words):
             open_source(tmp_path / f"{words}.lance").read()
     lance.write_dataset(pa.table({"v": [[1.0], [2.0]], "id": ["a", None]}), tmp_path / "i.lance")
-    with pytest.raises(IdError, match="missing id"):
+    with pytest.raises(IdError, match=r"missing in 1 row \(1\)"):
         open_source(tmp_path / "i.lance").read()
     lance.write_dataset(pa.table({"v": lists(X)}).slice(0, 0), tmp_path / "e.lance")
     with pytest.raises(ShapeError, match="no rows"):

@@ -1,18 +1,22 @@
 """The command line: one file a command, reports on standard output, everything else on standard error.
 
-Exit codes: 0 fine, 1 a verdict says no, 2 bad input (one sentence, nothing written).
+Exit codes: 0 fine; 1 a verdict says no; 2 bad input, or a machine that refuses (one sentence); 70 a bug; 74 standard output cannot
+be written; 128 and the number of a signal; 141 the reader of the output went away. See docs/reliability.md.
 """
 
 from __future__ import annotations
 
-import os
+import signal
 import sys
+from contextlib import suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from congruence._atomic import published
 from congruence._display import visible
 from congruence.cli import (
     certify,
@@ -33,7 +37,9 @@ from congruence.cli import (
     transform,
 )
 from congruence.cli._base import name_flags
-from congruence.cli._signals import Stopped, stoppable
+from congruence.cli._ending import explain, named_by
+from congruence.cli._signals import Shielded, Stopped, stoppable
+from congruence.cli._streams import OutputLostError, discard_output, guarded
 
 #: What a message may hold besides words: those of other libraries have lines.
 LINES = "\n\t"
@@ -47,6 +53,7 @@ class _Command(TyperCommand):
         from congruence.errors import CongruenceError
 
         running = _running.set(self)
+        _context.set(ctx)
         try:
             return super().invoke(ctx)
         except CongruenceError as error:
@@ -55,6 +62,10 @@ class _Command(TyperCommand):
             if isinstance(error, ImportError):  # which prints this instead
                 error.msg = text
             raise
+        except KeyboardInterrupt:
+            raise Stopped(signal.SIGINT) from None
+        except (EOFError, BrokenPipeError) as error:
+            raise Shielded from error
         finally:
             _running.reset(running)
 
@@ -81,6 +92,9 @@ class _TransformCommand(_Command):
 
 #: The command that is running, for the messages of warnings.
 _running: ContextVar[_Command | None] = ContextVar("_running", default=None)
+
+#: Its context, or that of the last one that ran, for what is said when it fails.
+_context: ContextVar[Any] = ContextVar("_context", default=None)
 
 app = typer.Typer(
     name="congruence",
@@ -112,7 +126,7 @@ def _version(show: bool) -> None:
     if show:
         from congruence import __version__
 
-        typer.echo(__version__)
+        print(__version__)
         raise typer.Exit
 
 
@@ -124,10 +138,8 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; errors of this library become one sentence and exit code 2."""
+    """Run the command line; whatever ends it becomes one sentence and an exit code."""
     import warnings
-
-    from congruence.errors import CongruenceError
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         command = _running.get()
@@ -135,18 +147,27 @@ def main() -> None:
         print(f"warning: {visible(text, keep=LINES)}", file=sys.stderr)
 
     warnings.showwarning = show
-    try:
-        with stoppable():
-            app()
-    except Stopped as stopped:
-        print("error: stopped by a signal; nothing was written.", file=sys.stderr)
-        sys.exit(stopped.code)
-    except CongruenceError as error:
-        print(f"error: {visible(str(error), keep=LINES)}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("error: interrupted; nothing was written.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away: not our failure
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    written: list[Path] = []
+    published.set(written)
+    _context.set(None)
+    with guarded():
+        try:
+            try:
+                with stoppable():
+                    app()
+            except SystemExit as end:
+                if not end.code:
+                    sys.stdout.flush()  # here, where a failure can still be told
+                raise
+        except SystemExit:
+            raise
+        except BaseException as error:
+            cause = error.__cause__ if isinstance(error, Shielded) else error
+            message, code = explain(cause or error, named_by(_context.get(), written))
+            if message:
+                print(f"error: {visible(message, keep=LINES)}", file=sys.stderr)
+            with suppress(OutputLostError):
+                sys.stdout.flush()
+            if isinstance(error, OutputLostError):
+                discard_output()
+            sys.exit(code)

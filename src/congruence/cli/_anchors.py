@@ -84,7 +84,7 @@ def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
         fault = None if name is None else id_fault(parse_spec(spec)[0], name)
         if fault is not None:
             print(
-                f"warning: column {visible(str(name))} of {spec} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
+                f"warning: column {visible(str(name))} of {visible(spec)} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
                 file=sys.stderr,
             )
             return None, None
@@ -113,20 +113,21 @@ def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
 
 def _compare(specs: tuple[str, str], one: Embeddings, two: Embeddings) -> None:
     """Say how far ids that nobody named differ. Raises IdError if they have nothing in common."""
-    import numpy as np
-
+    from congruence._check import shorten
+    from congruence._display import visible
+    from congruence._ids import is_in
     from congruence.errors import IdError
 
-    common = len(np.intersect1d(one.ids, two.ids, assume_unique=True))
+    common = int(is_in(one.ids, two.ids).sum())
     most = max(len(one), len(two))
     if common == 0:
         raise IdError(
-            f"Got ids in {specs[0]} ({one.ids[0]!s}, …) and {specs[1]} ({two.ids[0]!s}, …) that differ in {most} of {most} "
+            f"Got ids in {specs[0]} ({shorten(str(one.ids[0]))}, …) and {specs[1]} ({shorten(str(two.ids[0]))}, …) that differ in {most} of {most} "
             "rows; expected the same items on both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
         )
     if common < most and len(one) == len(two):  # of different lengths the report says how many were left out
         print(
-            f"warning: ids of {specs[0]} and {specs[1]} differ in {most - common} of {most} rows; the other {common} are "
+            f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} rows; the other {common} are "
             "paired by id. Pass --missing error to refuse such files, or --ids none to pair by position.",
             file=sys.stderr,
         )

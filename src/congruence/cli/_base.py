@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 def print_json(data: Any) -> None:
     """Print plain data as JSON that every reader accepts: NaN and infinity become null."""
     from congruence._display import visible_json
+    from congruence.cli._streams import knows_unicode
 
-    print(visible_json(json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False)))
+    text = json.dumps(_plain(data), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
+    print(visible_json(text))
 
 
 def _plain(data: Any) -> Any:
@@ -32,6 +34,13 @@ def _plain(data: Any) -> Any:
     if isinstance(data, float) and not math.isfinite(data):
         return None
     return data
+
+
+def say(text: str) -> None:
+    """Print a line in which names and ids may stand: their control characters are escaped."""
+    from congruence._display import visible
+
+    print(visible(text))
 
 
 def number(value: float | None, digits: int = 3) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence.cli._base import number, print_table
+from congruence.cli._base import number, print_table, say
 
 #: What stands under every table of cosines.
 CONTROLS = (
@@ -53,7 +53,7 @@ def print_scores(scores: Any, title: str) -> None:
     for modality, share in scores.probed_energy.items():
         print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
     for note in scores.notes:
-        print(note)
+        say(note)
 
 
 def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 
+class Shielded(Exception):
+    """Brings an error past typer, which takes some for the end of a dialog or of a pipe; the error itself is the cause."""
+
+
 class Stopped(BaseException):
     """A signal asked this process to end.
 

@@ -75,12 +75,9 @@ def _two(spec: str | None, option: str) -> list[str]:
 
 def _items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
     """Return the items of the captions: by id where these have SugarCrepe's, in the order of its files otherwise."""
-    import numpy as np
-
+    from congruence._ids import id_rows
     from congruence.datasets import load_sugarcrepe
 
     items = load_sugarcrepe(folder) if categories is None else load_sugarcrepe(folder, categories.split(","))
-    if Y.has_ids and np.isin(Y.ids, items.ids).all():
-        place = {name: row for row, name in enumerate(items.ids.tolist())}
-        return items.take(np.array([place[name] for name in Y.ids.tolist()]))
-    return items
+    rows = id_rows(items.ids, Y.ids)
+    return items.take(rows) if Y.has_ids and (rows >= 0).all() else items

@@ -66,21 +66,20 @@ def command(
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
     repeats: Annotated[int, typer.Option(help="Random orders of the anchors for the learning curve.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of folds, orders and bootstrap samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of folds, orders and draws.")] = 0,
     report: Annotated[str | None, typer.Option(help="HTML file to write the certificate to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 unless the verdict is to map.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Say whether to map vectors between two models or to re-embed, with the evidence."""
-    from pathlib import Path
-
-    from congruence.cli._base import print_json, progress
-    from congruence.errors import OutputExistsError, ParameterError
+    from congruence._atomic import check_output
+    from congruence.cli._base import print_json, progress, say
+    from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, choose_anchors
 
-    if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
+    if report is not None:
+        check_output(report, force=force)  # said before the work, not after it
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
     given = (
         {"image": source_image, "text": source_text},
@@ -127,7 +126,7 @@ def command(
     else:
         print_certificate(certificate)
         if report is not None:
-            print(f"Report: {report}")
+            say(f"Report: {report}")
     if exit_code and certificate.verdict.action not in ("map", "queries"):
         raise typer.Exit(1)
 
@@ -178,6 +177,7 @@ def _from_bundle(
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
     """Join a column of labels to the ids of the stored items by the order of rows."""
+    from congruence._ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
 
@@ -189,21 +189,22 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
         raise InputError(
             f"Got {len(column)} labels for {len(stored or ())} items; expected one a row of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
         )
-    return dict(zip(stored.ids.tolist(), map(str, column.tolist()), strict=True))
+    return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
 
 
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
-    from congruence.cli._base import number, print_table
+    from congruence.cli._base import number, print_table, say
     from congruence.upgrade.certify import ACTIONS
 
     verdict = certificate.verdict
-    print(f"Verdict: {verdict.headline}\n{verdict.reason[:1].upper()}{verdict.reason[1:]}")
-    print("In bootstrap samples: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
+    say(f"Verdict: {verdict.headline}")
+    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
-        print("Below 90 %: in simulation such verdicts were right about every other time. Encode more items.")
+        print("Below 90 %: read as between the actions named, each about as likely as its share. Encode more items.")
     facts = certificate.facts
-    print(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
+    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
     print()
 
     def cell(estimate: Any) -> str:
@@ -245,7 +246,7 @@ def print_certificate(certificate: Certificate) -> None:
     if certificate.theory:
         print("Theory")
         for entry in certificate.theory:
-            print(f"  {entry['sentence']}")
+            say(f"  {entry['sentence']}")
         print()
     for note in certificate.notes:
-        print(note)
+        say(note)

@@ -21,12 +21,18 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen."""
-    from congruence.cli._base import number, print_json, print_table, progress
+    from congruence._atomic import check_output
+    from congruence.cli._base import number, print_json, print_table, progress, say
     from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample
+    from congruence.persist import check_map_output
     from congruence.report import summarize, write_report
     from congruence.splits import Split
 
+    if save_map is not None:
+        check_map_output(save_map)
+    if report:
+        check_output(out, force=True)
     sample = load_sample()
     with progress("fitting and measuring", 3, as_json) as advance:
         mapping = fit_on_images(sample, classes, seed)
@@ -106,7 +112,7 @@ def command(
     )
     print(summary["verdict"]["sentence"], summary["verdict"]["action"])
     if report:
-        print(f"Report: {out}")
+        say(f"Report: {out}")
 
 
 def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:

@@ -29,21 +29,19 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Measure a map with the paper's metrics, beside chance, controls, and what each model reaches by itself."""
-    from pathlib import Path
-
-    import numpy as np
-
     import congruence
+    from congruence._atomic import check_output
+    from congruence._ids import id_texts
     from congruence.cli._base import print_json, read
     from congruence.cli._scores import print_scores
     from congruence.embeddings import Space
-    from congruence.errors import InputError, OutputExistsError, ParameterError
+    from congruence.errors import InputError, ParameterError
     from congruence.evaluation import evaluate
     from congruence.maps import TwoSidedMap
     from congruence.splits import Split
 
-    if report is not None and Path(report).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(f"Got a report that exists, {report}; expected a new path. Pass --force to replace it.")
+    if report is not None:
+        check_output(report, force=force)  # said before the work, not after it
     mapping = congruence.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
@@ -74,9 +72,9 @@ def command(
             for m in items:
                 # With ids that name classes, a class held out in one modality must be held out in the other too.
                 if m == fitted or fitted is None or labels is None:
-                    names = items[m].ids
+                    names = id_texts(items[m].ids)
                     if m == "text" and text_labels and isinstance(mapping, TwoSidedMap):
-                        names = np.array([text_labels.get(i, i) for i in names.tolist()])  # a text goes with its image
+                        names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text goes with its image
                     items[m] = items[m].take(split.held_out(names))
     scores = evaluate(mapping, sides["source"], sides["target"], labels=image_labels, prompt_labels=text_labels)
     if report is not None:
@@ -94,6 +92,7 @@ def command(
 
 def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: str) -> dict[str, str] | None:
     """Join a column of labels to ids by the order of rows."""
+    from congruence._ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
 
@@ -102,7 +101,7 @@ def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: 
     column = read_column(spec)
     for rows in items:
         if rows is not None and len(rows) == len(column):
-            return dict(zip(rows.ids.tolist(), column.tolist(), strict=True))
+            return dict(zip(id_texts(rows.ids).tolist(), column.tolist(), strict=True))
     raise InputError(
         f"Got {len(column)} entries of {option} and no {what} with as many rows; expected one a row. Pass as {option} a file with as many entries as there are rows, not {spec}."
     )

@@ -27,8 +27,9 @@ def command(
 ) -> None:
     """Write a map for FAISS: an index with the map and the norm in front, or a LinearTransform alone (extra faiss)."""
     import congruence
+    from congruence._atomic import check_output
     from congruence._check import check_choice
-    from congruence.cli._base import print_json
+    from congruence.cli._base import print_json, say
     from congruence.cli.transform import NORMALIZE
     from congruence.errors import ParameterError
     from congruence.integrations import export_faiss
@@ -36,6 +37,7 @@ def command(
 
     check_choice(to, ("faiss",), "--to")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
+    check_output(out, force=force)
     mapping = congruence.load(map_path)
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
@@ -47,4 +49,4 @@ def command(
     if as_json:
         print_json({"output": out, "format": to, "d_in": mapping.n_features_in_, "d_out": mapping.d_out})
     else:
-        print(f"written to {out}")
+        say(f"written to {out}")

@@ -42,6 +42,7 @@ def command(
     """Score matching pairs beside noise, unrelated texts and hard negatives (Yoon et al., section 2)."""
     import numpy as np
 
+    from congruence._ids import id_rows
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.matching import DEFAULT, match_test
     from congruence.embeddings import Pairs, Space
@@ -53,8 +54,7 @@ def command(
     if hard is not None and hard != "nearest":
         # Paired with the texts, whose rows then say which belong to the images.
         beside = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
-        place = {name: row for row, name in enumerate(captions.ids.tolist())}
-        wrong = beside[[place[name] for name in pairs.target.ids.tolist()]]
+        wrong = beside[id_rows(captions.ids, pairs.target.ids)]
     others = None if unrelated is None else read(unrelated, None, Space()).vectors
     chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
     with progress("scoring", draws + permutations, as_json) as advance:

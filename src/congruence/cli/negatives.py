@@ -24,12 +24,14 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Make hard negatives of captions: replace a word, exchange two, or add something."""
+    from congruence._atomic import check_output
     from congruence.cli._base import number, print_json, print_table
     from congruence.embed import open_items
     from congruence.errors import ParameterError
     from congruence.negatives import KINDS, count, generate, write_negatives
     from congruence.stores import read_column
 
+    check_output(out, force=force)  # said before the work, not after it
     chosen = KINDS if kinds == "all" else tuple(kind.strip() for kind in kinds.split(","))
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):

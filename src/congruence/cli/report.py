@@ -46,17 +46,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
 ) -> None:
     """Measure a map on both models' embeddings and draw scores, plots and examples."""
-    from pathlib import Path
-
     import congruence
-    from congruence.cli._base import print_json
-    from congruence.errors import OutputExistsError, ParameterError
+    from congruence._atomic import check_output
+    from congruence.cli._base import print_json, say
+    from congruence.errors import ParameterError
     from congruence.maps import TwoSidedMap
 
-    if Path(out).exists() and not force:  # said before the work, not after it
-        raise OutputExistsError(
-            f"Got an output path that exists, {out}; expected a new one. Pass --force to replace it."
-        )
+    check_output(out, force=force)  # said before the work, not after it
     mapping = congruence.load(map_path)
     for_pairs = {
         "--pairs": pairs,
@@ -97,5 +93,5 @@ def command(
     if as_json:
         print_json(summary)
     else:
-        print(summary["verdict"]["sentence"], *filter(None, [summary["verdict"].get("action")]))
-        print(f"Report: {out}")
+        say(" ".join(filter(None, [summary["verdict"]["sentence"], summary["verdict"].get("action")])))
+        say(f"Report: {out}")

@@ -126,7 +126,9 @@ def _edits(given: list[str] | None) -> dict[str, str] | None:
 def _say(words: str) -> None:
     import sys
 
-    print(words, file=sys.stderr)
+    from congruence._display import visible
+
+    print(visible(words), file=sys.stderr)
 
 
 def _list(as_json: bool) -> None:
@@ -166,7 +168,7 @@ def _as_one(row: dict[str, Any]) -> str:
 
 
 def _print(outcome: Outcome, out: str, png: bool) -> None:
-    from congruence.cli._base import number, print_table
+    from congruence.cli._base import number, print_table, say
     from congruence.papers import claim_lines, data_lines
 
     results = outcome.results
@@ -180,7 +182,7 @@ def _print(outcome: Outcome, out: str, png: bool) -> None:
         table.append([*cells, number(row["mean"]), "" if row["sd"] is None else number(row["sd"]), str(row["n"])])
     print_table(f"{results['experiment']}: {results['title']}", [*shown, "mean", "sd", "n"], table)
     for line in [*claim_lines(results), *data_lines(results)]:
-        print(line)
+        say(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:
-        print(note)
-    print(f"Written to {out}: results.json, results.csv, figure.svg{', figure.png' if png else ''}")
+        say(note)
+    say(f"Written to {out}: results.json, results.csv, figure.svg{', figure.png' if png else ''}")

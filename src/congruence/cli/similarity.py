@@ -97,10 +97,12 @@ def _layers(
     """Compare every layer with every layer."""
     from pathlib import Path
 
+    from congruence._atomic import check_output
+    from congruence._ids import id_rows
     from congruence.cli._base import print_json, progress
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
-    from congruence.errors import OutputExistsError, ParameterError
+    from congruence.errors import ParameterError
     from congruence.metrics.null import entry
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
@@ -109,16 +111,14 @@ def _layers(
         )
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown one is said before the work, not after it
-    if plot is not None and Path(plot).exists() and not force:
-        raise OutputExistsError(
-            f"Got an output path that exists, {plot}; expected a new one. Pass --force to replace it."
-        )
+    if plot is not None:
+        check_output(plot, force=force)
     ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
     with progress("re-pairing", permutations, as_json) as advance:
         found = compare_layers(
-            {name: layer.take(pairs.source.ids).vectors for name, layer in ours.items()},
-            {name: layer.take(pairs.target.ids).vectors for name, layer in theirs.items()},
+            {name: layer.vectors[id_rows(layer.ids, pairs.source.ids)] for name, layer in ours.items()},
+            {name: layer.vectors[id_rows(layer.ids, pairs.target.ids)] for name, layer in theirs.items()},
             chosen,
             permutations=permutations,
             max_rows=max_rows,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence._check import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry
@@ -142,6 +142,7 @@ def compare_layers(
     Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic Representation
     Hypothesis".
     """
+    check_seed(seed)
     steps = entry(metric)
     check_positive(permutations, "permutations", integer=True)
     sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]

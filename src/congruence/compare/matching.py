@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence._check import as_matrix, check_positive, check_same_rows, check_scale, check_seed
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS
 from congruence.metrics._base import check_same_width, unit
@@ -173,6 +173,7 @@ def match_test(
     Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models", section 2 and
     appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
     """
+    check_seed(seed)
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
@@ -188,6 +189,8 @@ def match_test(
     if components is not None:
         check_positive(components, "components", integer=True)
     V, T = (as_matrix(A, name, min_rows=8, allow_zero_rows=True) for A, name in ((images, "images"), (texts, "texts")))
+    check_scale(V, "images")
+    check_scale(T, "texts")
     n = len(V)
     check_same_rows(n, len(T), "images", "texts")
     rows = max(n // 2, 8) if rows is None else check_positive(rows, "rows", integer=True)

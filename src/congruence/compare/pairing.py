@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm, poisson, t
 
-from congruence._check import as_matrix, check_positive, check_same_rows, name_rows
+from congruence._check import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
+from congruence._ids import id_texts
 from congruence._inputs import check_order
 from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg import cross_svd, rotation_from_svd
@@ -154,14 +155,17 @@ def check_pairing(
     ----------
     Halko, Martinsson, Tropp (2011), "Finding structure with randomness", algorithm 4.3.
     """
+    check_seed(random_state, "random_state")
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
     check_order(X, Y)
     A = as_matrix(X, "X", allow_zero_rows=True)
     B = as_matrix(Y, "Y", allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
+    check_scale(A, "X")
+    check_scale(B, "Y")
     n = len(A)
-    names = np.arange(n).astype(str) if ids is None else np.asarray(ids).astype(str)
+    names = id_texts(np.arange(n) if ids is None else list(ids))
     if n < FEWEST:
         nan = float("nan")
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence._check import as_matrix, check_positive, check_same_rows, check_seed
 from congruence._inputs import as_pair
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
@@ -123,6 +123,7 @@ def compare_spaces(
     >>> score.value > 0.3 and score.p_value < 0.01
     True
     """
+    check_seed(seed)
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(

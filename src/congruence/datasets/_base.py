@@ -13,6 +13,7 @@ import numpy as np
 
 from congruence._check import check_choice, name_rows
 from congruence._extras import require
+from congruence._ids import id_texts
 from congruence.datasets.download import Resource
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, ParameterError
 
@@ -53,7 +54,7 @@ class ImageDataset(ABC):
     ) -> None:
         self.name, self.split = name, split
         self.classes, self.templates = tuple(classes), tuple(templates)
-        self.ids = np.array(ids, dtype=str)
+        self.ids = id_texts(list(ids))
         self.labels = np.array(labels, dtype=np.int64)
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
@@ -191,9 +192,9 @@ class ImageFiles(ImageDataset):
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")
-        except (*_NO_IMAGE, pillow.DecompressionBombError) as error:
+        except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
             raise CorruptFileError(
-                f"Got no readable image in {path} ({error}); expected a complete one. Extract or copy it again."
+                f"Got no readable image in {path} ({error or 'too large for the memory'}); expected a complete one. Extract or copy it again."
             ) from error
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from congruence._check import check_positive
+from congruence._owner import find_left_over, temporary_beside
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 
 #: The largest of the known archives unpacks to 3.1 GB in nine files, the most numerous to some 9,000 files.
@@ -84,8 +84,7 @@ def extract(
     written = total = 0
     taken: set[str] = set()
     try:
-        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=into) as made:
-            temporary = Path(made)
+        with _temporary_in(into) as temporary:
             with _members(archive) as members:
                 for count, (name, size, source) in enumerate(members, start=1):
                     total += size
@@ -129,6 +128,24 @@ def extract(
             "Free space, or pass another folder. Nothing was left behind."
         ) from error
     return written
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove what runs that were killed while they unpacked an archive left in a folder."""
+    for left in find_left_over(folder / "unpacking"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _temporary_in(folder: Path) -> Iterator[Path]:
+    """Give a hidden folder that goes when the block ends; those of killed runs go first."""
+    remove_left_over(folder)
+    temporary = temporary_beside(folder / "unpacking")
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 #: Name, size and a way to read it (none for a folder).

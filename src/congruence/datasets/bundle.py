@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from congruence._atomic import atomic_path
+from congruence._ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
 
@@ -40,7 +41,8 @@ class Bundle:
     """Embeddings of the same items by two models, and what a person needs to see what they are.
 
     A row has a kind: ``"image"``, ``"text"`` (one caption a class), ``"prompt"`` (several texts a class) or ``"edit"``
-    (a caption in which only the class was changed). Ids are unique within a kind.
+    (a caption in which only the class was changed). Ids are unique within a kind,
+    and texts: whole numbers become theirs.
 
     Attributes
     ----------
@@ -69,6 +71,14 @@ class Bundle:
     thumbnails: dict[str, bytes] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("source", "target"):
+            object.__setattr__(self, name, {kind: rows.by_text() for kind, rows in getattr(self, name).items()})
+        for name in ("classes", "texts"):
+            object.__setattr__(self, name, {kind: text_keys(known) for kind, known in getattr(self, name).items()})
+        for name in ("before", "thumbnails"):
+            object.__setattr__(self, name, text_keys(getattr(self, name)))
+
     def side(self, which: str) -> dict[str, Embeddings]:
         """Return images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluation` takes them."""
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
@@ -83,10 +93,10 @@ class Bundle:
 
         Returns
         -------
-        ndarray of str, shape (n,)
+        ndarray of object (str), shape (n,)
         """
         known = self.classes.get(kind, {})
-        return np.array([known.get(i, i) for i in ids.tolist()], dtype=str)
+        return np.array([known.get(i, i) for i in id_texts(ids).tolist()], dtype=object)
 
     def take(self, keep: Mapping[str, np.ndarray]) -> Bundle:
         """Return the bundle with only these rows of some kinds; other kinds stay whole.
@@ -103,7 +113,7 @@ class Bundle:
 
         def cut(rows: dict[str, Embeddings]) -> dict[str, Embeddings]:
             return {
-                kind: items.take(np.isin(items.ids, keep[kind])) if kind in keep else items
+                kind: items.take(is_in(items.ids, keep[kind])) if kind in keep else items
                 for kind, items in rows.items()
             }
 
@@ -264,5 +274,5 @@ def _side(table: pa.Table, side: str, kinds: np.ndarray, ids: list[str], facts: 
         rows = np.flatnonzero(there & (kinds == kind))
         if len(rows):
             space = Space.from_dict({**(facts or {}), "modality": modality, "dim": None})
-            out[kind] = Embeddings(vectors[place[rows]], ids=names[rows].astype(str), space=space)
+            out[kind] = Embeddings(vectors[place[rows]], ids=names[rows], space=space)
     return out

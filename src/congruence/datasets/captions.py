@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from congruence._display import short
 from congruence.errors import CorruptFileError, FileError, InputError
 
 
@@ -51,7 +52,7 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
     for i, caption in found:
         if not i or not caption:
             raise InputError(
-                f"Got an empty {'caption' if i else 'id'} in {path} (beside {i or caption!r}); expected both. Fill it in."
+                f"Got an empty {'caption' if i else 'id'} in {path} (beside {short(i or caption)!r}); expected both. Fill it in."
             )
     return found
 
@@ -62,7 +63,7 @@ def _table(path: Path) -> list[tuple[str, str]]:
         columns = reader.fieldnames or []
         if not {"id", "caption"} <= set(columns):
             raise CorruptFileError(
-                f"Got {path} with the columns {', '.join(columns) or 'none'}; expected id and caption. Rename them."
+                f"Got {path} with the columns {short(', '.join(columns)) or 'none'}; expected id and caption. Rename them."
             )
         return [(row["id"] or "", row["caption"] or "") for row in reader]
 

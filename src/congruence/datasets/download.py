@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence._atomic import atomic_path
-from congruence.datasets.archives import extract
+from congruence.datasets.archives import extract, remove_left_over
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 
 #: Schemes that are followed, also by a redirect.
@@ -96,6 +96,8 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
     CorruptFileError, StorageError
     """
     root = Path(root).expanduser()
+    if resource.into is not None and (root / resource.into).is_dir():
+        remove_left_over(root / resource.into)
     if (root / resource.creates).exists():
         return False
     target = root / resource.path

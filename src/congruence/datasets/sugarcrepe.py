@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._check import check_choice, check_seed
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.splits import Split
 
@@ -95,6 +95,7 @@ class SugarCrepe:
         ----------
         Yoon, Yue and Kim (2025), section 5 and appendix, for the shares.
         """
+        check_seed(seed)
         if not isinstance(train, (int, float)) or not 0 < train < 1:
             raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Pass train=0.8, for example.")
         images = self.images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,7 +14,7 @@ from congruence.errors import CorruptFileError, FileError, StorageError
 
 
 class VectorCache:
-    """Vectors of one encoder on disk, by the digest of their items.
+    """Vectors of one encoder on disk, by the digest of their items, each with a checksum.
 
     One SQLite file an encoder, named after its fingerprint: complete after a crash, and open to several processes of one
     machine at a time. Do not put it on a network drive, where SQLite's locks cannot be relied on.
@@ -65,20 +66,29 @@ class VectorCache:
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
-        """Return the vectors there are, by digest; one of another length than expected, or not finite, counts as missing."""
+        """Return the vectors there are, by digest; one that is damaged, of another length or not finite counts as missing."""
         found: dict[str, np.ndarray] = {}
         with self._open() as base:
             for start in range(0, len(digests), 500):  # SQLite bounds the number of parameters
                 some = digests[start : start + 500]
                 marks = ",".join("?" * len(some))
                 for item, blob in base.execute(f"SELECT item, vector FROM vectors WHERE item IN ({marks})", some):
-                    vector = np.frombuffer(blob, dtype="<f4") if len(blob) == 4 * self.dim else None
-                    if vector is not None and np.isfinite(vector).all():
+                    size = 4 * self.dim  # without a checksum, of before there were any: missing
+                    if not isinstance(blob, bytes) or blob[size:] != _checksum(item, blob[:size]):
+                        continue
+                    vector = np.frombuffer(blob[:size], dtype="<f4")
+                    if np.isfinite(vector).all():
                         found[item] = vector.astype(np.float32)
         return found
 
     def put(self, vectors: Mapping[str, np.ndarray]) -> None:
         """Keep vectors by digest, all or none of them."""
-        rows = [(item, np.ascontiguousarray(vector, dtype="<f4").tobytes()) for item, vector in vectors.items()]
+        raw = {item: np.ascontiguousarray(vector, dtype="<f4").tobytes() for item, vector in vectors.items()}
+        rows = [(item, vector + _checksum(item, vector)) for item, vector in raw.items()]
         with self._open() as base:
             base.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+
+
+def _checksum(item: str, vector: bytes) -> bytes:
+    """Return what stands behind a vector in the file, and tells of a damaged one and of one of another item."""
+    return hashlib.blake2b(vector, digest_size=8, key=item.encode()[:64]).digest()

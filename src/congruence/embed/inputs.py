@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from congruence import datasets
 from congruence._check import check_choice
+from congruence._ids import as_ids, id_texts
 from congruence.datasets.sugarcrepe import CATEGORIES
-from congruence.embeddings import as_ids
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
-from congruence.stores import parse_spec, read_column
+from congruence.stores import parse_spec, read_column, read_ids
 
 #: Names of files that a folder of images is searched for.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
@@ -41,8 +41,8 @@ class Items:
     name : str
         Where they come from, for reports.
     modality : {"image", "text"}
-    ids : ndarray of str, shape (n,)
-        Each different.
+    ids : ndarray of str or int, shape (n,)
+        Each different, as from :func:`congruence._ids.as_ids`.
     fetch : callable
         From a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable
@@ -179,9 +179,9 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
         raise ShapeError(f"Got no rows in {path}; expected at least one. Pass a file with rows.")
     texts = values.tolist()
     if id_column:
-        ids = read_column(f"{path}:{id_column}")
+        ids = read_ids(f"{path}:{id_column}")
     else:
-        ids = values if modality == "image" else np.arange(len(values)).astype(str)
+        ids = values if modality == "image" else id_texts(np.arange(len(values)))
     name = f"{path}:{column}" if column else str(path)
     if modality == "image":
         return _files(name, ids, path.parent, texts)

@@ -15,20 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from congruence._atomic import atomic_path, check_output
 from congruence._check import check_choice, check_positive
 from congruence._lock import locked
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
-from congruence.embed.output import NO_IDS, assemble, checksum_of, is_failures, read_mark, write_failures, write_ids
+from congruence.embed.output import (
+    assemble,
+    check_lines,
+    checksum_of,
+    is_failures,
+    read_mark,
+    write_failures,
+    write_ids,
+)
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
     FileError,
-    IdError,
     InputError,
     ModalityError,
     OutputExistsError,
@@ -37,6 +43,7 @@ from congruence.errors import (
 )
 from congruence.stores import FORMATS, open_sink
 from congruence.stores._base import is_folder
+from congruence.stores._ids import arrow_ids, id_type_of
 
 #: Items of a part unless told otherwise: what at most is lost when a run stops and there is no cache.
 PART_ITEMS = 4096
@@ -257,17 +264,14 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         )
     sink = FORMATS[suffix][1]
     check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
-    if suffix in NO_IDS and (odd := [str(name) for name in items.ids if "\n" in name or "\r" in name]):
-        raise IdError(
-            f"Got the id {odd[0]!r} with a line break for a file of one id a line; expected none. Pass an output in a format that holds ids, .parquet for example."
-        )
+    check_lines(items.ids, output)
 
 
 def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
-    done = read_mark(mark, file, key)
+    done = read_mark(mark, file, key, len(rows))
     # Under "fail", what an earlier run under "skip" left out has to be tried again.
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
@@ -276,18 +280,22 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
             run.advance(len(rows))
         return int(done["rows"])
     before = len(run.failures)
-    names: list[str] = []
+    found_rows: list[int] = []
     blocks: list[np.ndarray] = []
     for batch in _fetched(run, rows):
         found = _encode(run, batch)
-        names += [str(run.items.ids[row]) for row in found]
+        found_rows += found
         blocks += list(found.values())
         if run.advance is not None:
             run.advance(len(batch))
     if blocks:
         dim = run.encoder.space.dim or 0
-        with open_sink(file, n=len(blocks), dim=dim, has_ids=True, space=run.encoder.space, force=True) as sink:
-            sink.write(pa.array(names, pa.string()), np.stack(blocks))
+        ids = arrow_ids(run.items.ids[found_rows])
+        space = run.encoder.space
+        with open_sink(
+            file, n=len(blocks), dim=dim, has_ids=True, id_type=id_type_of(ids.type), space=space, force=True
+        ) as sink:
+            sink.write(ids, np.stack(blocks))
     with atomic_path(mark, force=True) as temporary:  # last: its being there says that the part is complete
         checksum = checksum_of(file) if blocks else None
         done = {"key": key, "rows": len(blocks), "failures": run.failures[before:], "sha256": checksum}

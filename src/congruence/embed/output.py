@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from congruence._atomic import atomic_path
 from congruence._display import is_formula
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
+from congruence.errors import IdError
 from congruence.stores import open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 
@@ -24,12 +25,17 @@ from congruence.stores.folder import mark_parts, why_no_parts
 NO_IDS = (".npy", ".safetensors")
 
 
-def read_mark(mark: Path, file: Path, key: str) -> dict[str, Any] | None:
-    """Return what an earlier run noted about a part, if it was of the same items and encoder and the part is undamaged."""
+def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
+    """Return what an earlier run noted about a part of so many items, if items and encoder are the same and the part is undamaged."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (checksum_of(file) if done["rows"] else None)
-        return done if same and isinstance(done["rows"], int) and isinstance(done["failures"], list) else None
+        told = [str] * 2 * len(done["failures"]) == [
+            type(failure[k]) for failure in done["failures"] for k in ("id", "error")
+        ]
+        # Every item of a part is a row or a failure.
+        whole = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
+        return done if same and told and whole else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
@@ -50,9 +56,11 @@ def read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None,
 def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
     """Stream the parts into the output."""
     n, dim = sum(counts), encoder.space.dim or 0
+    kind = next(open_source(work / f"part_{number}.parquet").id_type for number, rows in enumerate(counts) if rows)
     if encoder.n_layers is None:
         parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows] if named else None
-        with open_sink(output, n=n, dim=dim, has_ids=True, space=encoder.space, force=force, parts=parts) as sink:
+        space = encoder.space
+        with open_sink(output, n=n, dim=dim, has_ids=True, id_type=kind, space=space, force=force, parts=parts) as sink:
             for ids, block in read_parts(work, counts):
                 sink.write(ids, block)
         return
@@ -61,7 +69,14 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
         mark_parts(folder, Space())
         sinks = [
             stack.enter_context(
-                open_sink(folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, space=encoder.layer_space(k))
+                open_sink(
+                    folder / f"layer_{k}.parquet",
+                    n=n,
+                    dim=width,
+                    has_ids=True,
+                    id_type=kind,
+                    space=encoder.layer_space(k),
+                )
             )
             for k in range(encoder.n_layers)
         ]
@@ -75,10 +90,24 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     if output.suffix.lower() not in NO_IDS:
         return None
     place = output.with_name(f"{output.name}.ids.txt")
+    for ids, _ in read_parts(work, counts):
+        check_lines(ids.to_pylist() if ids is not None else [], output)
     with atomic_path(place, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
         for ids, _ in read_parts(work, counts):
             stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
     return str(place)
+
+
+def check_lines(ids: Iterable[Any], output: Path) -> None:
+    """Refuse ids of several lines for an output whose ids go to a file of one a line. Raises IdError."""
+    if output.suffix.lower() not in NO_IDS:
+        return
+    odd = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
+    if odd is not None:
+        raise IdError(
+            f"Got the id {odd!r} with a line break for {output}, whose ids go to a file of one a line; expected none. Pass an "
+            "output in a format that holds ids, .parquet for example."
+        )
 
 
 def is_failures(place: Path) -> bool:

@@ -235,9 +235,9 @@ def open_image(item: Any) -> Any:
         return image.convert("RGB")
     except FileNotFoundError:
         raise FileError(f"Got no image at {name}; expected an image file. Check the path.") from None
-    except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
         raise CorruptFileError(
-            f"Got {name}, which cannot be decoded ({error}); expected a complete image ({', '.join(IMAGE_FORMATS)}). "
+            f"Got {name}, which cannot be decoded ({error or 'too large for the memory'}); expected a complete image ({', '.join(IMAGE_FORMATS)}). "
             "Replace this file, or leave it out."
         ) from error
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from congruence._check import name_rows
+from congruence._ids import id_texts, text_keys
 from congruence._inputs import by_modality
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
-from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first
+from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
 from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
 from congruence.evaluation.joint import evaluate_joint
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
@@ -85,6 +87,8 @@ def evaluate(
             raise InputError(
                 f"Got {items.space.modality} vectors for the modality {modality!r}; expected {modality} vectors. Pass them under the key {items.space.modality!r}."
             )
+    source, target = ({m: items.by_text() for m, items in side.items()} for side in (source, target))
+    labels, prompt_labels = (None if one is None else text_keys(one) for one in (labels, prompt_labels))
     if isinstance(mapping, TwoSidedMap):
         return evaluate_joint(mapping, source, target, labels=labels, prompt_labels=prompt_labels)
     for items in source.values():
@@ -155,12 +159,12 @@ def _within(
         return {"after": fn(*moved), "before": fn(*raw) if same_width else None, "n": n}
 
     controls = control_rows(mapping.for_modality(_known(mapping, modality)), raw.source.vectors, raw.target.vectors)
-    _, group, sizes = np.unique(classes, return_inverse=True, return_counts=True)
+    _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
     rows = [
         Score(
             "retrieval",
             *what,
-            **both(lambda x, y: class_retrieval(x, y, classes)),
+            **both(lambda x, y: class_retrieval(x, y, group)),
             target=1.0,
             chance=chance_at_k(sizes[group], n),
         ),
@@ -172,9 +176,9 @@ def _within(
         own = Score(
             "retrieval_other",
             *what,
-            **both(lambda x, y: class_retrieval(x, y, classes, exclude_self=True)),
-            source=class_retrieval(raw.source.vectors, raw.source.vectors, classes, exclude_self=True),
-            target=class_retrieval(raw.target.vectors, raw.target.vectors, classes, exclude_self=True),
+            **both(lambda x, y: class_retrieval(x, y, group, exclude_self=True)),
+            source=class_retrieval(raw.source.vectors, raw.source.vectors, group, exclude_self=True),
+            target=class_retrieval(raw.target.vectors, raw.target.vectors, group, exclude_self=True),
             chance=chance_at_k((sizes - 1)[group], n - 1),
         )
         rows.insert(1, own)
@@ -208,14 +212,15 @@ def _across(
         if a is None or b is None or a.dim != b.dim:
             return None, 0
         wanted = labels_of(a, labels)
-        known = np.isin(wanted, b.ids)
+        of_image, of_text = shared_codes(wanted, b.ids)
+        known = np.isin(of_image, of_text)
         if not known.any():
             raise InputError(
-                f"Got no image whose class is among the texts (image classes {wanted[0]!r}, …; texts {b.ids[0]!r}, …); "
+                f"Got no image whose class is among the texts (image classes {name_rows(np.arange(1), wanted)}, …; texts {name_rows(np.arange(1), b.ids)}, …); "
                 "expected common names. Pass labels=… that name classes as the texts' ids do."
             )
         centre = (centres[image, "image"][0], centres[text, "text"][0]) if centred else None
-        value = zero_shot_accuracy(a.vectors[known], b.vectors, wanted[known], b.ids, center=centre)
+        value = zero_shot_accuracy(a.vectors[known], b.vectors, of_image[known], of_text, center=centre)
         return value, int(known.sum())
 
     rows = []

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from congruence._check import shorten
+from congruence._ids import id_texts
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
 
@@ -103,6 +105,13 @@ def labels_of(items: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray
     missing = [i for i in items.ids.tolist() if i not in labels]
     if missing:
         raise InputError(
-            f"Got {len(missing)} images without a label ({missing[0]!r}, …); expected one for each. Add their ids to labels=…."
+            f"Got {len(missing)} images without a label ({shorten(repr(missing[0]))}, …); expected one for each. Add their ids to labels=…."
         )
-    return np.array([labels[i] for i in items.ids.tolist()])
+    return id_texts([labels[i] for i in items.ids.tolist()])
+
+
+def shared_codes(*sides: np.ndarray) -> list[np.ndarray]:
+    """Return a number for each id or label of several sides, equal where their texts are, in the order of the texts."""
+    texts = np.concatenate([id_texts(side) for side in sides])
+    codes = np.unique(texts, return_inverse=True)[1].reshape(-1)
+    return np.split(codes, np.cumsum([len(side) for side in sides])[:-1])

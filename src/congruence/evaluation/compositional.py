@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_width
+from congruence._check import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError, TooFewAnchorsError
@@ -152,6 +152,7 @@ def recall_by_task(
     ParameterError
         Fewer than two options.
     """
+    check_seed(seed)
     _check_choices(options)
     V, P = (normalize_rows(np.asarray(rows, np.float64)) for rows in (image, caption))
     n, k, width = np.shape(wrong)
@@ -209,6 +210,7 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
     ------
     ParameterError, TooFewAnchorsError
     """
+    check_seed(seed)
     _check_choices(options)
     out = np.empty((len(items), options - 2), dtype=np.int64)
     tasks = _task_of(items)

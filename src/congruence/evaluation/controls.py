@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._check import check_seed
 from congruence.maps import AffineMap, Map, OrthogonalMap
 from congruence.metrics import paired_cosine
 
@@ -101,6 +102,7 @@ class ControlRows:
         -------
         Controls
         """
+        check_seed(random_state, "random_state")
         rng = np.random.default_rng(random_state)
         constant, drawn = self.constant(), (self.rotated(rng) for _ in range(draws))
         values = [measure(rows) for rows in drawn if rows is not None]

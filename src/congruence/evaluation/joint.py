@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_same_rows
+from congruence._ids import id_texts
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
-from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first
+from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
 from congruence.evaluation.controls import chance_at_k, control_rows_of
 from congruence.maps import TwoSidedMap
 from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
@@ -44,18 +45,20 @@ class _Keys:
         if modality == "image":
             return labels_of(items, self.labels)
         if modality == "text" and self.prompt_labels is not None:
-            return np.array([self.prompt_labels[i] for i in items.ids.tolist()])
+            return id_texts([self.prompt_labels[i] for i in items.ids.tolist()])
         return items.ids
 
     def both(self, modalities: tuple[str, str], items: tuple[Embeddings, Embeddings]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of the rows of two sides."""
+        """Return the keys of the rows of two sides, as numbers."""
         across = modalities[0] != modalities[1]
         if across and not (self.labels is None and self.prompt_labels is None):
-            return self.of(modalities[0], items[0]), self.of(modalities[1], items[1])
+            ours, theirs = shared_codes(self.of(modalities[0], items[0]), self.of(modalities[1], items[1]))
+            return ours, theirs
         if items[0].has_ids and items[1].has_ids:
-            return items[0].ids, items[1].ids
+            ours, theirs = shared_codes(items[0].ids, items[1].ids)
+            return ours, theirs
         check_same_rows(len(items[0]), len(items[1]))
-        rows = np.arange(len(items[0])).astype(str)
+        rows = np.arange(len(items[0]))
         return rows, rows
 
 

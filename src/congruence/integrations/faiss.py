@@ -148,9 +148,9 @@ def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "aut
                 stacklevel=2,
             )
     faiss = require("faiss", extra="faiss")
+    # FAISS tells of a full disk by a RuntimeError without its number: it writes to memory, and the file is written here.
+    memory = faiss.VectorIOWriter()
+    (faiss.write_index if whole else faiss.write_VectorTransform)(exported, memory)
     with atomic_path(path, force=force) as temporary:
-        if whole:
-            faiss.write_index(exported, str(temporary))
-        else:
-            faiss.write_VectorTransform(exported, str(temporary))
+        temporary.write_bytes(faiss.vector_to_array(memory.data).tobytes())
     return Path(path)

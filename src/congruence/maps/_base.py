@@ -18,8 +18,9 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from congruence import persist
 from congruence._arrays import as_given, beside, is_tensor, widen
-from congruence._check import as_matrix, as_native, check_same_rows, check_width
+from congruence._check import as_matrix, as_native, check_same_rows, check_scale, check_width, refuse_overflow
 from congruence._columns import to_rows
+from congruence._display import as_markdown
 from congruence._inputs import as_embeddings, check_order
 from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
@@ -160,6 +161,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
             labels = labels[:, None]
         B = as_matrix(labels, "Y", numeric_objects=True)
         check_same_rows(len(A), len(B), "X", "Y")
+        check_scale(A, "X")
+        check_scale(B, "Y")
         if not reset:
             check_width(A.shape[1], self.n_features_in_, type(self).__name__)
         validate_data(self, _with_names(X, A), reset=reset, skip_check_array=True)
@@ -438,17 +441,17 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         }
 
     def _card_text(self) -> tuple[str, list[str]]:
-        """Title of the model card, and what the map does and how to call it."""
+        """Title of the model card, and what the map does and how to call it; in Markdown, names escaped."""
         source, target = self.source_space_, self.target_space_
-        title = f"{source.model or 'source'} → {target.model or 'target'}"
+        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
         text = [
-            f"Carries vectors of *{source}* into the space of *{target}*.",
+            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
             "",
             "```python",
             "import congruence",
             "",
             'mapping = congruence.load("path/to/this/folder")',
-            "carried = mapping.transform(vectors)",
+            "mapped = mapping.transform(vectors)",
             "```",
         ]
         return title, text
@@ -470,7 +473,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         ]
         for key, value in {**self.facts_, **self.get_params(deep=False)}.items():
             if isinstance(value, (bool, int, str)) or value is None:
-                lines.append(f"| {key} | {value} |")
+                lines.append(f"| {key} | {as_markdown(str(value))} |")
             elif isinstance(value, float):
                 lines.append(f"| {key} | {value:.4g} |")
         flat = {k: v for k, v in self.scores_.items() if isinstance(v, (int, float))}
@@ -525,9 +528,10 @@ class AffineMap(Map):
         """
         A = self._check_source(X)
         # The means are folded into one offset, so a block is read once and never copied to be centred.
-        out = A @ beside(self.matrix, A)
-        out += beside(self.offset, A)
-        return as_given(out, X)
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = A @ beside(self.matrix, A)
+            out += beside(self.offset, A)
+        return refuse_overflow(as_given(out, X), X if is_tensor(X) else A, "X")
 
 
 def check_native(X: Any, name: str) -> Any:

@@ -120,7 +120,7 @@ class LinearMap(AffineMap):
         for k, alpha in enumerate(alphas):
             shrunk = eigenvalues + alpha
             df = float((eigenvalues / shrunk).sum())
-            explained = float((energy * (eigenvalues + 2 * alpha) / shrunk**2).sum())
+            explained = float((energy / shrunk * ((eigenvalues + 2 * alpha) / shrunk)).sum())
             residual = max(scatter - explained, 0.0)
             # With as many degrees of freedom as rows the score is 0/0: the fit says nothing about new rows.
             room = n - df

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from congruence._arrays import as_given, beside, blocks, is_tensor, namespace
-from congruence._check import check_positive
+from congruence._check import check_positive, check_seed, refuse_overflow
 from congruence._extras import require
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
@@ -161,6 +161,7 @@ class MLPMap(Map):
         for name in ("hidden", "batch_size", "max_epochs", "patience"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.learning_rate, "learning_rate")
+        check_seed(self.random_state, "random_state")
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
@@ -257,11 +258,12 @@ class MLPMap(Map):
 
         parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
         if is_tensor(A):
-            return as_given(namespace(A).concat([move(A[part]) for part in parts]), X)
+            return refuse_overflow(as_given(namespace(A).concat([move(A[part]) for part in parts]), X), X, "X")
         out = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
-        for part in parts:
-            out[part] = move(A[part])
-        return out
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in parts:
+                out[part] = move(A[part])
+        return refuse_overflow(out, A, "X")
 
     @property
     def _n_features_out(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from congruence._arrays import as_given, beside, to_numpy
-from congruence._check import check_choice, check_positive, check_width
+from congruence._check import check_choice, check_positive, check_seed, check_width
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows
 from congruence.errors import (
     DegenerateWarning,
@@ -257,6 +257,8 @@ class OrthogonalMap(AffineMap):
         check_choice(self.spectrum, SPECTRA, "spectrum")
         if self.strength is not None:
             check_positive(self.strength, "strength", zero=True)
+        if self.random_state is not None:
+            check_seed(self.random_state, "random_state")
         self.moments_ = {}
         for name in (*_SOLVED, "cv_strength_", "cv_scores_"):
             self.__dict__.pop(name, None)

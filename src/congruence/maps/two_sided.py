@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from congruence._arrays import as_given, is_tensor
-from congruence._check import check_choice, check_width
+from congruence._check import check_choice, check_width, refuse_overflow
+from congruence._display import as_markdown
 from congruence._inputs import as_embeddings
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
@@ -71,7 +72,7 @@ class TwoSidedMap(Map):
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
-        return as_given(self._head(self._check_source(X), "source"), X)
+        return self._mapped(self._check_source(X), X, "source")
 
     def transform_target(self, Y: Any) -> Any:
         """Carry target rows into the joint space.
@@ -90,7 +91,12 @@ class TwoSidedMap(Map):
         ------
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
-        return as_given(self._head(self._check_target(Y), "target"), Y)
+        return self._mapped(self._check_target(Y), Y, "target")
+
+    def _mapped(self, rows: Any, given: Any, side: str) -> Any:
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = as_given(self._head(rows, side), given)
+        return refuse_overflow(out, rows, "X" if side == "source" else "Y")
 
     def _check_target(self, Y: Any) -> Any:
         self._check_fitted()
@@ -256,9 +262,10 @@ class TwoSidedMap(Map):
 
     def _card_text(self) -> tuple[str, list[str]]:
         source, target = self.source_space_, self.target_space_
-        title = f"{source.model or 'source'} + {target.model or 'target'}"
+        title = as_markdown(f"{source.model or 'source'} + {target.model or 'target'}")
         text = [
-            f"Carries vectors of *{source}* and of *{target}* into one joint space of {self.d_out} dimensions.",
+            f"Maps vectors of *{as_markdown(str(source))}* and of *{as_markdown(str(target))}* into one joint space of {self.d_out} "
+            "dimensions.",
             "",
             "```python",
             "import congruence",

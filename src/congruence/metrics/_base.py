@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import device, is_tensor, namespace, to_numpy
-from congruence._check import as_matrix, as_native, check_same_rows
+from congruence._check import as_matrix, as_native, check_same_rows, check_scale
+from congruence._ids import fits_fixed_width, id_texts
 from congruence._inputs import check_order
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
@@ -116,6 +117,8 @@ def float_pair(X: Any, Y: Any, *, min_rows: int = 2) -> tuple[Any, Any, Any]:
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
+    check_scale(A, "X", squares=False)
+    check_scale(B, "Y", squares=False)
     return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
 
 
@@ -168,4 +171,7 @@ def codes(labels: Any, n: int, name: str) -> np.ndarray:
         raise ShapeError(
             f"Got {name} of shape {array.shape}; expected one label for each of {n} rows. Pass an array of shape ({n},)."
         )
-    return array.astype(str) if array.dtype == object else array
+    if array.dtype != object:
+        return array
+    texts = id_texts(array.tolist())  # fixed widths compare faster
+    return texts.astype(str) if fits_fixed_width(texts) else texts

@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence import kernels
 from congruence._arrays import blocks, device, is_tensor, namespace, to_numpy
-from congruence._check import check_choice, check_positive
+from congruence._check import check_choice, check_positive, check_seed
 from congruence.errors import InputError, ShapeError
 from congruence.metrics._base import give, native_pair
 
@@ -64,6 +64,7 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
     >>> round(linear_cka(X, 3 * X[:, ::-1] + 1), 6)
     1.0
     """
+    check_seed(seed)
     check_choice(estimator, ESTIMATORS, "estimator")
     xp, A, B = native_pair(X, Y, min_rows=4)
     if estimator != "minibatch":

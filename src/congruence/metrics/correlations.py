@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import device, namespace, to_numpy
-from congruence._check import as_matrix, check_choice, check_positive, check_same_rows, check_width
+from congruence._check import as_matrix, check_choice, check_positive, check_same_rows, check_scale, check_width
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair
 
@@ -453,6 +453,8 @@ def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge
     """
     _check_options("mean", rank, reduce, ridge, ("pca", None))
     A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
+    check_scale(A, "X", squares=False)
+    check_scale(B, "Y", squares=False)
     check_same_rows(len(A), len(B), "X", "Y")
     means, bases, maps = [], [], []
     for side, name in ((A, "X"), (B, "Y")):

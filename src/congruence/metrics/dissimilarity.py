@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
-from congruence._check import as_matrix, as_native, check_choice, check_positive, check_same_rows
+from congruence._check import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics._base import unit
 
@@ -240,6 +240,7 @@ def rsa(
     neuroscience", Frontiers in Systems Neuroscience 2:4.
     Nili et al. (2014), "A toolbox for representational similarity analysis", PLoS Computational Biology 10(4).
     """
+    check_seed(seed)
     check_choice(rdm, _RDMS, "rdm")
     check_choice(compare, _COMPARISONS, "compare")
     A, B = _side(X, Y, "X"), _side(Y, X, "Y")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import blocks
+from congruence._check import check_scale
 from congruence.metrics._base import paired, unit
 
 
@@ -73,6 +74,8 @@ def paired_distance(X: Any, Y: Any) -> float:
     Gupta et al. (2026), appendix D.4.2, metric (1).
     """
     A, B = paired(X, Y)
+    check_scale(A, "X")
+    check_scale(B, "Y")
     total = 0.0
     for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
         total += float(np.linalg.norm(A[part].astype(np.float64) - B[part], axis=1).sum())

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive, check_same_rows
+from congruence._check import check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.negatives.add import add_att, add_obj
 from congruence.negatives.caption import Caption, Spots, look_at
@@ -176,7 +176,7 @@ def generate(
     texts = check_captions(captions)
     kinds = _kinds(kinds, generator)
     check_positive(per_caption, "per_caption", integer=True)
-    check_positive(seed, "seed", integer=True, zero=True)
+    check_seed(seed)
     check_choice(on_refused, ("skip", "error"), "on_refused")
     if isinstance(generator, str):
         generator = GENERATORS[check_choice(generator, GENERATORS, "generator")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import blocks
-from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence._check import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import ParameterError
 from congruence.negatives.generate import Negative, check_captions
 from congruence.negatives.words import Edit, Sentence, changed_words
@@ -61,7 +61,7 @@ def sibling_negatives(
     """
     labels, known = check_captions(names), check_captions(classes)
     check_positive(per_caption, "per_caption", integer=True)
-    check_positive(seed, "seed", integer=True, zero=True)
+    check_seed(seed)
     if not isinstance(template, str) or template.count("{}") != 1:
         raise ParameterError(
             f"Got template={template!r}; expected a text with {{}} once. Pass template='a photo of a {{}}.', for example."

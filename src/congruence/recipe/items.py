@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import check_same_rows
+from congruence._ids import id_rows
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError
 from congruence.recipe.plan import Recipe
@@ -66,8 +67,7 @@ def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
     """Read the pairs of a recipe and what it says of them. Raises FileError, CorruptFileError, InputError, IdError, ShapeError."""
     sides, by_id = _read_sides(recipe.pairs, spaces)
     pairs = Pairs.join(*sides)
-    place_of = {name: row for row, name in enumerate(sides[1].ids.tolist())}
-    order = np.array([place_of[name] for name in pairs.target.ids.tolist()])
+    order = id_rows(sides[1].ids, pairs.target.ids)
     columns = []
     for name in ("groups", "tasks"):
         spec, column = getattr(recipe, name), None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from congruence._ids import id_texts
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.maps import Map, OrthogonalMap
@@ -16,7 +17,7 @@ def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, 
     for kind in ("image", "text"):
         sides = [side[kind].ids for side in (bundle.source, bundle.target) if kind in side]
         if sides and (kind == fitted or fitted is None or not bundle.classes.get("image")):
-            ids = np.unique(np.concatenate(sides))
+            ids = np.unique(np.concatenate([id_texts(side) for side in sides]))
             keep[kind] = ids[split.held_out(ids)]
     return keep
 

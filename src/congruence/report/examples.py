@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._ids import is_in
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.evaluation.controls import chance_at_k
@@ -42,7 +43,7 @@ def commuting(
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
     # Drawn from the pictures that both models have, where there are any: a few encoded again may be all that can be shown.
-    common = np.flatnonzero(np.isin(source["image"].ids, target["image"].ids))
+    common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
     common = common if len(common) else np.arange(len(source["image"]))
     queries = common[some(len(common), 2_000, rng)]
     pictures = unit(target["image"])
@@ -51,7 +52,7 @@ def commuting(
     read = _nearest(unit(source["image"])[queries], unit(source["text"]), 1)[:, 0]
     moved = _nearest(aligned["text"].vectors[read].astype(np.float32, copy=False), unit(target["text"]), 1)[:, 0]
     mediated = _nearest(unit(target["text"])[moved], pictures, 5)
-    own = np.flatnonzero(np.isin(source["image"].ids[queries], target["image"].ids))
+    own = np.flatnonzero(is_in(source["image"].ids[queries], target["image"].ids))
     own_row = {i: k for k, i in enumerate(target["image"].ids.tolist())}
 
     def own_at(q: int, found: np.ndarray) -> int | None:

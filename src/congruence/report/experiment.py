@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence._atomic import atomic_path, why_foreign
+from congruence._display import visible
 from congruence.papers import STUDIES, Outcome, claim_lines, data_lines
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png
@@ -162,7 +163,8 @@ def draw_experiment(results: dict[str, Any], pictures: dict[str, bytes] | None =
             ]
         else:
             panels.append(_curves(metric, mine, next(iter(axes.values()), None)))
-    return _sheet(results, panels, extra.get("examples", []), pictures or {})
+    # XML knows no control characters, not even escaped ones.
+    return visible(_sheet(results, panels, extra.get("examples", []), pictures or {}), keep="\n\t")
 
 
 def _in_pairs(points: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence._atomic import atomic_path
+from congruence._display import visible
 
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 6.6
 
@@ -95,11 +96,12 @@ def heatmap(data: dict[str, Any], title: str) -> str:
             parts.append("</g>")
     for k, note in enumerate(notes):
         text(8, bottom + 20 + 17 * k, note, "soft")
-    return (
+    drawing = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {bottom + 66:.0f}" width="{width:.0f}" '
         f'role="group" aria-labelledby="title description"><title id="title">{escape(title)}</title>'
         f'<desc id="description">{escape(" ".join(notes))}</desc><style>{_STYLE}</style>{"".join(parts)}</svg>\n'
     )
+    return visible(drawing, keep="\n\t")  # XML knows no control characters, not even escaped ones
 
 
 def write_heatmap(path: str | Path, data: dict[str, Any], title: str, *, force: bool = False) -> None:

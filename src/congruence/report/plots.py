@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._ids import id_texts, is_in
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Pairs
 from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
@@ -96,8 +97,8 @@ def clouds(
         return None
     rows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for m in shared:
-        theirs = set(target[m].ids.tolist())
-        ids = np.array([i for i in source[m].ids.tolist() if i in theirs])
+        ids = id_texts(source[m].ids)
+        ids = ids[is_in(ids, target[m].ids)]
         ids = ids[some(len(ids), 60, rng)]
         rows[m] = (ids, ids)
 
@@ -240,7 +241,7 @@ def _small_fit(
     if "text" in source and "image" in target and "text" in small.modality_means_:
         texts = carry(small, "text", source["text"])
         classes, images = unseen.class_of("text", texts.ids), unseen.class_of("image", target["image"].ids)
-        if len(np.unique(classes)) == len(classes) and np.isin(images, classes).all():
+        if len(np.unique(classes)) == len(classes) and is_in(images, classes).all():
             out["classified", "image", "mapped"] = zero_shot_accuracy(
                 target["image"].vectors, texts.vectors, images, classes
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._check import check_seed
 from congruence._version import __version__
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
@@ -66,6 +67,7 @@ def summarize(
     SpaceMismatchError, IdError, ShapeError
         As :func:`congruence.evaluation`.
     """
+    check_seed(seed)
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_positive
+from congruence._check import check_positive, check_seed
+from congruence._ids import id_texts
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
@@ -87,6 +88,7 @@ def summarize_training(
         A picture is missing, cannot be decoded, or Pillow is not installed.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
     """
+    check_seed(seed)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for such a map."
@@ -101,7 +103,7 @@ def summarize_training(
     data = read_captions(images, captions, negatives, np.arange(given[0] if given else 0))
     order = data.groups
     if isinstance(captions, Embeddings) and captions.has_ids:
-        names = shown = captions.ids
+        names = shown = id_texts(captions.ids)
     else:
         names = np.arange(given[0]).astype(str)
         shown = np.char.add("row ", names)

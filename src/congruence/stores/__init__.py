@@ -17,6 +17,7 @@ from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
 from congruence.stores._base import BATCH, Source, is_folder, missing_file, natural
 from congruence.stores._columns import Columns
+from congruence.stores._ids import Column, column_ids, column_texts
 from congruence.stores._place import check_output_place
 from congruence.stores._sink import Sink
 from congruence.stores.arrow import ArrowSink, ArrowSource, arrow_shapes, read_arrow_column
@@ -50,6 +51,7 @@ __all__ = [
     "parse_spec",
     "read_column",
     "read_embeddings",
+    "read_ids",
 ]
 
 #: Reader and writer by file suffix; the empty suffix is a folder of parts.
@@ -71,7 +73,7 @@ FORMATS: dict[str, tuple[type[Any], type[Any]]] = {
 #: Formats whose reader takes the name of its own id column.
 _NAMED_IDS = (ParquetSource, ArrowSource, CsvSource, JsonlSource, LanceSource, FolderSource)
 
-_COLUMNS: dict[str, Callable[[str, str | None], np.ndarray]] = {
+_COLUMNS: dict[str, Callable[[str, str | None], Column]] = {
     ".npy": read_npy_column,
     ".npz": read_npz_column,
     ".safetensors": read_safetensors_column,
@@ -185,7 +187,7 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     """Return ids read from another file or another array, or the name of the column the reader will read itself."""
     other, _ = parse_spec(ids)
     if Path(other).exists() and not is_folder(other):
-        return pa.array(read_column(ids).tolist(), pa.string())
+        return read_ids(ids)
     if Path(other).suffix.lower() in _COLUMNS:
         raise missing_file(other)
     if issubclass(kind, _NAMED_IDS):
@@ -194,7 +196,7 @@ def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
         raise ParameterError(
             f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array. Pass ids=… with the path of a file of ids."
         )
-    return pa.array(_COLUMNS[Path(path).suffix.lower()](path, ids).tolist(), pa.string())
+    return column_ids(_COLUMNS[Path(path).suffix.lower()](path, ids), f"{path}:{ids}")
 
 
 def open_sink(
@@ -204,6 +206,7 @@ def open_sink(
     dim: int,
     dtype: Any = np.float32,
     has_ids: bool = False,
+    id_type: pa.DataType | None = None,
     space: Space | None = None,
     force: bool = False,
     parts: list[tuple[str, int]] | None = None,
@@ -223,6 +226,8 @@ def open_sink(
         float16, float32 or float64.
     has_ids : bool, default=False
         Whether ids will be written. Formats without room for ids leave them out: ``.npy`` and ``.safetensors``.
+    id_type : pyarrow.DataType, optional
+        As which ids are written where the format has types: int64, uint64 or, by default, string.
     space : Space, optional
         Recorded with the vectors.
     force : bool, default=False
@@ -268,6 +273,7 @@ def open_sink(
         has_ids=has_ids,
         space=space or Space(),
         force=force,
+        id_type=id_type,
         parts=parts,
         columns=columns,
         column_out=column_out,
@@ -349,7 +355,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
 
 
 def read_column(spec: str | Path) -> np.ndarray:
-    """Read labels or ids: a column of a table, an array of an archive, or the lines of a ``.txt``.
+    """Read labels as text: a column of a table, an array of an archive, or the lines of a ``.txt``.
 
     Parameters
     ----------
@@ -358,12 +364,36 @@ def read_column(spec: str | Path) -> np.ndarray:
 
     Returns
     -------
-    ndarray of str, shape (n,)
+    ndarray of object (str), shape (n,)
 
     Raises
     ------
     FileError, CorruptFileError, ParameterError, ShapeError, DtypeError, IdError
     """
+    return column_texts(_read_column(spec), str(spec))
+
+
+def read_ids(spec: str | Path) -> pa.Array:
+    """Read ids: a column as :func:`read_column` finds it, whole numbers as such.
+
+    Parameters
+    ----------
+    spec : str or path-like
+
+    Returns
+    -------
+    pyarrow.Array of int64, uint64 or large_string, shape (n,)
+
+    Raises
+    ------
+    IdError
+        An entry is missing, too long, or cannot be an id.
+    FileError, CorruptFileError, ParameterError, ShapeError, DtypeError
+    """
+    return column_ids(_read_column(spec), str(spec))
+
+
+def _read_column(spec: str | Path) -> Column:
     path, key = parse_spec(spec)
     if is_folder(path):
         raise FileError(f"Got a folder, {path}, for a column; expected a file. Pass the path of one.")

@@ -13,16 +13,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._display import short
+from congruence._memory import check_memory
+from congruence._refusals import is_refusal, say_refusal
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
     DtypeError,
     FileError,
+    OutOfMemoryError,
     ParameterError,
     ShapeError,
 )
 from congruence.stores._columns import Columns, Rows
+from congruence.stores._ids import id_array, id_type_of
 
 #: Rows a scan hands out at a time unless told otherwise.
 BATCH = 4096
@@ -43,6 +48,8 @@ class Source(ABC):
     dtype : numpy.dtype
         Of the blocks that :meth:`scan` yields: float16, float32 or float64.
     has_ids : bool
+    id_type : pyarrow.DataType
+        Of the ids: int64, uint64 or string.
     space : Space
         Origin, as far as the file tells.
     parts : list of (str, int)
@@ -58,8 +65,14 @@ class Source(ABC):
     dim: int
     dtype: np.dtype
     has_ids: bool = False
+    _ids: pa.Array | None = None
     space: Space = Space()
     files: tuple[Path, ...] = ()
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Type of the ids: int64, uint64 or string."""
+        return pa.string() if self._ids is None else id_type_of(self._ids.type)
 
     @property
     def columns(self) -> list[Columns]:
@@ -82,7 +95,7 @@ class Source(ABC):
 
         Yields
         ------
-        ids : pyarrow.Array of string, or None
+        ids : pyarrow.Array of int64, uint64 or text (string or large_string), or None
         vectors : ndarray, shape (b, dim)
             A fresh C-contiguous array.
         """
@@ -112,7 +125,7 @@ class Source(ABC):
 
         Returns
         -------
-        ids : pyarrow.Array of string, shape (k,), or None
+        ids : pyarrow.Array, shape (k,), or None
         vectors : ndarray, shape (k, dim)
 
         Raises
@@ -124,6 +137,7 @@ class Source(ABC):
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
         wanted = rows[order]
+        self._check_memory(len(rows))
         out = np.empty((len(rows), self.dim), dtype=self.dtype)
         names: list[pa.Array] = []
         at = 0
@@ -154,7 +168,10 @@ class Source(ABC):
         Raises
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, CorruptFileError
+        OutOfMemoryError
+            The vectors are larger than the memory that is free.
         """
+        self._check_memory(self.n)
         vectors = np.empty((self.n, self.dim), dtype=self.dtype)
         ids: list[pa.Array] = []
         row = 0
@@ -164,13 +181,23 @@ class Source(ABC):
             if names is not None:
                 ids.append(names)
         check_all_rows(row, self.n, self.path)  # or the rest would be whatever the memory held
-        labels = np.array(pa.chunked_array(ids).to_pylist(), dtype=str) if ids else None
-        return Embeddings(vectors, ids=labels, space=self.space, allow_zero_rows=allow_zero_rows)
+        return Embeddings(
+            vectors, ids=id_array(ids) if ids else None, space=self.space, allow_zero_rows=allow_zero_rows
+        )
+
+    def _check_memory(self, rows: int) -> None:
+        """Refuse to hold more rows than there is memory for. Raises OutOfMemoryError."""
+        check_memory(
+            rows * self.dim * self.dtype.itemsize,
+            f"{rows:,} × {self.dim:,} {self.dtype} in {self.path}",
+            "Pass a file with fewer rows, or use a machine with more memory; only mapping a file (congruence transform, "
+            "transform_file) needs no more than a block of it.",
+        )
 
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Turn what is raised inside into errors of ours: FileError, or CorruptFileError for types of ``damage``."""
+    """Turn what is raised inside into errors of ours: FileError, OutOfMemoryError, or CorruptFileError for types of ``damage``."""
     try:
         yield
     except CongruenceError:
@@ -178,14 +205,25 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
     except FileNotFoundError:
         raise missing_file(path) from None
     except damage as error:
+        if is_refusal(error):  # pyarrow and h5py report both as OSError
+            raise FileError(say_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
+        if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
+            raise _too_large(path, error) from error
         raise CorruptFileError(
             f"Got a truncated or damaged file, {path} ({error}); expected an intact one of the kind its name says. "
             "Copy or write it again."
         ) from error
+    except MemoryError as error:
+        raise _too_large(path, error) from error
     except OSError as error:
-        raise FileError(
-            f"Got a refusal while reading {path} ({error}); expected a readable file. Check its permissions."
-        ) from error
+        raise FileError(say_refusal(error, f"while reading {path}")) from error
+
+
+def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
+    return OutOfMemoryError(
+        f"Got more to hold in memory from {path} than there is room for ({error}); expected less. Use a machine with more memory; "
+        "if the file is smaller than that it is damaged: copy or write it again."
+    )
 
 
 def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
@@ -211,16 +249,17 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
         )
 
 
-def as_text(array: np.ndarray, path: str) -> np.ndarray:
-    """Return a column of labels or ids as strings. Raises DtypeError."""
-    if array.dtype.kind == "S":
-        with reading(path, UnicodeDecodeError):
-            return np.char.decode(array, "utf-8")
-    if array.dtype.kind not in "Uiufb":
+def as_column(array: np.ndarray, path: str) -> np.ndarray:
+    """Return an array of labels or ids as numbers, or as texts in an object array. Raises DtypeError, CorruptFileError."""
+    kind = array.dtype.kind
+    if kind not in "USiufb":
         raise DtypeError(
             f"Got entries of type {array.dtype} in {path}; expected text or numbers. Save the column as one of these."
         )
-    return array.astype(str)
+    if kind not in "US":
+        return array
+    with reading(path, UnicodeDecodeError, ValueError):  # damaged text may hold what is no character
+        return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
 
 
 def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
@@ -293,7 +332,7 @@ def missing_file(path: str | Path) -> FileError:
 
 def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: str = "key") -> ParameterError:
     """Make the error for a key that is not in a file, listing those that are."""
-    listed = ", ".join(f"{name} {shape}" for name, shape in found.items()) or "none"
+    listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
     if key is None:
         return ParameterError(
             f"Got no {what} for {path}, which holds {listed}; expected a choice. Write {path}:<{what}>."

@@ -87,7 +87,7 @@ def check_column_out(name: str | None, columns: Columns | None, path: Any) -> No
 
 
 def output_schema(
-    columns: Columns | None, *, dim: int, dtype: np.dtype, has_ids: bool, name: str | None
+    columns: Columns | None, *, dim: int, dtype: np.dtype, has_ids: bool, id_type: pa.DataType, name: str | None
 ) -> tuple[pa.Schema, int, bool]:
     """Return the schema of a table with mapped vectors, the place of their column, and whether ids get a new column.
 
@@ -122,7 +122,7 @@ def output_schema(
         _tell_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
     new_ids = needs_ids(columns, has_ids)
     if new_ids:
-        fields, place = [pa.field("id", pa.string()), *fields], place + 1
+        fields, place = [pa.field("id", id_type), *fields], place + 1
     return pa.schema(fields, metadata=metadata or None), place, new_ids
 
 

@@ -17,6 +17,7 @@ from congruence.embeddings import Space
 from congruence.errors import DtypeError, IdError, OutputExistsError, ParameterError, ShapeError, StorageError
 from congruence.stores._base import is_space, sidecar, space_json
 from congruence.stores._columns import Columns, Rows
+from congruence.stores._ids import clean_ids
 
 
 class Sink(ABC):
@@ -32,6 +33,8 @@ class Sink(ABC):
     space : Space
     force : bool
         Replace an existing file.
+    id_type : pyarrow.DataType, optional
+        As which ids are written: int64, uint64 or, by default, string.
     parts : list of (str, int), optional
         Names and row counts of the source's files, for sinks that mirror them.
     atomic : bool, default=True
@@ -65,6 +68,7 @@ class Sink(ABC):
         has_ids: bool,
         space: Space,
         force: bool,
+        id_type: pa.DataType | None = None,
         parts: list[tuple[str, int]] | None = None,
         atomic: bool = True,
         columns: list[Columns] | None = None,
@@ -73,6 +77,7 @@ class Sink(ABC):
         self.path = Path(path)
         self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
         self.has_ids, self.space, self.force = has_ids, space, force
+        self.id_type = id_type or pa.string()
         self.source_parts, self.atomic = parts, atomic
         self.columns, self.column_out = columns or [], column_out
         self.rows = 0
@@ -146,8 +151,8 @@ class Sink(ABC):
 
         Parameters
         ----------
-        ids : pyarrow.Array of string or integers, or None
-            As announced: one a row with ``has_ids``, else left out.
+        ids : pyarrow.Array of text or integers, or None
+            As announced: one a row with ``has_ids``, else left out. Integers become text where text was announced.
         vectors : ndarray, shape (b, dim)
         rows : pyarrow.RecordBatch or list of dict, optional
             The same rows of the table whose columns were announced, if any (:meth:`Source.scan_table`).
@@ -157,7 +162,7 @@ class Sink(ABC):
         ShapeError
             The width, or the number of rows, is not what was announced.
         IdError
-            Ids were announced and are missing, or are not one a row.
+            Ids were announced and are missing, or are not one a row; text where integers were announced; or what cannot be an id.
         DtypeError
             A finite number is too large for the dtype of the file.
         """
@@ -176,7 +181,7 @@ class Sink(ABC):
                 f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of {self.path}; expected "
                 "one each, as announced. Pass them, or announce no columns."
             )
-        names = ids.cast(pa.string()) if self.has_ids and ids is not None else None
+        names = self._as_announced(ids) if self.has_ids and ids is not None else None
         try:
             with np.errstate(over="raise"):
                 block = np.ascontiguousarray(vectors, dtype=self.dtype)
@@ -186,6 +191,15 @@ class Sink(ABC):
             ) from error
         self._write(names, block, rows)
         self.rows += len(block)
+
+    def _as_announced(self, ids: pa.Array) -> pa.Array:
+        names = clean_ids(ids, str(self.path), self.rows)
+        try:
+            return names.cast(self.id_type)
+        except pa.ArrowInvalid:
+            raise IdError(
+                f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced. Pass the right id_type= to open_sink."
+            ) from None
 
     @abstractmethod
     def _open(self, temporary: Path, stack: ExitStack) -> None:

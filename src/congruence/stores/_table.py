@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._check import name_rows
+from congruence._display import short
+from congruence._ids import refuse_missing
 from congruence.embeddings import Space
-from congruence.errors import DtypeError, IdError, ShapeError
+from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
@@ -34,6 +36,7 @@ from congruence.stores._columns import (
     list_array,
     output_schema,
 )
+from congruence.stores._ids import clean_ids, id_type_of, missing_ids
 from congruence.stores._sink import Sink
 
 #: In a field's metadata, or in the schema's where there is one column of vectors.
@@ -55,6 +58,7 @@ class TableSource(Source):
         self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
     ) -> None:
         """Choose the columns and set everything that the schema tells; lists of variable size do not tell ``dim``."""
+        check_names(schema, path)
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
             numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
@@ -81,6 +85,7 @@ class TableSource(Source):
         self.has_ids = self._ids is not None or self._id_column is not None
         told = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
         self.space = read_space(told, path)
+        self._id_type = id_type_of(schema.field(self._id_column).type) if self._id_column else super().id_type
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._all = Columns(schema, self._key, self._id_column)
         self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
@@ -95,6 +100,11 @@ class TableSource(Source):
             self.dim = len(first[0])
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}; expected numbers. Write the vectors again.")
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Type of the ids: int64, uint64 or string."""
+        return self._id_type
 
     @property
     def columns(self) -> list[Columns]:
@@ -125,14 +135,11 @@ class TableSource(Source):
 
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)
-        if ids.null_count:
-            raise IdError(
-                f"Got a missing id near row {start} of {self._file}; expected one a row. Fill the column "
-                f"{self._id_column!r}."
-            )
-        ids = ids.cast(pa.string())
-        ids.validate(full=True)  # a damaged page may hold bytes that are no UTF-8
-        return ids
+        if len(missing_ids(ids)):  # then all of the file are counted
+            pieces = self._pieces([str(self._id_column)], 0, BATCH)
+            rows = np.concatenate([first + missing_ids(more.column(0)) for first, more in pieces])
+            refuse_missing(rows, f"ids of {self._file}:{self._id_column}", floats=pa.types.is_floating(ids.type))
+        return clean_ids(ids, f"{self._file}:{self._id_column}", start)
 
     def _vectors(self, column: pa.Array, start: int, ids: pa.Array | None) -> np.ndarray:
         """Turn a list column into a matrix, refusing missing and ragged rows by number and id."""
@@ -165,19 +172,27 @@ class TableSource(Source):
         return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
 
 
+def check_names(schema: pa.Schema, path: str | Path) -> None:
+    """Refuse a table in which a name stands for several columns. Raises ParameterError."""
+    if len(set(schema.names)) < len(schema.names):
+        repeated = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise ParameterError(
+            f"Got several columns named {short(repeated)!r} in {path}; expected each name once. Rename them in the file."
+        )
+
+
 def read_table_column(
     path: str | Path, key: str | None, schema: pa.Schema, column: Callable[[str], pa.ChunkedArray]
-) -> np.ndarray:
-    """Read a plain column as strings. Raises ParameterError, IdError."""
+) -> pa.ChunkedArray:
+    """Read a plain column. Raises ParameterError."""
+    check_names(schema, path)
     plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
     if key is None or key not in plain:
         raise missing_key(key, path, plain, "column")
     values = column(key)
-    if values.null_count:
-        raise IdError(f"Got missing entries in {path}:{key}; expected one a row. Fill the missing entries.")
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        values = values.cast(pa.string())
-    return np.array([str(value) for value in values.to_pylist()], dtype=str)
+        values = values.cast(pa.large_string())
+    return values
 
 
 class TableSink(Sink):
@@ -190,7 +205,7 @@ class TableSink(Sink):
         columns = common_columns(self.columns, self.path)
         check_column_out(self.column_out, columns, self.path)
         schema, self._at, self._new_ids = output_schema(
-            columns, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, name=self.column_out
+            columns, dim=self.dim, dtype=self.dtype, has_ids=self.has_ids, id_type=self.id_type, name=self.column_out
         )
         told = {} if self.space == Space() else {_SPACE: space_json(self.space).encode()}
         field = schema.field(self._at)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from congruence.errors import DtypeError
@@ -92,12 +91,12 @@ class ArrowSource(TableSource):
             check_all_rows(row, self.n, self.path)
 
 
-def read_arrow_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a plain column as strings.
+def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
+    """Read a plain column.
 
     Raises
     ------
-    ParameterError, CorruptFileError, IdError
+    ParameterError, CorruptFileError
     """
     with _open(path) as (schema, batches):
         return read_table_column(

@@ -21,6 +21,7 @@ from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.stores._base import BATCH, Source, missing_file, natural, read_sidecar, slice_ids
 from congruence.stores._columns import Columns, Rows, slice_rows
+from congruence.stores._ids import column_ids, common_id_type, join_blocks
 from congruence.stores._sink import Sink
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
@@ -150,13 +151,18 @@ class FolderSource(Source):
                     f"Got {table.name} in the place of the metadata of {Path(source.path).name}; expected the same number "
                     "in both names. Add the part that is missing, or rename."
                 )
-            names = read_parquet_column(table, column)
+            names = column_ids(read_parquet_column(table, column), f"{table}:{column}")
             if len(names) != source.n:
                 raise ShapeError(
                     f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected equally many. Write the metadata of this part again."
                 )
             columns.append(names)
-        return pa.array(np.concatenate(columns).tolist(), pa.string())
+        return join_blocks(columns)
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Type of the ids of all parts: that of each, or text where these differ."""
+        return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])
 
     @property
     def columns(self) -> list[Columns]:
@@ -201,7 +207,9 @@ class FolderSource(Source):
             start += source.n
 
     def _ids_at(self, own: pa.Array | None, row: int, count: int) -> pa.Array | None:
-        return own if self._ids is None else slice_ids(self._ids, row, row + count)
+        if self._ids is not None:
+            return slice_ids(self._ids, row, row + count)
+        return None if own is None else own.cast(self.id_type)
 
 
 class FolderSink(Sink):
@@ -242,6 +250,7 @@ class FolderSink(Sink):
             dim=self.dim,
             dtype=self.dtype,
             has_ids=self.has_ids,
+            id_type=self.id_type,
             space=self._part_space,
             force=False,
             atomic=False,

@@ -22,7 +22,7 @@ from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
     Source,
-    as_text,
+    as_column,
     check_matrix_shape,
     choose,
     missing_file,
@@ -33,10 +33,14 @@ from congruence.stores._base import (
     space_json,
     stored_dtype,
 )
+from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
 
 #: What h5py raises about damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+
+#: Bytes of fixed-length strings read at a time.
+_TEXT_BYTES = 4 * 2**20
 
 #: Seconds that reading strings may take, and strings that get one second more.
 _PATIENCE, _STRINGS_A_SECOND = 30.0, 20_000
@@ -136,7 +140,8 @@ class Hdf5Source(Source):
     key : str, optional
         Name of the dataset; may be left out when there is only one matrix.
     ids : pyarrow.Array or False, optional
-        By default the dataset ``ids``, if there is one of the right length; ``False`` for none.
+        By default the dataset ``ids``, if there is one of the right length, or those that :class:`Hdf5Sink` writes for it; ``False`` for
+        none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -148,14 +153,14 @@ class Hdf5Source(Source):
             self.dtype = stored_dtype(data.dtype, self.path)
             self.n, self.dim = check_matrix_shape(tuple(data.shape), self.path)
             wanted = [[self._key, SPACE_KEY]] if SPACE_KEY in data.attrs else []
-            has_ids = ids is None and shapes.get("ids") == (self.n,)
-            if has_ids and _varies(_own_dataset(file, "ids", path).dtype):
+            own = ids is None and shapes.get("ids") == (self.n,)
+            if own and _varies(_own_dataset(file, "ids", path).dtype):
                 wanted.append(["ids"])  # with the space: a process costs a quarter of a second
         found = _strings(path, wanted, self.n) if wanted else []
         self.space = read_space(found[0] if wanted and len(wanted[0]) == 2 else None, path)
-        if has_ids:
-            names = found[-1] if wanted and wanted[-1] == ["ids"] else read_hdf5_column(path, "ids").tolist()
-            ids = pa.array(as_text(np.asarray(names), f"{path}:ids").tolist(), pa.string())
+        if own or (ids is None and is_packed(shapes, "ids", self.n)):
+            names = np.array(found[-1], object) if ["ids"] in wanted else read_hdf5_column(path, "ids")
+            ids = column_ids(names, f"{path}:ids")
         self._ids = ids if isinstance(ids, pa.Array) else None
         self.has_ids = self._ids is not None
 
@@ -169,27 +174,35 @@ class Hdf5Source(Source):
 
 
 def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional dataset as strings.
+    """Read a one-dimensional dataset: numbers, or texts in an object array.
 
     Raises
     ------
-    ParameterError
+    ParameterError, DtypeError, CorruptFileError
     """
     with _open(path) as file:
         found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
         key = key.strip("/") if key else None
+        if key is not None and key not in found and is_packed(found, key):
+            data, offsets = (_own_dataset(file, key + part, path)[:] for part in PACKED)
+            return unpack(data, offsets, f"{path}:{key}")
         if key not in found:
             raise missing_key(key, path, found)
         data = _own_dataset(file, key, path)
         if not _varies(data.dtype):
-            values = data.asstr()[:].astype(str) if data.dtype.kind == "S" else data[:]
-            return as_text(np.asarray(values), f"{path}:{key}")
+            step = max(1, _TEXT_BYTES // data.dtype.itemsize)  # a long text makes all the others as wide
+            parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
+            return np.concatenate(parts) if parts else np.empty(0, object)
         n = len(data)
-    return as_text(np.asarray(_strings(path, [[key]], n)[0], dtype=str), f"{path}:{key}")
+    return np.array(_strings(path, [[key]], n)[0], object)
 
 
 class Hdf5Sink(Sink):
-    """Writes ``vectors`` and, when there are ids, ``ids``; the space is an attribute of ``vectors``."""
+    """Writes ``vectors`` and, when there are ids, ``ids``; the space is an attribute of ``vectors``.
+
+    HDF5's strings end at a NUL: texts of which one has it are written as their UTF-8 in ``ids_utf8`` and, in ``ids_offsets``, where each
+    begins.
+    """
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         h5py = require("h5py", extra="hdf5")
@@ -208,8 +221,14 @@ class Hdf5Sink(Sink):
     def _finish(self) -> None:
         if self._names:
             h5py = require("h5py", extra="hdf5")
-            names = pa.chunked_array(self._names).to_pylist()
-            self._file.create_dataset("ids", data=names, dtype=h5py.string_dtype())
+            names = id_array(self._names)
+            if names.dtype != object:
+                self._file.create_dataset("ids", data=names)
+            elif any("\0" in name for name in names.tolist()):
+                for part, values in pack(names).items():
+                    self._file.create_dataset(f"ids{part}", data=values)
+            else:
+                self._file.create_dataset("ids", data=names, dtype=h5py.string_dtype())
 
 
 @contextmanager

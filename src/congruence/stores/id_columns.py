@@ -5,14 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from congruence._check import shorten
 from congruence.errors import CongruenceError
 from congruence.stores._base import is_folder, reading
+from congruence.stores._ids import Column, column_ids
 from congruence.stores.arrow import arrow_shapes, read_arrow_column
 from congruence.stores.hdf5 import hdf5_shapes, read_hdf5_column
 from congruence.stores.lance import lance_shapes, read_lance_column
@@ -24,10 +28,11 @@ from congruence.stores.text import read_csv_column, read_jsonl_column
 #: Names by which ids are found when none is given, in this order.
 USUAL_NAMES = ("id", "ids", "names")
 
+_NOT_WHOLE = "it holds numbers that are not whole"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
 
-_READERS: dict[str, Callable[[Any, str | None], np.ndarray]] = {
+_READERS: dict[str, Callable[[Any, str | None], Column]] = {
     ".npz": read_npz_column,
     ".safetensors": read_safetensors_column,
     ".parquet": read_parquet_column,
@@ -91,14 +96,19 @@ def id_fault(path: str | Path, name: str) -> str | None:
     """Say why a column cannot serve as ids, or None if it can."""
     try:
         column = _READERS[Path(path).suffix.lower()](path, name)
+        if not isinstance(column, np.ndarray) and pa.types.is_floating(column.type) and not column.null_count:
+            return _NOT_WHOLE
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            return _NOT_WHOLE
+        ids = column_ids(column, f"{path}:{name}").to_pylist()
     except CongruenceError as error:
         return str(error)
-    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in column.tolist()):
-        return "it holds numbers that are not whole"
-    values, counts = np.unique(column, return_counts=True)
-    if len(values) < len(column):
-        return f"it holds {str(values[counts > 1][0])!r} {counts[counts > 1][0]} times"
-    return None
+    # No number is longer, and a pattern may take time quadratic in a text.
+    short = [entry for entry in ids if isinstance(entry, str) and len(entry) <= 64]
+    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in short):
+        return _NOT_WHOLE
+    entry, count = Counter(ids).most_common(1)[0] if ids else ("", 0)
+    return f"it holds {shorten(repr(str(entry)))} {count} times" if count > 1 else None
 
 
 def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:

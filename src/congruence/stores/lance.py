@@ -99,7 +99,7 @@ class LanceSource(TableSource):
         # Sorted and once each, they are read in one sweep.
         once, back = np.unique(rows, return_inverse=True)
         with _open(self._file, self._version) as data:
-            table = data.take(pa.array(once), columns=self._needed)
+            table = data.take(once.tolist(), columns=self._needed)
             check_all_rows(len(table), len(once), self.path)
             (piece,) = table.combine_chunks().to_batches()
             ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(once))
@@ -107,12 +107,12 @@ class LanceSource(TableSource):
         return None if ids is None else ids.take(pa.array(back)), vectors[back]
 
 
-def read_lance_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a plain column as strings.
+def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
+    """Read a plain column.
 
     Raises
     ------
-    ParameterError, CorruptFileError, IdError
+    ParameterError, CorruptFileError
     """
     with _open(path) as data:
         return read_table_column(path, key, data.schema, lambda name: data.to_table(columns=[name]).column(name))

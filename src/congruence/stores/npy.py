@@ -17,11 +17,12 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,
     Source,
-    as_text,
+    as_column,
     check_matrix_shape,
     choose,
     missing_file,
@@ -34,6 +35,7 @@ from congruence.stores._base import (
     stored_dtype,
     write_all,
 )
+from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
 
 #: What zipfile and zlib raise about damaged archives; NotImplementedError and RuntimeError are an unknown compression
@@ -48,6 +50,10 @@ _ZIP_DAMAGE = (
     NotImplementedError,
     RuntimeError,
 )
+
+
+#: Bytes of fixed-width strings read at a time.
+_TEXT_BYTES = 4 * 2**20
 
 
 def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -139,7 +145,7 @@ class NpySink(Sink):
 
 
 def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional ``.npy`` of text or numbers as strings.
+    """Read a one-dimensional ``.npy``: numbers, or texts in an object array.
 
     Raises
     ------
@@ -166,10 +172,16 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
             f"Got an array of shape {shape} in {path}; expected one entry a row. Pass the key of a one-dimensional array."
         )
     _check_size(shape, dtype, size - (stream.tell() - start), path)
-    column = np.empty(shape, dtype)
-    if column.nbytes:
-        read_exactly(stream, column, path)
-    return as_text(column, path)
+    if not dtype.itemsize:  # such an array may claim any number of entries
+        raise DtypeError(f"Got texts of no characters in {path}; expected some. Save the column again.")
+    # All texts of an array are as wide as the longest: read at once, one long text would take that much for each.
+    step = max(1, _TEXT_BYTES // dtype.itemsize) if dtype.kind in "US" else max(1, shape[0])
+    parts = []
+    for start in range(0, shape[0], step):
+        part = np.empty(min(step, shape[0] - start), dtype)
+        read_exactly(stream, part, path)
+        parts.append(as_column(part, path))
+    return np.concatenate(parts) if parts else np.empty(0, object)
 
 
 def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
@@ -210,7 +222,7 @@ class NpzSource(Source):
     key : str, optional
         Name of the array; may be left out when there is only one matrix.
     ids : pyarrow.Array or False, optional
-        By default the array ``ids``, if there is one of the right length; ``False`` for none.
+        By default the array ``ids``, if there is one of the right length, or those that :class:`NpzSink` writes for it; ``False`` for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -225,8 +237,8 @@ class NpzSource(Source):
             self.n, self.dim = check_matrix_shape(shape, self.path)
             size = archive.getinfo(self._key + ".npy").file_size
             _check_size(shape, self._stored, size - header, self.path)
-        if ids is None and shapes.get("ids") == (self.n,):
-            ids = pa.array(read_npz_column(path, "ids").tolist(), pa.string())
+        if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
+            ids = column_ids(read_npz_column(path, "ids"), f"{path}:ids")
         self._ids = ids if isinstance(ids, pa.Array) else None
         self.has_ids = self._ids is not None
         self.space = read_sidecar(Path(path))
@@ -252,22 +264,33 @@ class NpzSource(Source):
 
 
 def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional array of text or numbers from a ``.npz`` as strings.
+    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array.
 
     Raises
     ------
     ParameterError, DtypeError, CorruptFileError
     """
+
+    def read(name: str) -> np.ndarray:
+        with archive.open(f"{name}.npy") as member:
+            return _read_column(member, archive.getinfo(f"{name}.npy").file_size, f"{path}:{name}")
+
     with _open_npz(path) as archive:
         found = {name: shape for name, shape in _npz_shapes(archive, str(path)).items() if len(shape) == 1}
+        if key is not None and key not in found and is_packed(found, key):
+            data, offsets = (read(key + part) for part in PACKED)
+            return unpack(data, offsets, f"{path}:{key}")
         if key not in found:
             raise missing_key(key, path, found)
-        with archive.open(f"{key}.npy") as member:
-            return _read_column(member, archive.getinfo(f"{key}.npy").file_size, f"{path}:{key}")
+        return read(str(key))
 
 
 class NpzSink(Sink):
-    """Writes a ``.npz`` with ``vectors`` and, when there are ids, ``ids``; nothing is compressed."""
+    """Writes a ``.npz`` with ``vectors`` and, when there are ids, ``ids``; nothing is compressed.
+
+    All strings of an array of NumPy's are as wide as the longest, and lose a NUL at their end. Where that would take much room or change an
+    id, the texts are written as their UTF-8 in ``ids_utf8`` and, in ``ids_offsets``, where each begins.
+    """
 
     sidecar = True
 
@@ -287,7 +310,12 @@ class NpzSink(Sink):
     def _finish(self) -> None:
         self._member.close()
         if self._names:
-            names = np.array(pa.chunked_array(self._names).to_pylist(), dtype=str)
-            with self._archive.open("ids.npy", "w", force_zip64=True) as member:
-                _write_header(member, names.shape, names.dtype)
-                write_all(member, names.view(np.uint8))
+            names = id_array(self._names)
+            if names.dtype == object and not fits_fixed_width(names):
+                arrays = {f"ids{part}": values for part, values in pack(names).items()}
+            else:
+                arrays = {"ids": names.astype(str) if names.dtype == object else names}
+            for name, values in arrays.items():
+                with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    _write_header(member, values.shape, values.dtype)
+                    write_all(member, values.view(np.uint8))

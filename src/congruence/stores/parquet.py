@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -81,12 +80,12 @@ class ParquetSource(TableSource):
             check_all_rows(row, self.n, self.path)
 
 
-def read_parquet_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a plain column as strings.
+def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
+    """Read a plain column.
 
     Raises
     ------
-    ParameterError, CorruptFileError, IdError
+    ParameterError, CorruptFileError
     """
     with _open(path) as file:
         return read_table_column(path, key, file.schema_arrow, lambda name: file.read([name]).column(name))

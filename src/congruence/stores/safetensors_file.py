@@ -22,7 +22,7 @@ from congruence.stores._base import (
     BATCH,
     SPACE_KEY,
     Source,
-    as_text,
+    as_column,
     check_matrix_shape,
     choose,
     missing_key,
@@ -140,7 +140,7 @@ class SafetensorsSource(Source):
 
 
 def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional tensor as strings.
+    """Read a one-dimensional tensor of numbers.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
     with reading(path), open(path, "rb") as stream:
         stream.seek(start + header[key]["data_offsets"][0])
         read_exactly(stream, column, str(path))
-    return as_text(column, str(path))
+    return as_column(column, str(path))
 
 
 class SafetensorsSink(Sink):

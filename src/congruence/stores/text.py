@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from congruence._display import short
+from congruence._ids import MAX_ID_BYTES, to_ids
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, read_sidecar, reading, slice_ids
 from congruence.stores._columns import Columns, Rows, list_array
+from congruence.stores._ids import arrow_ids
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
@@ -28,14 +31,16 @@ class _TextSource(Source):
 
     _matrix: np.ndarray
 
-    def _keep(self, path: str | Path, rows: list[list[float]], names: list[str] | None, ids: pa.Array | None) -> None:
+    def _keep(
+        self, path: str | Path, rows: list[list[float]], names: list[str | int | None] | None, ids: pa.Array | None
+    ) -> None:
         if not rows or not rows[0]:
             raise ShapeError(f"Got no vectors in {path}; expected rows of numbers. Pass a file with vectors.")
         self._file, self.files = str(path), (Path(path),)
         self._matrix = np.array(rows, dtype=np.float64)
         self.n, self.dim = self._matrix.shape
         self.dtype = self._matrix.dtype
-        self._ids = pa.array(names, pa.string()) if names is not None else ids
+        self._ids = arrow_ids(to_ids(names, f"ids of {path}")) if names is not None else ids
         self.has_ids = self._ids is not None
         self.space = read_sidecar(Path(path))
 
@@ -70,7 +75,15 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
     # A spreadsheet may put a byte order mark first, which would become part of the first name.
     with reading(path, UnicodeDecodeError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
         reader = csv.reader(stream)
-        lines = [(reader.line_num, cells) for cells in reader if cells]
+        try:
+            lines = [(reader.line_num, cells) for cells in reader if cells]
+        except csv.Error as error:
+            if "field limit" not in str(error):
+                raise
+            raise IdError(
+                f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num} of {path}; expected at most "
+                f"{MAX_ID_BYTES:,} bytes in an id, and no longer cells. Shorten it, or store the table as .parquet."
+            ) from None
     if not lines:
         raise ShapeError(f"Got an empty file, {path}; expected a header and rows. Write the file again.")
     return lines[0][1], iter(lines[1:])
@@ -103,7 +116,7 @@ class CsvSource(_TextSource):
         named = id_name is not None and (ids is None or isinstance(ids, str))
         id_column = header.index(str(id_name)) if named else None
         rows: list[list[float]] = []
-        names: list[str] = []
+        names: list[str | int | None] = []
         for number, cells in lines:
             if len(cells) != len(header):
                 raise ShapeError(
@@ -113,7 +126,7 @@ class CsvSource(_TextSource):
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {cells[bad]!r} in line {number}, column {header[bad]!r} of {path}; expected a number. Correct this cell, or name the vector columns' common prefix as path:prefix."
+                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}; expected a number. Correct this cell, or name the vector columns' common prefix as path:prefix."
                 )
             rows.append([float(cells[j]) for j in wanted])
             if id_column is not None:
@@ -203,7 +216,7 @@ class JsonlSource(_TextSource):
         self.path = f"{path}:{key}" if key else str(path)
         id_name = ids if isinstance(ids, str) else None
         rows: list[list[float]] = []
-        names: list[str] = []
+        names: list[str | int | None] = []
         for number, record in _read_jsonl(path):
             if key is None:
                 key = next((name for name in _VECTOR_NAMES if name in record), None)
@@ -229,16 +242,17 @@ class JsonlSource(_TextSource):
                     f"Got a number beyond the range of float64 in line {number} of {path}; expected smaller ones. Correct this line."
                 ) from None
             if id_name is not None:
-                if id_name not in record:
+                if id_name not in record and not names:
                     raise ParameterError(
                         f"Got no {id_name!r} in line {number} of {path}; expected one a line. Add it to this line."
                     )
-                if type(record[id_name]) not in (str, int):
+                name = record.get(id_name)
+                if name is not None and type(name) not in (str, int):
                     raise IdError(
-                        f"Got {json.dumps(record[id_name])[:50]} as {id_name!r} in line {number} of {path}; "
+                        f"Got {json.dumps(name)[:50]} as {id_name!r} in line {number} of {path}; "
                         "expected text or a whole number. Correct this line."
                     )
-                names.append(str(record[id_name]))
+                names.append(name)
         self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
         self._key, self._id_name = str(key), id_name
 
@@ -266,7 +280,7 @@ class JsonlSource(_TextSource):
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one column of a ``.csv`` as strings.
+    """Read one column of a ``.csv``, texts in an object array.
 
     Raises
     ------
@@ -284,26 +298,26 @@ def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
                 "Correct the line."
             )
         column.append(cells[place])
-    return np.array(column, dtype=str)
+    return np.array(column, dtype=object)
 
 
 def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one field of a ``.jsonl`` as strings.
+    """Read one field of a ``.jsonl``, Python's values in an object array; None where it is null or left out.
 
     Raises
     ------
     ParameterError
     """
-    values = []
+    values: list[Any] = []
     for number, record in _read_jsonl(path):
-        if key not in record:
+        if key not in record and not values:
             raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
-        values.append(str(record[key]))
-    return np.array(values, dtype=str)
+        values.append(record.get(str(key)))
+    return np.fromiter(values, object, len(values))
 
 
 def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a text file's lines.
+    """Read a text file's lines, in an object array.
 
     Raises
     ------
@@ -316,4 +330,4 @@ def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
     with reading(path, UnicodeDecodeError):
         text = Path(path).read_text(encoding="utf-8-sig")
     # Not splitlines(), which would also break at form feeds and Unicode's separators.
-    return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=str)
+    return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)

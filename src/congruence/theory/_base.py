@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows
+from congruence._check import as_matrix, check_positive, check_same_rows, check_scale
 from congruence.errors import InputError, ParameterError, ShapeError
 
 #: No two unit vectors are farther apart: a bound above this says nothing.
@@ -116,6 +116,8 @@ def paired_models(
             as_matrix(side, name, min_rows=min_rows).astype(np.float64)
             for side, name in zip((source, target), names, strict=True)
         )
+        check_scale(A, names[0])
+        check_scale(B, names[1])
     check_same_rows(len(A), len(B), *names)
     return A, B
 

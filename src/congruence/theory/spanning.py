@@ -12,7 +12,7 @@ import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
 from congruence._arrays import blocks
-from congruence._check import as_matrix, check_positive
+from congruence._check import as_matrix, check_positive, check_seed
 from congruence.theory.probed import rounding_floor
 
 #: Matrices are decomposed whole up to this many rows or columns, whichever are fewer.
@@ -149,6 +149,7 @@ def sym_spanning(S: Any, *, rtol: float | None = None, seed: int = 0) -> Spannin
     >>> sym_spanning([[1, 0], [0, 1], [-1, 0]]).rank
     2
     """
+    check_seed(seed)
     A = as_matrix(S, "S").astype(np.float64)
     return analyse(S, A, rtol, seed)[0]
 

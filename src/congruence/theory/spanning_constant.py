@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import linprog
 
-from congruence._check import check_positive
+from congruence._check import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
 
@@ -118,6 +118,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) 
     >>> round(k.lower, 6), round(float(1 / np.cos(np.pi / 8)), 6)
     (1.082392, 1.082392)
     """
+    check_seed(seed)
     A = unit_rows(S, "S")
     check_positive(starts, "starts", integer=True)
     n, d = A.shape

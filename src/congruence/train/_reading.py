@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_same_rows, check_width
+from congruence._check import as_matrix, check_same_rows, check_width, shorten
+from congruence._ids import id_texts, is_in
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.train.rows import ArrayRows, Rows, as_rows
@@ -61,7 +62,7 @@ def refuse_paired(given: Any, rows: Rows | None, ids: np.ndarray | None, paired:
                 refuse_paired(part, as_rows(part, side), ids, paired, side)
         return
     if ids is not None and isinstance(given, Embeddings) and given.has_ids:
-        both = np.intersect1d(ids, given.ids).tolist()
+        both = id_texts(ids[is_in(ids, given.ids)]).tolist()
     elif isinstance(rows, ArrayRows):
         # Equal rows happen (one caption for two pictures), so a few of them prove nothing.
         found = _found(paired, rows)
@@ -70,7 +71,7 @@ def refuse_paired(given: Any, rows: Rows | None, ids: np.ndarray | None, paired:
         both = []
     if both:
         raise InputError(
-            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({both[0]!r}, …); expected each row once, since unpaired rows are to add what the pairs do not show. Remove these ids from the unpaired rows."
+            f"Got {len(both)} of {len(paired)} pairs listed as unpaired {side} rows too ({shorten(repr(both[0]))}, …); expected each row once, since unpaired rows are to add what the pairs do not show. Remove these ids from the unpaired rows."
         )
 
 

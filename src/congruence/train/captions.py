@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._check import as_matrix, check_same_rows, check_width
+from congruence._ids import id_rows
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split
@@ -129,10 +130,9 @@ def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> 
     """
     rows = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
-        place_of = {name: row for row, name in enumerate(Y.ids.tolist())}
         joined = Pairs.join(X, Y)
         A, B = joined.source.vectors, joined.target.vectors
-        rows = np.array([place_of[name] for name in joined.ids.tolist()])
+        rows = id_rows(Y.ids, joined.target.ids)
     else:
         A, B = (as_matrix(getattr(side, "vectors", side), name) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")

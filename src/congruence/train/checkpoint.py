@@ -130,32 +130,37 @@ class Checkpoint:
 
         try:
             state = json.loads((self.path / STATE).read_text(encoding="utf-8"))
-            if (state["format"], state["format_version"]) != (FORMAT, FORMAT_VERSION):
-                raise ValueError(f"format {state['format']!r}, version {state['format_version']!r}")
+            if not isinstance(state, dict) or (state["format"], state["format_version"]) != (FORMAT, FORMAT_VERSION):
+                raise ValueError(f"no {FORMAT} of version {FORMAT_VERSION}")
             raw = (self.path / WEIGHTS).read_bytes()
             if state["sha256"] != hashlib.sha256(raw).hexdigest():
                 raise ValueError("the weights are not those it was written with")
-            arrays = safetensors.torch.load(raw)
-            history = History(**state["history"])
-            history.validation = [(int(step), float(score)) for step, score in history.validation]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            history = _read_history(state["history"])
+            groups = _grouped({**safetensors.torch.load(raw), **state["optimizer"]})
+            identity = state["identity"]
+            if not isinstance(identity, dict):
+                raise TypeError("the identity is no mapping")
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            OverflowError,
+            safetensors.SafetensorError,
+        ) as error:
             raise CorruptFileError(
                 f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library. Remove it and train again."
             ) from error
         self._check_replaceable()
-        self._compare(state.get("identity", {}))
-        groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
-        for key, value in {**arrays, **state["optimizer"]}.items():
-            kind, _, name = key.partition(".")
-            groups[kind][name] = value
-        moments: dict[int, dict[str, Any]] = {}
-        for key, value in groups["optimizer"].items():
-            number, _, name = key.partition(".")
-            moments.setdefault(int(number), {})[name] = value
+        self._compare(identity)
         try:
+            moments = _moments(groups["optimizer"])
+            _check_fit(torch, module, optimizer, groups["best"], moments)
             module.load_state_dict(groups["module"])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(
                 f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run. Remove it and train again."
             ) from error
@@ -171,6 +176,59 @@ class Checkpoint:
             raise TrainingError(
                 f"Got a checkpoint at {self.path} of another run ({key} was {theirs.get(key)!r}, is {mine.get(key)!r}); expected the same data and options. Pass another checkpoint=…, or remove this one."
             )
+
+
+def _read_history(data: dict[str, Any]) -> History:
+    """Return a record from plain data, whose contents a checksum of the weights does not vouch for."""
+    history = History(**data)
+    history.validation = [(int(step), float(score)) for step, score in history.validation]
+    counts = [history.steps, *([] if history.best_step is None else [history.best_step])]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError(f"steps {counts}")
+    if not isinstance(history.losses, dict) or not all(
+        isinstance(values, list) and all(type(value) in (int, float) for value in values)
+        for values in history.losses.values()
+    ):
+        raise TypeError("losses that are no lists of numbers")
+    return history
+
+
+def _grouped(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what was saved of the module, of its best state and of the optimiser, by name."""
+    groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
+    for key, value in values.items():
+        kind, _, name = key.partition(".")
+        groups[kind][name] = value
+    return groups
+
+
+def _moments(values: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    moments: dict[int, dict[str, Any]] = {}
+    for key, value in values.items():
+        number, _, name = key.partition(".")
+        moments.setdefault(int(number), {})[name] = value
+    return moments
+
+
+def _check_fit(
+    torch: Any, module: Any, optimizer: Any, best: Mapping[str, Any], moments: Mapping[int, Mapping[str, Any]]
+) -> None:
+    """Refuse moments and best weights of other shapes than the module's, or of numbers that are not finite. Raises ValueError."""
+    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
+    if best and {name: tensor.shape for name, tensor in best.items()} != shapes:
+        raise ValueError("best weights of other shapes than the weights")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if len({frozenset(state) for state in moments.values()}) > 1:
+        raise ValueError("moments of different kinds")
+    for number, state in moments.items():
+        for name, value in state.items():
+            shape = getattr(value, "shape", torch.Size())
+            if not 0 <= number < len(parameters) or shape not in (torch.Size(), parameters[number].shape):
+                raise ValueError(f"{name} {tuple(shape)} for parameter {number}")
+            if not torch.as_tensor(value).isfinite().all():
+                raise ValueError(f"{name} of parameter {number} with numbers that are not finite")
+    if not all(tensor.isfinite().all() for tensor in best.values()):
+        raise ValueError("best weights that are not finite")
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -77,8 +77,10 @@ class Schedule:
         check_choice(self.optimizer, ("lion", "adamw"), "optimizer")
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_choice(self.precision, PRECISIONS, "precision")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ParameterError(f"Got seed={self.seed!r}; expected an integer ≥ 0. Pass seed=0, for example.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ParameterError(
+                f"Got seed={self.seed!r}; expected an integer ≥ 0 and below 2**63. Pass seed=0, for example."
+            )
 
 
 class Objective(Protocol):

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from congruence._atomic import atomic_path, has_marker
 from congruence._lock import locked
-from congruence.errors import OutputExistsError
+from congruence._refusals import say_refusal
+from congruence.errors import OutputExistsError, StorageError
 from congruence.train.checkpoint import why_no_checkpoint
 
 MARKER = "checkpoints.json"
@@ -70,6 +71,8 @@ def named_folder(place: Path) -> Iterator[Path]:
         Something that is no folder is there.
     FileError
         Another run is using the folder.
+    StorageError
+        It cannot be made.
     """
     made = not place.exists()
     try:
@@ -78,6 +81,8 @@ def named_folder(place: Path) -> Iterator[Path]:
         raise OutputExistsError(
             f"Got a file at {place} for checkpoints; expected a folder. Pass another checkpoint=…."
         ) from None
+    except OSError as error:
+        raise StorageError(say_refusal(error, f"from the disk for the checkpoints at {place}")) from error
     with _held(place):
         try:
             yield place

@@ -8,7 +8,6 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from congruence.transport._comparison import Side, compare
-from congruence.transport._kernel import fused
 
 
 class Klot(torch.autograd.Function):
@@ -47,13 +46,8 @@ class KlotFeatures(torch.autograd.Function):
         """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         dtype, factor = student.affinity.dtype, scale / student.epsilon
         needs = ctx.needs_input_grad[:2]
-        module = fused(student.affinity)
-        if module is None:
-            value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, needs)
-            found.append(float(size))
-        else:
-            value, dX, dY = _from_tiles(module, student, teacher, factor, needs)
-            found.append(2.0)
+        value, size, dX, dY = _from_strips(X, Y, student, teacher, factor, needs)
+        found.append(float(size))
         ctx.save_for_backward(*(None if slope is None else slope.to(side.dtype) for slope, side in ((dX, X), (dY, Y))))
         return (scale * value).to(dtype)
 
@@ -83,11 +77,3 @@ def _from_strips(
         if needs_Y:
             dY.addmm_(G.T, X[part].to(dtype))
     return value, size, dX, dY
-
-
-def _from_tiles(module: Any, student: Side, teacher: Side, factor: float, needs: tuple[bool, ...]) -> tuple[Any, ...]:
-    """Return the same from kernels that form no strip."""
-    P, Q = (side.tiles(module) for side in (student, teacher))
-    value, dX = module.compare(P, Q, value=True, slope=needs[0])
-    dY = module.compare(P.T, Q.T, value=False, slope=True)[1] if needs[1] else None
-    return value, *(None if slope is None else slope.mul_(factor) for slope in (dX, dY))

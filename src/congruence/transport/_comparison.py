@@ -23,11 +23,6 @@ class Side:
         """Yield log P of some rows."""
         return exponents(self.affinity, self.epsilon, self.potentials.u, self.potentials.v, parts)
 
-    def tiles(self, module: Any) -> Any:
-        """Return the plan as the module of GPU kernels takes it."""
-        everything = slice(0, self.affinity.shape[0])
-        return module.tiles(self.affinity, everything, self.potentials.u, self.potentials.v, self.epsilon)
-
 
 def compare(student: Side, teacher: Side, held: bool) -> Iterator[tuple[slice, Any, Any]]:
     """Yield rows, their part of the divergence, and P − P* for them in a scratch strip.

@@ -5,16 +5,14 @@ NumPy and torch alike: only operations that both spell the same way are used.
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from congruence._arrays import blocks, device, is_tensor, namespace, to_numpy
+from congruence._arrays import blocks, device, namespace, to_numpy
 
 #: Bytes of one strip. Held, it is read twice in a row and should stay in the cache; computed, it is one side of a matrix product,
 #: which needs some hundred rows; on a GPU each strip costs a launch.
@@ -107,8 +105,6 @@ class Products:
 
     def exponent(self, part: slice, u: Any, v: Any, epsilon: float, out: Any) -> Any:
         """Write u_i + ⟨x_i, y_j⟩/ε + v_j of some rows into ``out``, and return it."""
-        if (module := fused(self)) is not None:  # else what is held would be rounded otherwise than what is not
-            return module.tiles(self, part, u, v, epsilon).exponents(out)
         rows = self.xp.ones((out.shape[0], self.X.shape[1] + 2), dtype=self.dtype, device=self.device)
         rows[:, :-2] = self.X[part, :]
         rows[:, :-2] *= 1 / epsilon
@@ -118,23 +114,6 @@ class Products:
 
 
 Affinity = Dense | Products
-
-
-def fused(affinity: Affinity) -> Any:
-    """Return the module of GPU kernels if it is to compute these affinities, else None.
-
-    It is for vectors in float32 on CUDA (or in Triton's interpreter), where Triton is installed and ``CONGRUENCE_TRITON=1`` is in the
-    environment: nobody has yet measured on a GPU whether it beats strips there.
-    """
-    if not isinstance(affinity, Products) or not is_tensor(affinity.X) or affinity.dtype != affinity.xp.float32:
-        return None
-    if os.environ.get("CONGRUENCE_TRITON") != "1" or importlib.util.find_spec("triton") is None:
-        return None
-    if "cuda" not in str(affinity.device) and os.environ.get("TRITON_INTERPRET") != "1":
-        return None
-    from congruence.transport import _triton
-
-    return _triton
 
 
 class Kernel:
@@ -185,11 +164,6 @@ class Kernel:
         parts = blocks(self.affinity.shape[0], self._width, strip_bytes(self.affinity.device, given))
         yield from exponents(self.affinity, self.epsilon, u, v, list(parts))
 
-    def tiles(self, part: slice, u: Any, v: Any) -> Any:
-        """Return some rows of the kernel of these potentials as what multiplies vectors on a GPU; None where there is none."""
-        module = fused(self.affinity)
-        return None if module is None else module.tiles(self.affinity, part, u, v, self.epsilon)
-
     def rebase(self, u: Any, v: Any, marginals: tuple[Any, Any] | None = None) -> None:
         """Take new base potentials, and compute again what is held.
 
@@ -235,11 +209,6 @@ class Kernel:
     def strips(self) -> Iterator[tuple[slice, Any]]:
         """Yield rows and the kernel for them, to be read only."""
         yield from self._held
-        if self._parts:
-            rest = slice(self._parts[0].start, self._parts[-1].stop)
-            if (tiles := self.tiles(rest, self.u, self.v)) is not None:
-                yield rest, tiles
-                return
         for part, strip in exponents(self.affinity, self.epsilon, self.u, self.v, self._parts):
             yield part, exponential(strip)
 

@@ -109,9 +109,6 @@ def _first(kernel: Kernel, r: Any, c: Any) -> tuple[Any, Any]:
     """Do the first iteration in logarithms; the columns' sums of exponentials are kept relative to their largest term so far."""
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u, v = kernel.zeros(n), kernel.zeros(m)
-    if (tiles := kernel.tiles(slice(0, n), u, v)) is not None:
-        u = xp.log(r) - tiles.log_sums()
-        return u, xp.log(c) - kernel.tiles(slice(0, n), u, v).T.log_sums()
     top, sums = v - xp.inf, kernel.zeros(m)
     spare = kernel.empty(0)
     for part, L in kernel.exponents(u, v):
@@ -132,8 +129,6 @@ def marginals(affinity: Affinity, epsilon: float, u: Any, v: Any) -> tuple[Any, 
     """Return the sums of the rows and of the columns of the plan, in float64."""
     kernel = Kernel(affinity, epsilon, 0)
     xp = kernel.xp
-    if (tiles := kernel.tiles(slice(0, len(u)), u, v)) is not None:
-        return tiles.sums(xp.ones_like(v)), tiles.T.sums(xp.ones_like(u))
     kernel.rebase(u, v)
     rows, columns = (xp.astype(kernel.zeros(size), xp.float64) for size in affinity.shape)
     for part, P in kernel.strips():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_positive
+from congruence._check import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.transport.sliced import choose_cost, circle_costs, random_frames, sphere_pair
 
@@ -115,6 +115,7 @@ def distribution_shift(
     >>> same.total.value < 1.2 * same.total.floor, moved.total.value > 5 * moved.total.floor
     (True, True)
     """
+    check_seed(seed)
     cost = choose_cost(variant, p, grid)
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(max_rows, "max_rows", integer=True)

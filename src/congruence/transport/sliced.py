@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._arrays import blocks, to_numpy
-from congruence._check import as_matrix, check_choice, check_positive
+from congruence._check import as_matrix, check_choice, check_positive, check_seed
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
 
@@ -54,6 +54,8 @@ def random_frames(n_projections: int, d: int, seed: int | np.random.Generator = 
     """
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)
+    if not isinstance(seed, np.random.Generator):
+        check_seed(seed)
     if d < 2:
         raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Pass d=2 or more.")
     Z = np.random.default_rng(seed).standard_normal((n_projections, 2, d))
@@ -139,6 +141,7 @@ def sliced_wasserstein_sphere(
     >>> round(sliced_wasserstein_sphere([[1.0, 0.0]], [[0.0, 1.0]]), 12)
     0.25
     """
+    check_seed(seed)
     cost = choose_cost(variant, p, grid)
     A, B = sphere_pair(X, Y, ("X", "Y"), normalize)
     if projections is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_same_rows
+from congruence._check import check_choice, check_same_rows, check_seed
 from congruence._inputs import as_embeddings, as_pair
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
@@ -82,6 +82,7 @@ def fit(
     DuplicateWarning
         Pairs with identical vectors are kept together in the split.
     """
+    check_seed(seed)
     model = make_map(method, **parameters)
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)

@@ -150,6 +150,7 @@ def transform_file(
         dim=mapped.d_out,
         dtype=out_dtype,
         has_ids=source.has_ids,
+        id_type=source.id_type,
         space=space,
         force=force,
         parts=source.parts,

@@ -55,7 +55,7 @@ def files(folder, *names):
 def test_two_modalities_end_in_a_verdict(folder, tmp_path):
     out = run(*files(folder), "--ids", "ids", "--report", tmp_path / "c.html", *QUICK).stdout
     assert out.startswith("Verdict: ")
-    for words in ("In bootstrap samples", "map the queries", "recall@10", "More anchors", "Thm C.25", "gallery of 160"):
+    for words in ("Share of draws", "map the queries", "recall@10", "More anchors", "Thm C.25", "gallery of 160"):
         assert words in out
     assert (tmp_path / "c.html").exists()
 

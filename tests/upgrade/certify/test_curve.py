@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from congruence.upgrade.certify.curve import Curve
 
@@ -30,6 +31,16 @@ def test_most_is_one_last_rise_a_doubling():
     assert curve.most(320) > curve.gain(320)
 
 
+def test_most_counts_that_repeats_share_their_anchors():
+    rng = np.random.default_rng(0)
+    scores = law(SIZES) + 0.02 * rng.standard_normal((8, 6))
+    rise = scores[:, -1] - scores[:, -2]
+    # With queries apart all 320 anchors are fitted on; without, 80 of 400 are held out in each repeat.
+    for n, shared in ((320, 0.0), (400, 80 / 320)):
+        error = t.ppf(0.95, 7) * rise.std(ddof=1) * np.sqrt(1 / 8 + shared)
+        assert Curve.through(SIZES, scores, n).most(n) == pytest.approx(rise.mean() + error)
+
+
 def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():
     curve = Curve.through(SIZES, law(SIZES)[None], 320)
     more = curve.enough(0.79, 10_000)
@@ -52,3 +63,24 @@ def test_lifting_and_redrawing():
     gains = [curve.redraw(rng).gain(320) for _ in range(30)]
     assert np.std(gains) > 0
     assert abs(np.mean(gains) - curve.gain(320)) < 0.02
+
+
+def test_redrawn_curves_differ_in_shape_where_the_scores_do_not():
+    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
+    rng = np.random.default_rng(0)
+    gains = [curve.redraw(rng).gain(640) for _ in range(40)]
+    assert min(gains) < 0.6 * curve.gain(640) < 1.2 * curve.gain(640) < max(gains)
+
+
+def test_noise_and_a_steep_start_promise_no_more_than_comes():
+    """Scores level off faster than any power from 0.5 on: what the first sizes gain is not what the last ones will."""
+    sizes = np.array([6, 10, 17, 30, 51, 87, 147, 250])
+    rng = np.random.default_rng(0)
+
+    def score(n):
+        return 0.8 - 0.5 * np.exp(-n / 20.0) - 0.5 / n
+
+    expected = [
+        Curve.through(sizes, score(sizes) + 0.03 * rng.standard_normal((10, 8)), 250).gain(250) for _ in range(50)
+    ]
+    assert np.mean(expected) - (score(500) - score(250)) < 0.008

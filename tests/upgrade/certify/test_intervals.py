@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, t, ttest_1samp
 
 from congruence.upgrade.certify.intervals import (
+    WIDER,
     covariance,
-    percentile_interval,
+    draw_scores,
+    freedom,
+    joint_covariance,
+    mean_interval,
     rate_interval,
     ratio_interval,
-    replicate,
-    resamples,
 )
 
 
@@ -35,25 +37,62 @@ def test_hits_that_come_together_have_a_wider_interval():
     assert wide[1] - wide[0] > 2.5 * (narrow[1] - narrow[0])
 
 
-def test_bootstrap_of_several_means_keeps_their_correlation():
+def test_draws_have_the_covariance_and_the_tails_of_the_intervals():
     rng = np.random.default_rng(0)
-    common = rng.standard_normal(300)
-    values = np.stack([common, common + 0.1 * rng.standard_normal(300)], axis=1)
-    weights = resamples(300, 4000, rng)
-    assert (weights.sum(axis=1) == 300).all()
-    draws = replicate(values.mean(axis=0), values, weights)
-    error = values.std(axis=0, ddof=1) / np.sqrt(300)
-    np.testing.assert_allclose(draws.std(axis=0), error, rtol=0.05)
-    assert np.std(draws[:, 0] - draws[:, 1]) == pytest.approx(0.1 / np.sqrt(300), rel=0.1)
-    low, high = percentile_interval(draws[:, 0])
-    assert low == pytest.approx(values[:, 0].mean() - 1.96 * error[0], abs=0.15 * error[0])
-    assert high == pytest.approx(values[:, 0].mean() + 1.96 * error[0], abs=0.15 * error[0])
+    common = rng.random(300)
+    hits = np.stack([common < 0.5, (common + 0.1 * rng.standard_normal(300)) < 0.5], axis=1).astype(float)
+    draws = draw_scores(hits.mean(axis=0), hits, 40_000, rng)
+    expected = WIDER**2 * (np.cov(hits.T) / 300 + np.eye(2) / (2 * 300**2))
+    np.testing.assert_allclose(np.cov(draws.T), expected * 299 / 297, rtol=0.05)
+    # Fourteen degrees of freedom: quantiles are Student's, not the normal distribution's.
+    few = np.repeat(hits[:15], 4, axis=0)
+    groups = np.repeat(np.arange(15), 4)
+    draws = draw_scores(few.mean(axis=0), few, 40_000, rng, groups)
+    scale = np.sqrt(joint_covariance(few, groups)[0, 0])
+    assert np.quantile(draws[:, 0], 0.95) == pytest.approx(few[:, 0].mean() + t.ppf(0.95, 14) * scale, abs=0.05 * scale)
 
 
-def test_undefined_ratios_are_left_out():
-    low, high = percentile_interval(np.array([np.nan, 1.0, 2.0, np.inf]))
-    assert 1 <= low <= high <= 2
-    assert np.isnan(percentile_interval(np.array([np.nan]))).all()
+def test_draws_of_scores_that_never_disagreed_do_disagree():
+    """A bootstrap of fifty items that both ways find says with certainty that there is no difference."""
+    rng = np.random.default_rng(0)
+    draws = draw_scores(np.ones(2), np.ones((50, 2)), 2000, rng)
+    assert 0.005 < np.abs(draws[:, 0] - draws[:, 1]).mean() < 0.03
+    assert draws.max() == 1.0
+
+
+def test_degrees_of_freedom_are_those_of_independent_deviations():
+    assert freedom(60) == 59
+    assert freedom(60, np.repeat(np.arange(15), 4)) == pytest.approx(14)
+    one_large = np.r_[np.zeros(20, dtype=int), np.arange(1, 41)]
+    # Variances 20² and forty times 1², by Satterthwaite: (400 + 40)² / (400² + 40) less one.
+    assert freedom(60, one_large) == pytest.approx(max(1.0, 440**2 / (160_000 + 40) - 1))
+
+
+def test_the_interval_of_a_mean_is_students_of_the_groups_means():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(12), 5)
+    values = rng.standard_normal(12)[groups] + 0.2 * rng.standard_normal(60)
+    means = values.reshape(12, 5).mean(axis=1)
+    known = ttest_1samp(means, 0).confidence_interval(0.95)
+    assert mean_interval(values.mean(), values, groups=groups) == pytest.approx((known.low, known.high))
+    known = ttest_1samp(values, 0).confidence_interval(0.9)
+    assert mean_interval(values.mean(), values, level=0.9) == pytest.approx((known.low, known.high))
+
+
+def test_few_groups_with_heavy_tails_have_wide_enough_intervals():
+    """Fifteen groups of four: 1.96 standard errors hold the mean in nine of ten cases only."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(15), 4)
+    held = []
+    for _ in range(1500):
+        values = rng.standard_t(5, 15)[groups] + 0.3 * rng.standard_normal(60)
+        low, high = mean_interval(values.mean(), values, groups=groups)
+        half = 1.96 * np.sqrt(covariance(values[:, None], groups)[0, 0])
+        held.append((low <= 0 <= high, abs(values.mean()) <= half))
+    student, normal = np.mean(held, axis=0)
+    error = np.sqrt(0.05 * 0.95 / len(held))
+    assert student >= 0.95 - 2 * error
+    assert normal < 0.95 - 2 * error
 
 
 def test_groups_widen_as_repeats_of_one_item_do():
@@ -62,9 +101,9 @@ def test_groups_widen_as_repeats_of_one_item_do():
     groups = np.repeat(np.arange(100), 4)
     fourfold = np.repeat(hits, 4)
     np.testing.assert_allclose(covariance(fourfold[:, None], groups), covariance(hits[:, None]))
-    assert rate_interval(0.6, fourfold, groups=groups) == pytest.approx(rate_interval(0.6, hits))
-    draws = replicate(np.array([0.6]), fourfold[:, None], resamples(400, 4000, rng, groups), groups)
-    assert draws.std() == pytest.approx(hits.std(ddof=1) / 10, rel=0.05)
+    # Wilson's, at the number of groups and with Student's tails of as many.
+    assert rate_interval(0.6, fourfold, groups=groups) == pytest.approx(rate_interval(0.6, hits), abs=0.002)
+    assert mean_interval(0.6, fourfold, groups=groups) == pytest.approx(mean_interval(0.6, hits))
 
 
 @pytest.mark.parametrize(

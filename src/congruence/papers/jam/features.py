@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from congruence._ids import id_texts
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, ParameterError
@@ -139,7 +140,8 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
     wanted = items.images if kind == "images" else items.ids
     out = {}
     for depth, found in _read(place, *(("early", "mid", "late") if several else ("late",))).items():
-        names = [i.rsplit("/", 1)[-1] for i in found.ids.tolist()] if kind == "images" else found.ids.tolist()
+        names = id_texts(found.ids).tolist()
+        names = [i.rsplit("/", 1)[-1] for i in names] if kind == "images" else names
         row = {i: k for k, i in enumerate(names)}
         absent = [i for i in wanted.tolist() if i not in row]
         if absent:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive
+from congruence._check import check_choice, check_positive, check_seed
 from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
@@ -24,11 +24,10 @@ from congruence.upgrade.certify.curve import Curve, measure_curves
 from congruence.upgrade.certify.groups import near_duplicates
 from congruence.upgrade.certify.intervals import (
     Estimate,
-    percentile_interval,
+    draw_scores,
+    mean_interval,
     rate_interval,
     ratio_interval,
-    replicate,
-    resamples,
 )
 from congruence.upgrade.certify.judge import judge
 from congruence.upgrade.certify.overlap import searches_of
@@ -91,7 +90,7 @@ def certify(
     repeats : int, default=10
         Random orders of the anchors for the learning curve.
     draws : int, default=2000
-        Bootstrap samples.
+        Draws of the scores and of the learning curve, for the confidence of the verdict.
     seed : int, default=0
     data : str, optional
         Name of the data, for the certificate.
@@ -116,6 +115,7 @@ def certify(
     modality: the overlap of result lists from the mapped and the re-embedded store; without captions and labels the verdict rests
     on it. Galleries are as large as the items given: a larger one scores lower, for every way to search.
     """
+    check_seed(seed)
     thresholds = thresholds or Thresholds()
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
         check_positive(value, name, integer=True)
@@ -193,7 +193,7 @@ def certify(
     level = ways[task]["stored"].value
     curve = curve.lifted(level - float(curve.at(curve.n)))
     shown = _shown(on)
-    cosine = _mean(measured, f"cosine/{shown}", draws, rng)
+    cosine = _mean(measured, f"cosine/{shown}")
     cosine_curve = cosine_curve.lifted(cosine.value - float(cosine_curve.at(cosine_curve.n)))
     narrows = mapping.n_features_in_ > mapping.d_target
     covered = _covered(mapping, on)
@@ -206,7 +206,7 @@ def certify(
         ways=ways,
         retention=retention,
         cosines={
-            name.split("/")[1]: (cosine if name == f"cosine/{shown}" else _mean(measured, name, draws, rng))
+            name.split("/")[1]: (cosine if name == f"cosine/{shown}" else _mean(measured, name))
             for name in measured.scores
             if name.startswith("cosine/")
         },
@@ -335,22 +335,20 @@ def _rate(measured: Measured, name: str) -> Estimate:
     return Estimate(value, *interval, len(measured.scores[name]))
 
 
-def _mean(measured: Measured, name: str, draws: int, rng: np.random.Generator) -> Estimate:
+def _mean(measured: Measured, name: str) -> Estimate:
     values, influence, groups = measured.scores[name], measured.influence[name], measured.groups.get(name)
-    weights = resamples(len(values), draws, rng, groups)
-    means = replicate(np.array([values.mean()]), influence[:, None], weights, groups)
-    return Estimate(float(values.mean()), *percentile_interval(means[:, 0]), len(values))
+    low, high = mean_interval(float(values.mean()), influence, groups=groups)
+    return Estimate(float(values.mean()), max(low, -1.0), min(high, 1.0), len(values))
 
 
 def _retention(
     measured: Measured, task: str, ways: list[str], draws: int, rng: np.random.Generator
 ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
-    """Bootstrap all ways together, and the ratios that say what mapping keeps."""
+    """Return the ratios that say what mapping keeps, and draws of all ways' scores together."""
     n, groups = len(measured.scores[f"{task}/{ways[0]}"]), measured.groups.get(f"{task}/{ways[0]}")
     means = np.array([measured.scores[f"{task}/{way}"].mean() for way in ways])
     influence = np.stack([measured.influence[f"{task}/{way}"] for way in ways], axis=1)
-    weights = resamples(n, draws, rng, groups)
-    drawn = dict(zip(ways, replicate(means, influence, weights, groups).T, strict=True))
+    drawn = dict(zip(ways, draw_scores(means, influence, draws, rng, groups).T, strict=True))
     ratios = {}
     for over in ("re-embed", "keep"):
         for way in ("stored", "queries"):

@@ -25,8 +25,8 @@ class Verdict:
     reason : str
         One sentence.
     confidence : dict of str to float
-        Share of bootstrap samples in which the rule says each action: not the probability that it is right, which is lower
-        where the share is below nine in ten (docs/certify.md has counts).
+        Share of draws of what the scores and the learning curve may truly be in which the rule says each action. In simulation
+        verdicts were right about as often as their share (docs/certify.md has counts).
     """
 
     action: str
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether nine in ten bootstrap samples agree: in simulation such verdicts were right in 36 of 36, others in 24 of 44."""
+        """Whether nine in ten draws agree: in simulation such verdicts were right in 62 of 63, others in 67 of 97."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
@@ -113,7 +113,7 @@ class Certificate:
     def _shown(self) -> tuple[str, dict[str, str]]:
         """Return the verdict, how sure it is, and the score of each way to search with its interval."""
         sure = self.verdict.confidence.get(self.verdict.action, 0.0)
-        facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of bootstrap samples say the same"}
+        facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of draws say the same"}
         for way, score in self.ways[self.task].items():
             facts[way] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
         facts["measured on"] = (

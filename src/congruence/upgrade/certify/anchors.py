@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from congruence._check import check_seed
+from congruence._ids import id_texts, is_in
 from congruence._inputs import by_modality
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError
@@ -52,6 +54,7 @@ def choose_anchors(
     IdError, ShapeError
         As :meth:`congruence.Pairs.join`.
     """
+    check_seed(seed)
     source, target = by_modality(source, target)
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
@@ -61,12 +64,12 @@ def choose_anchors(
     for kind in split:
         if kind in target:
             pairs = Pairs.join(source[kind], target[kind])
-            first[kind], second[kind], names[kind] = pairs.source, pairs.target, pairs.ids
+            first[kind], second[kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
         else:
-            names[kind] = source[kind].ids
-    common = names[stored] if stored in names else np.empty(0, dtype=str)
+            names[kind] = id_texts(source[kind].ids)
+    common = names[stored] if stored in names else np.empty(0, dtype=object)
     for other in names.values():
-        common = common[np.isin(common, other)]
+        common = common[is_in(common, other)]
     if not 0 < anchors < len(common):
         raise ParameterError(
             f"Got {name}{anchors} of {len(common)} items that both models have; expected fewer, so that some are left to score. "
@@ -75,7 +78,7 @@ def choose_anchors(
     rule = Split.choose(common, len(common) - anchors, seed)
 
     def part(held: bool) -> Sides:
-        take = {kind: np.isin(ids, common) & (rule.held_out(ids) == held) for kind, ids in names.items()}
+        take = {kind: is_in(ids, common) & (rule.held_out(ids) == held) for kind, ids in names.items()}
         one, two = (
             {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
             for side in (first, second)
@@ -113,4 +116,4 @@ def _are_apart(side: Mapping[str, Embeddings]) -> bool:
     images, texts = side["image"], side["text"]
     if not images.has_ids and not texts.has_ids:
         return len(images) != len(texts)
-    return not np.isin(texts.ids, images.ids).any()
+    return not is_in(texts.ids, images.ids).any()

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 from congruence.upgrade.certify.groups import shuffle
 from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score
 
-#: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as fast or
-#: faster; slower laws, left free, promised two and a half times what more anchors then brought (docs/certify.md).
-EXPONENTS = np.linspace(0.5, 2.0, 31)
+#: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as its square; slower laws,
+#: which the start of a curve suggests and its end does not, promised more than further anchors then brought (docs/certify.md).
+EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
+
+#: Exponents of redrawn curves: eight noisy points hardly tell how a curve goes on.
+SHAPES = (0.5, 0.7, 1.0, 1.5)
 
 #: Held-out items a curve is measured on, at most; its level is set by all of them afterwards.
 MOST_TESTED = 1000
@@ -46,7 +50,7 @@ class Curve:
     best: float
 
     @classmethod
-    def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int) -> Curve:
+    def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS) -> Curve:
         """Fit the power law by least squares, larger sizes weighing more.
 
         Parameters
@@ -54,16 +58,18 @@ class Curve:
         sizes : ndarray of int, shape (s,)
         scores : ndarray, shape (repeats, s)
         n : int
+        exponents : sequence of float, optional
+            To choose from.
 
         Returns
         -------
         Curve
         """
         mean = scores.mean(axis=0)
-        # What is asked lies beyond the largest size, so the far end counts most.
-        weight = np.sqrt(sizes / sizes.max())
+        # What is asked lies beyond the largest size, so the far end counts most: a law through the first sizes misses the last rise.
+        weight = sizes / sizes.max()
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
-        for exponent in EXPONENTS:
+        for exponent in exponents:
             design = np.stack([np.ones(len(sizes)), -((sizes / sizes.max()) ** -exponent)], axis=1) * weight[:, None]
             (top, drop), *_ = np.linalg.lstsq(design, mean * weight, rcond=None)
             if drop < 0:  # fewer anchors are never better but by chance
@@ -94,12 +100,21 @@ class Curve:
         float
             The rise over the last doubling, its one-sided 95 % error included, once for each doubling to come; and never less
             than what is expected.
+
+        References
+        ----------
+        Nadeau and Bengio (2003), "Inference for the generalization error": repeats draw from the same anchors, so the variance of their mean is
+        s² (1/repeats + held out/fitted on) and not s²/repeats.
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
         rise = self.scores[:, -1] - self.scores[:, half]
-        error = float(rise.std(ddof=1) / np.sqrt(len(rise))) if len(rise) > 1 else 0.0
+        repeats, fitted_on = len(rise), self.sizes[-1]
+        error = 0.0
+        if repeats > 1:
+            shared = (self.n - fitted_on) / fitted_on
+            error = float(t.ppf(0.95, repeats - 1) * rise.std(ddof=1) * np.sqrt(1 / repeats + shared))
         doublings = np.log1p(more / self.n) / np.log(self.sizes[-1] / self.sizes[half])
-        return max(self.gain(more), (float(rise.mean()) + 1.645 * error) * float(doublings))
+        return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
 
     def enough(self, wanted: float, most: int) -> int | None:
         """Return how many more anchors bring the curve to a score, or None if not so many do.
@@ -123,8 +138,9 @@ class Curve:
         return min(most, -(-more // step) * step)
 
     def redraw(self, rng: np.random.Generator) -> Curve:
-        """Return the curve through a bootstrap sample of the repeats."""
-        return Curve.through(self.sizes, self.scores[rng.integers(len(self.scores), size=len(self.scores))], self.n)
+        """Return the curve through a bootstrap sample of the repeats, with an exponent drawn from :data:`SHAPES`."""
+        sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
+        return Curve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
 
     def lifted(self, by: float) -> Curve:
         """Return the curve moved up or down, through a score measured better elsewhere."""

@@ -17,6 +17,14 @@ _NEAR = 0.5
 #: The neighbor whose distance sets the scale: groups up to this size are found.
 _SCALE = 10
 
+#: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a larger cluster
+#: are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the rows are dense, its 5 % quantile.
+_DENSE = 0.7
+_QUANTILE = 0.05
+
+#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of how dense the others are.
+_COPIES = 0.1
+
 #: A group larger than this share of the rows says that the scale is wrong, not that the rows are copies.
 _LARGEST = 0.25
 
@@ -41,10 +49,12 @@ def near_duplicates(tables: Tables) -> np.ndarray:
         if tables.stored not in side or k < 2:
             continue
         rows = side[tables.stored]
-        rows = normalize_rows(rows - rows.mean(axis=0) + 1e-12)
+        rows = normalize_rows(rows)
         near = nearest_rows(rows, rows, k, own)
         apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
-        who, place = np.nonzero(apart < _NEAR * apart[:, -1:])
+        tenth = apart[:, -1]
+        dense = np.quantile(tenth[tenth >= _COPIES * np.median(tenth)], _QUANTILE)
+        who, place = np.nonzero(apart < np.minimum(_NEAR * tenth, _DENSE * dense)[:, None])
         links.append((who, near[who, place]))
     if not links:
         return own

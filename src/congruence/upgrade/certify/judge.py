@@ -1,4 +1,4 @@
-"""The rule applied to what was measured, and to bootstrap samples of it; the outcome in words."""
+"""The rule applied to what was measured, and to draws of what it may truly be; the outcome in words."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def judge(
     covered: dict[str, float],
     rng: np.random.Generator,
 ) -> Verdict:
-    """Apply the rule and say how often bootstrap samples agree.
+    """Apply the rule and say in what share of draws it says the same.
 
     Parameters
     ----------
     measured : dict of str to dict of str to Estimate
         By measure and way to search.
     drawn : dict of str to ndarray, shape (draws,)
-        Bootstrap samples of the decisive measure, by way.
+        Draws of the decisive measure by way, from :func:`~congruence.upgrade.certify.intervals.draw_scores`.
     curve : Curve
         Through the measured score of mapped stored vectors.
     thresholds : Thresholds

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from congruence._check import name_rows
+from congruence._ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
 
@@ -20,7 +22,7 @@ class Tables:
 
     Attributes
     ----------
-    ids : dict of str to ndarray of str
+    ids : dict of str to ndarray of object (str)
         Of each modality's rows. Without labels both modalities have the same.
     source, target : dict of str to ndarray
         Rows by modality; a modality may be missing in the target.
@@ -97,12 +99,12 @@ def make_tables(
     for modality in names:
         if modality in target:
             pairs = Pairs.join(source[modality], target[modality])
-            ids[modality], left[modality], right[modality] = pairs.ids, *map(_widened, pairs)
+            ids[modality], left[modality], right[modality] = id_texts(pairs.ids), *map(_widened, pairs)
         else:
-            ids[modality], left[modality] = source[modality].ids, _widened(source[modality].vectors)
+            ids[modality], left[modality] = id_texts(source[modality].ids), _widened(source[modality].vectors)
     classes = None
     if labels is not None:
-        classes = _classes(labels, ids, stored, asked)
+        classes = _classes(text_keys(labels), ids, stored, asked)
     elif stored != asked:
         for modality, take in _same_items(ids, stored, asked).items():
             for table in (ids, left, right):
@@ -144,10 +146,10 @@ def check_alike(tables: Tables, held: Tables) -> None:
             raise InputError(
                 f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
             )
-    same = np.intersect1d(tables.ids[tables.stored], held.ids[held.stored])
+    same = held.ids[held.stored][is_in(held.ids[held.stored], tables.ids[tables.stored])]
     if len(same):
         raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {same[0]!r}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
+            f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
         )
 
 
@@ -191,7 +193,7 @@ def _classes(labels: Mapping[str, str], ids: Mapping[str, np.ndarray], stored: s
     missing = [i for i in ids[stored] if i not in labels]
     if missing:
         raise IdError(
-            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {str(missing[0])!r}); expected one for each. Add these ids to labels=…, or drop the items."
+            f"Got no label for {len(missing)} of {len(ids[stored])} items (first {name_rows(np.arange(1), missing)}); expected one for each. Add these ids to labels=…, or drop the items."
         )
     of_item = [str(labels[i]) for i in ids[stored]]
     if stored == asked:

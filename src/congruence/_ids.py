@@ -1,0 +1,311 @@
+"""Ids of items: what may be one, when two are the same, and where those of one side are on another.
+
+An id is a text or a whole number. Two ids are the same when their texts are, a number's text being its decimal digits: 7 of an integer
+column is ``"7"`` of a ``.csv``, and ``"07"`` is another id. Numbers on both sides are compared as numbers, which comes to the same.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from congruence._arrays import blocks, is_tensor, to_numpy
+from congruence._check import name_rows, shorten
+from congruence.errors import IdError
+
+#: Bytes that one id may take in UTF-8. Names of items are far shorter; what is longer is a text or an image in the wrong column.
+MAX_ID_BYTES = 65_536
+
+_Value = TypeVar("_Value")
+
+#: Other values that name an item and have one text: they become it.
+_NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
+
+
+def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
+    """Return ids as an array of whole numbers or of texts, each different from the others.
+
+    Parameters
+    ----------
+    ids : sequence of str or int
+        Also bytes in UTF-8, UUIDs, dates and paths, which become text; an array; a pandas, polars or Arrow column. Numbers beside
+        texts become texts.
+    n : int, optional
+        How many there must be.
+    name : str
+        For messages.
+
+    Returns
+    -------
+    ndarray of int64, uint64, or object (str), shape (n,)
+        Never of fixed-width strings, whose memory is the number of ids times the longest. The caller's array is not shared.
+
+    Raises
+    ------
+    IdError
+        Wrong number; missing (None, NaN, NaT, an empty text) or repeated ids; longer than 65,536 bytes in UTF-8; numbers that are
+        not whole, truth values or other objects; text that UTF-8 cannot hold.
+    """
+    array = to_ids(ids, name)
+    if n is not None and len(array) != n:
+        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id a row. Pass as many ids as rows.")
+    if _repeats(array):
+        repeated = [one for one, count in Counter(array.tolist()).items() if count > 1]
+        raise IdError(
+            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
+            "expected each id once. Drop the repeats or give each row its own id."
+        )
+    return array
+
+
+def to_ids(ids: Any, name: str = "ids") -> np.ndarray:
+    """Return ids as :func:`as_ids` does, repeated or not. Raises IdError."""
+    values = _values(ids, name)
+    if isinstance(values, np.ndarray):
+        return values
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return _whole(values)
+    if not kinds <= {str}:
+        refuse_missing([row for row, value in enumerate(values) if _is_missing(value)], name)
+        values = [_plain(value, row, name) for row, value in enumerate(values)]
+        if values and all(type(value) is int for value in values):
+            return _whole(values)
+        values = [str(value) for value in values]
+    _check_texts(values, name)
+    return _objects(values)
+
+
+def _repeats(ids: np.ndarray) -> bool:
+    if ids.dtype == object:
+        return len(set(ids.tolist())) < len(ids)
+    ordered = np.sort(ids)
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
+def id_texts(ids: Any) -> np.ndarray:
+    """Return the texts of ids, by which those of different sides are compared.
+
+    Parameters
+    ----------
+    ids : ndarray or list, shape (n,)
+        As from :func:`as_ids`; of a list, whatever it holds.
+
+    Returns
+    -------
+    ndarray of object (str), shape (n,)
+    """
+    if isinstance(ids, np.ndarray) and ids.dtype == object:
+        return ids
+    return _objects(list(map(str, ids.tolist() if isinstance(ids, np.ndarray) else ids)))
+
+
+def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the row of each wanted id, −1 where it is not there.
+
+    Parameters
+    ----------
+    ids : ndarray, shape (n,)
+        Each different, as from :func:`as_ids`.
+    wanted : ndarray, shape (m,)
+
+    Returns
+    -------
+    ndarray of int64, shape (m,)
+    """
+    if not len(ids) or not len(wanted):
+        return np.full(len(wanted), -1)
+    if ids.dtype != object and ids.dtype == wanted.dtype:
+        order = np.argsort(ids, kind="stable")
+        found = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+        return np.where(ids[found] == wanted, found, -1)
+    found = _compute().index_in(_arrow(wanted), value_set=_arrow(ids))
+    return found.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def is_in(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Say of each id whether it is among others, shape (n,); either may repeat some."""
+    if ids.dtype != object and ids.dtype == others.dtype:
+        return np.isin(ids, others)
+    return _compute().is_in(_arrow(ids), value_set=_arrow(others)).to_numpy(zero_copy_only=False)
+
+
+def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
+    """Say whether two sides have the same ids in the same order."""
+    if len(ids) != len(others):
+        return False
+    if ids.dtype != object and ids.dtype == others.dtype:
+        return bool((ids == others).all())
+    ours, theirs = id_texts(ids), id_texts(others)
+    # In pieces: two orders of the same items mostly differ at once.
+    return all(ours[part].tolist() == theirs[part].tolist() for part in blocks(len(ids), 4096))
+
+
+def _compute() -> Any:
+    import pyarrow.compute  # not with `import congruence`
+
+    return pyarrow.compute
+
+
+def _arrow(ids: np.ndarray) -> Any:
+    """Return the texts of ids as Arrow holds them, whose hash tables are faster than those of Python's objects."""
+    import pyarrow as pa
+
+    if ids.dtype.kind in "iu":
+        return pa.array(ids).cast(pa.large_string())
+    return pa.array(ids, pa.large_string())
+
+
+def fits_fixed_width(texts: np.ndarray) -> bool:
+    """Say whether NumPy's fixed-width strings hold texts as they are, in not much more room than the texts take."""
+    values = texts.tolist()
+    sizes = [*map(len, values)]
+    bounded = 4 * len(sizes) * max(sizes, default=0) <= max(2**20, 16 * sum(sizes))
+    return bounded and not any(text.endswith("\0") for text in values)
+
+
+def text_keys(values: Mapping[Any, _Value]) -> dict[str, _Value]:
+    """Return a mapping from ids with their texts as keys."""
+    return {str(key): value for key, value in values.items()}
+
+
+def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
+    """Return what a caller passed as checked whole numbers, or as a list of Python's values."""
+    if hasattr(ids, "to_pylist"):  # Arrow
+        if ids.null_count or not str(ids.type).startswith(("int", "uint")):
+            return ids.to_pylist()
+        ids = ids.to_numpy()
+    if hasattr(ids, "to_list") and hasattr(ids, "to_arrow"):  # polars
+        return ids.to_list()
+    if isinstance(ids, (list, tuple)):
+        if any(isinstance(value, (list, tuple, np.ndarray)) for value in ids):
+            raise _nested(np.shape(ids) if len({np.shape(v) for v in ids}) == 1 else (len(ids), "…"), name)
+        return list(ids)
+    masked = np.ma.getmaskarray(ids) if isinstance(ids, np.ma.MaskedArray) else None
+    array = to_numpy(ids) if is_tensor(ids) else np.asarray(ids)
+    if array.ndim != 1:
+        raise _nested(array.shape, name)
+    kind = array.dtype.kind
+    if masked is not None:
+        refuse_missing(np.flatnonzero(masked), name)
+    if kind in "fmM":
+        refuse_missing(np.flatnonzero(np.isnan(array) if kind == "f" else np.isnat(array)), name, floats=kind == "f")
+    if not len(array) and kind == "f":
+        return []  # what NumPy makes of an empty list
+    if kind in "fbcm":
+        raise _not_an_id(array[0] if kind == "m" else array[0].item(), 0, name)
+    if kind in "iu":
+        return array.astype(np.uint64 if kind == "u" and array.dtype.itemsize == 8 else np.int64)
+    return np.datetime_as_string(array).tolist() if kind == "M" else array.tolist()
+
+
+def _nested(shape: tuple[Any, ...], name: str) -> IdError:
+    return IdError(f"Got {name} with shape {shape}; expected one id a row. Pass a flat list.")
+
+
+def _is_missing(value: Any) -> bool:
+    """Say whether a value stands for a missing one: None, NaN, NaT, NA, masked, or an empty text."""
+    if isinstance(value, (str, bytes)):
+        return not value
+    # NaN and NaT differ from themselves; pandas' NA and NumPy's masked constant do not say.
+    return value is None or type(value).__name__ in ("NAType", "MaskedConstant") or value is np.ma.masked or _odd(value)
+
+
+def _odd(value: Any) -> bool:
+    different = value != value
+    return isinstance(different, (bool, np.bool_)) and bool(different)
+
+
+def refuse_missing(rows: Any, name: str, *, floats: bool = False) -> None:
+    """Refuse rows without an id; ``floats`` where they are NaN. Raises IdError."""
+    if not len(rows):
+        return
+    hint = " (with them pandas turns whole numbers into floats)" if floats else ""
+    raise IdError(
+        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} ({name_rows(np.asarray(rows))}){hint}; "
+        "expected an id in each row. Fill them in, or drop these rows."
+    )
+
+
+def _plain(value: Any, row: int, name: str) -> str | int:
+    """Return an id as text or a whole number. Raises IdError."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise IdError(
+                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8. Decode the bytes first."
+            ) from None
+    if isinstance(value, _NAMES):
+        return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
+    raise _not_an_id(value, row, name)
+
+
+def _not_an_id(value: Any, row: int, name: str) -> IdError:
+    why = " (pandas turns whole numbers into floats where some are missing)" if isinstance(value, float) else ""
+    return IdError(
+        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts or whole numbers. "
+        "Convert the column to integers or to text, or pass another."
+    )
+
+
+def _whole(values: list[Any]) -> np.ndarray:
+    """Return whole numbers as the integers that hold them all, else as texts."""
+    low, high = min(values), max(values)
+    if low >= -(2**63) and high < 2**63:
+        return np.array(values, np.int64)
+    if low >= 0 and high < 2**64:
+        return np.array(values, np.uint64)
+    texts = []
+    for value in values:
+        try:
+            texts.append(str(value))
+        except ValueError:  # Python writes out no more than 4,300 digits
+            raise IdError(
+                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits. Name this item by another id."
+            ) from None
+    return _objects(texts)
+
+
+def _check_texts(texts: list[str], name: str) -> None:
+    """Refuse texts that are empty, too long, or not to be written as UTF-8."""
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    refuse_missing(np.flatnonzero(sizes == 0), name)
+    if (sizes > MAX_ID_BYTES // 4).any() or not "".join(texts).isascii():
+        for row, text in enumerate(texts):
+            _check_text(text, row, name)
+
+
+def _check_text(text: str, row: int, name: str) -> None:
+    """Refuse one text that is too long for an id or not to be written as UTF-8. Raises IdError."""
+    try:
+        size = len(text) if text.isascii() else len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise IdError(
+            f"Got {name} in which row {row} is {shorten(ascii(text))}, which has half a character (a lone surrogate); expected text that "
+            "UTF-8 can hold. Rename this item."
+        ) from None
+    if size > MAX_ID_BYTES:
+        raise too_long(size, row, name)
+
+
+def too_long(size: int, row: int, name: str) -> IdError:
+    """Make the error for an id beyond :data:`MAX_ID_BYTES`."""
+    return IdError(
+        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}. Name the column of "
+        "ids, if this is another one, or give the item a shorter id."
+    )
+
+
+def _objects(texts: list[str]) -> np.ndarray:
+    return np.array(texts, dtype=object)

@@ -1,0 +1,157 @@
+"""How a command ends that does not end well: one sentence on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from congruence._refusals import say_refusal
+from congruence.cli._signals import Stopped
+from congruence.cli._streams import OutputLostError
+from congruence.errors import CongruenceError
+
+#: Bad input, or a machine that refuses; a bug; an output that cannot be written; a reader of the output that went away, as by SIGPIPE.
+BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
+
+#: Where a bug is to be told.
+ISSUES = "https://github.com/congruence/congruence/issues"
+
+_WORDS = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
+
+#: Passwords in addresses, tokens by their looks, and what is given to an option or name that says so: not to be sent to anybody.
+_SECRETS = [
+    (re.compile(r"(?<=://)[^/\s@'\"]+@"), "***@"),
+    (re.compile(r"\b(?:hf_|ghp_|github_pat_|sk-)\w{6,}"), "***"),
+    (re.compile(rf"(?i)(--{_WORDS}['\"]?(?:=|\s+)['\"]?|{_WORDS}['\"]?\s*[=:]\s*['\"]?)[^\s'\",)]+"), r"\1***"),
+]
+
+
+def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
+    """Return what to say about an error that ends a command, and the exit code.
+
+    Parameters
+    ----------
+    error : BaseException
+    written : list of Path
+        What the command has put into its place before.
+
+    Returns
+    -------
+    message : str
+        Empty where there is nobody to tell.
+    code : int
+    """
+    names = " and ".join(map(str, written))
+    kept = f" Before that {names} {'was' if len(written) == 1 else 'were'} written." if written else ""
+    if isinstance(error, OutputLostError):
+        if error.cause.errno == errno.EPIPE:
+            return f"The report was cut off, since its reader went away.{kept}" if kept else "", NO_READER
+        return (
+            f"Got a standard output that cannot be written ({error.cause.strerror}); expected room for the report. Send it to another "
+            f"file.{kept}"
+        ), LOST
+    if isinstance(error, (Stopped, KeyboardInterrupt)):
+        code = error.code if isinstance(error, Stopped) else INTERRUPTED
+        end = "interrupted" if code == INTERRUPTED else "stopped by a signal"
+        return f"{end}{f'.{kept}' if kept else '; nothing was written.'}", code
+    if isinstance(error, CongruenceError):
+        return f"{error}{kept}", BAD_INPUT
+    if (asked := _memory_asked(error)) is not None:
+        return (
+            f"Got more to hold in memory than there is room for ({asked}); expected less. Pass fewer rows or a smaller batch, or use a "
+            f"machine with more memory.{kept}"
+        ), BAD_INPUT
+    if isinstance(error, OSError):
+        where = f"for {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else "during the work"
+        return f"{say_refusal(error, f'from the system {where}')}{kept}", BAD_INPUT
+    return f"{_say_bug(error)}{kept}", BUG
+
+
+def _memory_asked(error: BaseException) -> str | None:
+    """Return what an error says of memory that could not be had, or None for another error."""
+    # torch has a RuntimeError of its own for GPUs, and for the host a plain one.
+    torch_error = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    if not (isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and torch_error)):
+        return None
+    said = " ".join(str(error).split())
+    found = re.search(r"[Tt]ried to allocate [\d.]+ \w+|Unable to allocate .*|malloc of size \d+.*", said)
+    return found[0].rstrip(".") if found else said or "it did not say how much"
+
+
+def _say_bug(error: BaseException) -> str:
+    """Write down what is needed to find a bug, and return the sentence that asks for it."""
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
+    details = redact(_details(error))
+    try:
+        handle, place = tempfile.mkstemp(prefix="congruence-bug-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(details)
+    except OSError:
+        print(details, file=sys.stderr)
+        place = "above"
+    told = "the text above" if place == "above" else f"the file {place}"
+    return (
+        f"This is a bug in congruence ({redact(what)}). Send {told} to {ISSUES}: it holds the versions, the command and "
+        "where it failed; look through it for what is private."
+    )
+
+
+def _details(error: BaseException) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    def installed(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return "not installed"
+
+    libraries = ("numpy", "scipy", "scikit-learn", "pyarrow", "safetensors", "torch")
+    lines = [
+        f"congruence {installed('congruence')}, Python {platform.python_version()}, {platform.platform()}",
+        ", ".join(f"{name} {installed(name)}" for name in libraries),
+        f"command: {' '.join(['congruence', *map(repr, sys.argv[1:])])}",
+        "",
+        "".join(traceback.format_exception(error)),
+    ]
+    return "\n".join(lines)
+
+
+def redact(text: str) -> str:
+    """Return a text without passwords and tokens, as far as they can be told.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    str
+    """
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def named_by(command: Any, written: list[Path]) -> list[Path]:
+    """Return those of the paths written that the user named: not what belongs to them, such as checkpoints.
+
+    Parameters
+    ----------
+    command : click.Context or None
+        Of the command that ran.
+    written : list of Path
+
+    Returns
+    -------
+    list of Path
+    """
+    values = [] if command is None else [value for value in command.params.values() if isinstance(value, str)]
+    named = {Path(value) for value in values}
+    return [path for path in dict.fromkeys(written) if path in named]

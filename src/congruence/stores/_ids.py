@@ -1,0 +1,200 @@
+"""Ids and labels as files hold them: columns of whole numbers or text, read and written without fixed widths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from congruence._ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
+from congruence.errors import CorruptFileError, IdError
+
+#: A plain column of a file: as its table has it, or numbers, or Python's values in an object array.
+Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
+
+#: Two arrays that stand for one of text, in formats without text of any length: its UTF-8, and where each entry begins in it.
+PACKED = ("_utf8", "_offsets")
+
+
+def id_type_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which ids of a column go around: int64, uint64 or string."""
+    if pa.types.is_dictionary(kind):
+        return id_type_of(kind.value_type)
+    if not pa.types.is_integer(kind):
+        return pa.string()
+    return pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
+
+
+def common_id_type(kinds: list[pa.DataType]) -> pa.DataType:
+    """Return the type for the ids of several parts: theirs if it is one, else text."""
+    plain = {id_type_of(kind) for kind in kinds}
+    return plain.pop() if len(plain) == 1 else pa.string()
+
+
+def missing_ids(column: pa.Array) -> np.ndarray:
+    """Return the numbers of the entries of a column that are null or empty texts."""
+    if pa.types.is_dictionary(column.type):
+        empty = _is_missing(column.dictionary).to_numpy(zero_copy_only=False)
+        places = column.indices.fill_null(len(empty)).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(np.append(empty, True)[places])
+    return np.flatnonzero(_is_missing(column).to_numpy(zero_copy_only=False))
+
+
+def _is_missing(column: pa.Array) -> pa.Array:
+    if not _has_length(column.type):
+        return column.is_null(nan_is_null=True)
+    return pc.equal(pc.fill_null(pc.binary_length(column), 0), 0)
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
+    """Return a column, none of it missing, as ids.
+
+    Parameters
+    ----------
+    column : pyarrow.Array, shape (b,)
+    name : str
+        Of the column, for messages.
+    start : int
+        Row of the first.
+
+    Returns
+    -------
+    pyarrow.Array of int64, uint64, string or large_string
+
+    Raises
+    ------
+    IdError
+        Missing or too long; no text in UTF-8; or a type that is neither text nor whole numbers, nor has a text, as dates have.
+    """
+    kind = column.type
+    if not (_is_counted(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
+        try:
+            column = column.cast(pa.string())
+        except pa.ArrowException:
+            raise _wrong_type(kind, name) from None
+    missing = missing_ids(column)
+    refuse_missing(start + missing, f"ids of {name}", floats=pa.types.is_floating(kind))
+    if pa.types.is_dictionary(kind):
+        values = column.dictionary
+        if _has_length(values.type):  # judged before they are repeated in every row that has them
+            _check_lengths(pc.binary_length(values).take(column.indices), name, start)
+        return clean_ids(column.dictionary_decode(), name, start)
+    if pa.types.is_integer(kind):
+        return column.cast(id_type_of(kind))
+    if _is_counted(kind):
+        raise _wrong_type(kind, name)
+    _check_lengths(pc.binary_length(column), name, start)
+    try:
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            column = column.cast(pa.large_string() if pa.types.is_large_binary(kind) else pa.string())
+        column.validate(full=True)  # a damaged page may hold bytes that are no UTF-8
+    except pa.ArrowException as error:
+        raise CorruptFileError(
+            f"Got ids of {name} that are no text ({error}); expected UTF-8. Copy the file again, or write its ids as text."
+        ) from error
+    return column
+
+
+def _check_lengths(lengths: pa.Array, name: str, start: int) -> None:
+    sizes = lengths.to_numpy(zero_copy_only=False)
+    if len(sizes) and sizes.max() > MAX_ID_BYTES:
+        raise too_long(int(sizes.max()), start + int(sizes.argmax()), name)
+
+
+def _is_counted(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _wrong_type(kind: pa.DataType, name: str) -> IdError:
+    return IdError(
+        f"Got ids of type {kind} in {name}; expected text or whole numbers. Name another column of ids, or convert this one."
+    )
+
+
+def column_ids(column: Column, name: str) -> pa.Array:
+    """Return a whole column as ids, as :func:`clean_ids` does; texts as large_string. Raises IdError."""
+    if isinstance(column, np.ndarray):
+        return arrow_ids(to_ids(column, f"ids of {name}"))
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    starts = np.cumsum([0, *map(len, chunks)]).tolist()
+    missing = [start + missing_ids(chunk) for start, chunk in zip(starts, chunks, strict=False)]
+    refuse_missing(
+        np.concatenate([np.empty(0, int), *missing]), f"ids of {name}", floats=pa.types.is_floating(column.type)
+    )
+    return join_blocks([clean_ids(chunk, name, start) for start, chunk in zip(starts, chunks, strict=False)])
+
+
+def column_texts(column: Column, name: str) -> np.ndarray:
+    """Return a whole column as labels, shape (n,), object array of str. Raises IdError for missing entries."""
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        return column.astype(str).astype(object)
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    missing = sum(value is None for value in values)
+    if missing:
+        raise IdError(
+            f"Got {missing} missing entries in {name}; expected one a row. Fill the missing entries, or drop these rows."
+        )
+    return np.array(
+        [v if isinstance(v, str) else v.decode() if isinstance(v, bytes) else str(v) for v in values], object
+    )
+
+
+def arrow_ids(ids: np.ndarray) -> pa.Array:
+    """Return ids, as :func:`congruence._ids.to_ids` gives them, as Arrow holds them: int64, uint64 or large_string."""
+    return pa.array(ids, pa.large_string() if ids.dtype == object else None)
+
+
+def join_blocks(blocks: list[pa.Array]) -> pa.Array:
+    """Return blocks of ids as one array: of one type of numbers, or large_string."""
+    kind = common_id_type([block.type for block in blocks])
+    kind = pa.large_string() if kind == pa.string() else kind
+    return pa.concat_arrays([block.cast(kind) for block in blocks]) if blocks else pa.array([], kind)
+
+
+def id_array(blocks: list[pa.Array]) -> np.ndarray:
+    """Return blocks of ids as one NumPy array, integers or objects, as :class:`congruence.Embeddings` keeps them."""
+    return join_blocks(blocks).to_numpy(zero_copy_only=False)
+
+
+def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
+    """Say whether a file has the :data:`PACKED` arrays of a column, of n entries where the number is known."""
+    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
+    return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
+
+
+def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return texts as :data:`PACKED` arrays, by the ending of their names."""
+    encoded = [text.encode() for text in texts.tolist()]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([*map(len, encoded)], out=offsets[1:])
+    return dict(zip(PACKED, (np.frombuffer(b"".join(encoded), np.uint8), offsets), strict=True))
+
+
+def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
+    """Return the texts of :data:`PACKED` arrays, shape (n,), object array of str. Raises CorruptFileError."""
+    ends = np.ascontiguousarray(offsets, "<i8") if offsets.dtype.kind in "iu" else np.empty(0, "<i8")
+    try:
+        if (
+            data.dtype != np.uint8
+            or not len(ends)
+            or ends[0] != 0
+            or ends[-1] != len(data)
+            or (np.diff(ends) < 0).any()
+        ):
+            raise ValueError("its offsets do not divide its bytes")
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
+        texts = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
+        texts.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise CorruptFileError(
+            f"Got damaged text in {path} ({error}); expected bytes of UTF-8 and where each entry begins. Copy or write it again."
+        ) from error
+    return texts.to_numpy(zero_copy_only=False)

@@ -1,0 +1,277 @@
+"""Every command that writes, as the tests of kills and of several writers run it: small inputs, what comes out, what is whole."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import congruence
+from congruence import OrthogonalMap, ProcrustesHeads, Space
+from congruence.embeddings import Embeddings
+from congruence.stores import open_sink, read_embeddings
+
+#: Commands that write no file, whatever their options.
+READERS = {"inspect", "match", "shift"}
+
+N, D = 40, 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One command line that writes.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        Without ``--force``.
+    outputs : dict of str to callable
+        Every name that it leaves in its folder, with what raises if the file or folder there is not whole.
+    force : bool
+        Whether the command has, and needs, ``--force`` to replace what is there.
+    patch : callable, optional
+        Called in the process of the command before it: to leave out what costs time and is not written, or to give it a model.
+    lock : bool
+        The output belongs to one run at a time from the beginning, so that the others are refused before they publish.
+    every : int
+        Kill at one of so many steps, where runs are costly and their steps alike.
+    """
+
+    arguments: tuple[str, ...]
+    outputs: dict[str, Callable[[Path], Any]]
+    force: bool = True
+    patch: Callable[[], None] | None = None
+    lock: bool = False
+    every: int = 1
+
+
+# ------------------------------------------------------------------ what is whole
+
+
+def is_map(path: Path) -> None:
+    congruence.load(path)
+    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
+def is_vectors(path: Path) -> None:
+    assert read_embeddings(path).vectors.shape == (N, D)
+
+
+def is_letters(path: Path) -> None:
+    np.testing.assert_array_equal(read_embeddings(path).vectors, letters(WORDS))
+
+
+def is_page(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+def is_drawing(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").rstrip().endswith("</svg>")
+
+
+def is_index(path: Path) -> None:
+    import faiss
+
+    assert faiss.read_index(str(path)).d == D
+
+
+def is_json(path: Path) -> None:
+    json.loads(path.read_text(encoding="utf-8"))
+
+
+def is_ids(path: Path) -> None:
+    assert path.read_text().splitlines() == [str(k) for k in range(len(WORDS))]
+
+
+def is_table(path: Path) -> None:
+    with open(path, newline="", encoding="utf-8") as stream:
+        rows = list(csv.reader(stream))
+    assert len(rows) > 1
+    assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def is_experiment(path: Path) -> None:
+    is_json(path / "results.json")
+    is_table(path / "results.csv")
+    is_drawing(path / "figure.svg")
+
+
+def is_cache(path: Path) -> None:
+    from congruence.embed import VectorCache
+
+    (file,) = path.glob("*.sqlite")
+    VectorCache(path, file.stem, D)
+
+
+def is_dataset(path: Path) -> None:
+    assert sorted(p.name for p in path.iterdir() if p.name[0] != ".") == ["archive.tar.gz", "cifar-100-binary"]
+    assert sorted(p.name for p in (path / "cifar-100-binary").iterdir()) == ["fine_label_names.txt", "train.bin"]
+
+
+# ------------------------------------------------------------------ inputs
+
+WORDS = [f"{chr(97 + k)} word" for k in range(9)]
+
+
+def letters(items: Any) -> np.ndarray:
+    return np.array([[ord(letter) for letter in f"{item}      "[:D]] for item in items], dtype=np.float32)
+
+
+def write_inputs(folder: Path) -> None:
+    """Write what all cases read."""
+    draw = np.random.default_rng(0)
+    A = draw.standard_normal((N, D)).astype(np.float32)
+    B = (A @ np.linalg.qr(draw.standard_normal((D, D)))[0] + 0.1 * draw.standard_normal((N, D))).astype(np.float32)
+    ids = np.array([f"i{k}" for k in range(N)])
+    np.savez(folder / "a.npz", v=A, ids=ids)
+    np.savez(folder / "b.npz", v=B, ids=ids)
+    np.savez(folder / "wrong.npz", v=np.roll(B, 1, 0), ids=ids)
+    np.savez(folder / "more_a.npz", v=draw.standard_normal((N, D)).astype(np.float32))
+    np.savez(folder / "more_b.npz", v=draw.standard_normal((N, D)).astype(np.float32))
+    mapping = OrthogonalMap().fit(Embeddings(A, ids), Embeddings(B, ids))
+    mapping.target_space_ = Space("new", "1", None, D, False)
+    mapping.save(folder / "rotation")
+    ProcrustesHeads(dim=3).fit(A, B).save(folder / "heads")
+    (folder / "captions.csv").write_text("id,caption\n1,a black cat sits on a red mat\n2,two dogs run in the park\n")
+    (folder / "words.txt").write_text("\n".join(WORDS))
+    with open_sink(folder / "parts", n=N, dim=D, has_ids=True, parts=[("p0", 25), ("p1", 15)]) as sink:
+        sink.write(_arrow(ids), A)
+    (folder / "root").mkdir()
+    content = folder / "cifar-100-binary"
+    content.mkdir()
+    (content / "fine_label_names.txt").write_text("apple\n")
+    (content / "train.bin").write_bytes(bytes(3074))
+    with tarfile.open(folder / "archive.tar.gz", "w:gz") as archive:
+        archive.add(content, content.name)
+    for path in content.iterdir():
+        path.unlink()
+    content.rmdir()
+
+
+def _arrow(ids: np.ndarray) -> Any:
+    import pyarrow as pa
+
+    return pa.array(ids.tolist())
+
+
+# ------------------------------------------------------------------ what stands in for costly or missing things
+
+
+def small_sample() -> None:
+    import congruence.datasets as datasets
+    import congruence.report.plots as plots
+
+    sample, real = datasets.load_sample(), plots.few_anchors
+    few = sample.take({kind: rows.ids[:60] for kind, rows in sample.source.items()})
+    datasets.load_sample = lambda: few
+    plots.few_anchors = lambda *arguments: real(*arguments[:-1], 1)
+
+
+def letters_encoder() -> None:
+    import congruence.encoders as encoders
+    from congruence.encoders import Encoder
+
+    class Letters(Encoder):
+        def __init__(self) -> None:
+            self.space = Space("letters", "1", "text", D, False)
+            self.fingerprint, self.n_layers = "f" * 64, None
+
+        def _embed(self, items: Any) -> np.ndarray:
+            return letters(items)
+
+    encoders.load_encoder = lambda *_, **__: Letters()
+    import congruence.embed.journey as journey
+
+    journey.PART_ITEMS = 4
+
+
+def local_archive() -> None:
+    from congruence.datasets import DATASETS
+    from congruence.datasets.download import Resource
+
+    raw = Path("archive.tar.gz").read_bytes()
+    target = Path("root/archive.tar.gz")
+    target.exists() or target.write_bytes(raw)
+    digest = hashlib.sha256(raw).hexdigest()
+    resource = Resource(None, "archive.tar.gz", "cifar-100-binary", ".", size=len(raw), sha256=digest)
+    DATASETS["cifar100"] = replace(DATASETS["cifar100"], resources=(resource,))
+
+
+# ------------------------------------------------------------------ the table
+
+_PAIRS = ("--pairs", "a.npz,b.npz", "-q")
+_MORE = ("--images", "more_a.npz", "--texts", "more_b.npz")
+_EMBED = ("embed", "letters", "words.txt", "--batch-size", "3")
+
+CASES: dict[str, Case] = {
+    "fit": Case(("fit", "a.npz", "b.npz", "-o", "out", "--no-check"), {"out": is_map}),
+    "transform .npy": Case(
+        ("transform", "rotation", "a.npz", "-o", "out.npy"), {"out.npy": is_vectors, "out.npy.space.json": is_json}
+    ),
+    "transform .lance": Case(("transform", "rotation", "a.npz", "-o", "out.lance"), {"out.lance": is_vectors}),
+    "transform folder": Case(("transform", "rotation", "parts", "-o", "out"), {"out": is_vectors}),
+    "evaluate": Case(
+        ("evaluate", "rotation", "--source-image", "a.npz", "--target-image", "b.npz", "--report", "out.html"),
+        {"out.html": is_page},
+    ),
+    "certify": Case(
+        (
+            "certify",
+            "--source-image",
+            "a.npz",
+            "--target-image",
+            "b.npz",
+            "--folds",
+            "3",
+            "--repeats",
+            "1",
+            "--report",
+            "out.html",
+        ),
+        {"out.html": is_page},
+    ),
+    "export": Case(("export", "rotation", "-o", "out.index"), {"out.index": is_index}),
+    "similarity": Case(
+        ("similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot", "out.svg"),
+        {"out.svg": is_drawing},
+    ),
+    "negatives": Case(
+        ("negatives", "captions.csv", "--column", "caption", "--id-column", "id", "-o", "out.csv"),
+        {"out.csv": is_table},
+    ),
+    "embed": Case((*_EMBED, "-o", "out.parquet"), {"out.parquet": is_letters}, patch=letters_encoder, lock=True),
+    "embed with ids and cache": Case(
+        (*_EMBED, "-o", "out.npy", "--cache", "kept"),
+        {"out.npy": is_letters, "out.npy.ids.txt": is_ids, "out.npy.space.json": is_json, "kept": is_cache},
+        patch=letters_encoder,
+        lock=True,
+    ),
+    "train procrustes": Case(("train", "procrustes", *_PAIRS, "-o", "out"), {"out": is_map}, lock=True),
+    "train sotalign": Case(
+        ("train", "sotalign", *_PAIRS, *_MORE, "--set", "steps=2", "--set", "dim=4", "-o", "out"),
+        {"out": is_map},
+        lock=True,
+    ),
+    "train jam": Case(
+        (
+            *("train", "jam", *_PAIRS, "--negatives", "wrong.npz", "--report", "out.html", "-o", "out"),
+            *("--set", "epochs=1", "--set", "hidden=[8]", "--set", "latent=4"),
+        ),
+        {"out": is_map, "out.html": is_page},
+        lock=True,
+        every=5,
+    ),
+    "report": Case(("report", "heads", "--pairs", "a.npz,b.npz", "-o", "out.html"), {"out.html": is_page}),
+    "reproduce": Case(("reproduce", "table2", "--models", "sample", "--quick", "-o", "out"), {"out": is_experiment}),
+    "datasets": Case(
+        ("datasets", "cifar100", "--root", "root", "--download"), {"root": is_dataset}, force=False, patch=local_archive
+    ),
+    "demo": Case(("demo", "--classes", "30", "-o", "out.html"), {"out.html": is_page}, force=False, patch=small_sample),
+}

@@ -1,0 +1,154 @@
+"""Run the command line in forked processes that die, or wait for each other, at a chosen step of their writing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from commands import CASES
+
+#: Forked from one process that has imported all that commands need: a case costs what the command does, not what importing it does.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        *(
+            "torch",
+            "faiss",
+            "lance",
+            "scipy.optimize",
+            "sklearn.cross_decomposition",
+            "pyarrow.parquet",
+            "jinja2",
+            "rich.table",
+        ),
+        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.papers"),
+        *(
+            "congruence.integrations.faiss",
+            "congruence.upgrade.certify",
+            "congruence.upgrade.transform",
+            "congruence.embed",
+        ),
+        *("congruence.compare.layers", "congruence.negatives", "congruence.datasets"),
+    ]
+)
+
+
+def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
+    """Run the command of a case; return its exit code, or −9 if it was killed at the step ``dies`` of its writing."""
+    process = start(case, folder, *more, dies=dies)
+    return finish(process)
+
+
+def start(case: str, folder: Path, *more: str, dies: int | None = None, barrier: Any = None) -> Any:
+    process = CONTEXT.Process(target=_command, args=(case, str(folder), more, dies, barrier))
+    process.start()
+    return process
+
+
+def finish(process: Any, seconds: float = 120) -> int:
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        raise AssertionError("the command did not end")
+    code: int = process.exitcode
+    return code
+
+
+def said(folder: Path) -> str:
+    """Return what commands have printed."""
+    return (folder.parent / "said.txt").read_text(errors="replace")
+
+
+def _command(case: str, folder: str, more: tuple[str, ...], dies: int | None, barrier: Any) -> None:
+    os.chdir(folder)
+    log = os.open(os.path.join(os.path.dirname(folder), "said.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(log, number)
+    sys.argv = ["congruence", *CASES[case].arguments, *more]
+    if CASES[case].patch is not None:
+        CASES[case].patch()
+    if dies is not None:
+        _die_at(dies)
+    if barrier is not None:
+        _wait_at(barrier)
+    from congruence.cli import main
+
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if barrier is not None:
+            barrier.abort()  # who still waits need not
+    os._exit(code)
+
+
+def _points() -> list[tuple[Any, str, bool, bool]]:
+    """Return the steps of writing: where the function lies, its name, and whether there is a step before and after it."""
+    import shutil
+
+    import congruence._atomic as atomic
+    from congruence.datasets import archives
+    from congruence.embed import VectorCache
+
+    return [
+        (atomic, "_publish", True, True),
+        (atomic, "exchange", False, True),
+        (VectorCache, "put", True, True),
+        (shutil, "rmtree", True, True),
+        (archives, "_merge", True, True),
+    ]
+
+
+def _die_at(step: int) -> None:
+    count = 0
+
+    def reach() -> None:
+        nonlocal count
+        if count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+
+    def wrap(real: Callable[..., Any], before: bool, after: bool) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if before:
+                reach()
+            result = real(*arguments, **options)
+            if after:
+                reach()
+            return result
+
+        return call
+
+    for place, name, before, after in _points():
+        setattr(place, name, wrap(getattr(place, name), before, after))
+
+
+def _wait_at(barrier: Any) -> None:
+    """Let the first publishing of this process wait until the others have come as far, or have given up."""
+    import threading
+
+    import congruence._atomic as atomic
+
+    real, waited = atomic._publish, False
+
+    def publish(*arguments: Any) -> None:
+        nonlocal waited
+        if not waited:
+            waited = True
+            try:
+                barrier.wait(30)
+            except threading.BrokenBarrierError:
+                pass
+        real(*arguments)
+
+    atomic._publish = publish

@@ -1,0 +1,235 @@
+"""Valid files with unusual contents: types, shapes and values that a stranger's file may hold."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+SPACE = {"model": "a", "revision": None, "modality": "image", "dim": 4, "normalized": True}
+TEXTS = (
+    "a",
+    "b",
+    "",
+    " ",
+    "a",
+    "None",
+    "nan",
+    "=1+1",
+    "[/bold]",
+    "\x1b[31m",
+    "\x00",
+    "é",
+    "a\nb",
+    "x" * 3000,
+    "1",
+    "1.0",
+)
+
+
+def numbers(rng: random.Random, shape: tuple[int, ...], kind: str = "") -> np.ndarray:
+    """Return an array of mostly plain numbers, with some at the borders of what the type holds."""
+    kind = kind or rng.choice(("f2", "f4", "f4", "f8", ">f4", "i4", "u8", "?", "c8"))
+    draw = np.random.default_rng(rng.randrange(2**32))
+    with np.errstate(all="ignore"):
+        values = np.asarray(draw.standard_normal(shape) * rng.choice((1, 1, 1, 0, 1e30, 1e154, 1e-300))).astype(kind)
+    if values.size and rng.random() < 0.4:
+        border = rng.choice((0, 1, -1, 1e38, 1e308, np.nan, np.inf, -np.inf, 1e-45))
+        with np.errstate(all="ignore"):
+            values.flat[rng.randrange(values.size)] = np.array(border).astype(kind)
+    return values
+
+
+def vectors(rng: random.Random, n: int) -> np.ndarray:
+    """Return what may stand where a matrix of n rows is expected."""
+    if rng.random() < 0.5:
+        return numbers(rng, (n, rng.choice((1, 4, 4, 4))), rng.choice(("f2", "f4", "f8")))
+    return numbers(rng, rng.choice(((n, 4), (n,), (n, 0), (0, 4), (n, 2, 2), (), (1, 4), (n + 1, 4))))
+
+
+def names(rng: random.Random, n: int) -> list[Any]:
+    """Return ids, right or wrong ones."""
+    which = rng.random()
+    if which < 0.5:
+        return [f"i{k}" for k in range(n)]
+    if which < 0.6:
+        return list(range(n))
+    return [rng.choice(TEXTS) for _ in range(n)]
+
+
+def column(rng: random.Random, n: int) -> pa.Array:
+    """Return a column of any type."""
+    texts = [rng.choice((*TEXTS, None)) for _ in range(n)]
+    whole = [rng.choice((0, 1, -1, 2**31, None)) for _ in range(n)]
+    floats = numbers(rng, (n, 4), "f4")
+    lists = [None if rng.random() < 0.05 else row.tolist()[: rng.choice((4, 4, 4, 4, 3, 0))] for row in floats]
+    makers = (
+        lambda: pa.FixedSizeListArray.from_arrays(pa.array(floats.ravel()), 4),
+        lambda: pa.FixedSizeListArray.from_arrays(pa.array(floats.ravel().astype("f8")), 4),
+        lambda: pa.FixedSizeListArray.from_arrays(pa.array(floats.ravel().astype("f2")), 4),
+        lambda: pa.FixedSizeListArray.from_arrays(pa.array(np.arange(4 * n)), 4),
+        lambda: pa.FixedSizeListArray.from_arrays(pa.array(floats.ravel()), 4).slice(1),
+        lambda: pa.array(floats.tolist(), pa.list_(pa.float32())),
+        lambda: pa.array(lists, pa.list_(pa.float32())),
+        lambda: pa.array(lists, pa.large_list(pa.float64())),
+        lambda: pa.array([[row] for row in lists], pa.list_(pa.list_(pa.float32()))),
+        lambda: pa.array([{"v": row} for row in lists], pa.struct([("v", pa.list_(pa.float32()))])),
+        lambda: pa.array([[str(v) for v in row] for row in floats]),
+        lambda: pa.array(names(rng, n)),
+        lambda: pa.array(texts),
+        lambda: pa.array(texts, pa.large_string()),
+        lambda: pa.array(texts).dictionary_encode(),
+        lambda: pa.array([None if text is None else text.encode("latin-1", "replace") for text in texts], pa.binary()),
+        lambda: pa.array(whole, pa.int64()),
+        lambda: pa.array(range(n), pa.uint64()),
+        lambda: pa.array(floats[:, 0]),
+        lambda: pa.array(whole, pa.timestamp("ns")),
+        lambda: pa.array([None if v is None else v % 2 == 0 for v in whole]),
+        lambda: pa.nulls(n),
+        lambda: pa.array([[("k", 1.0)]] * n, pa.map_(pa.string(), pa.float32())),
+    )
+    return rng.choice(makers)()
+
+
+def table(rng: random.Random) -> pa.Table:
+    """Return a table of one to four columns whose names are mostly those that readers look for."""
+    n = rng.choice((0, 1, 7, 7, 7, 40))
+    columns, found = [], []
+    if rng.random() < 0.7:
+        columns.append(pa.FixedSizeListArray.from_arrays(pa.array(numbers(rng, (4 * n,), "f4")), 4))
+        found.append(rng.choice(("vector", "v", "embedding")))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        made = column(rng, n)
+        if len(made) == n:
+            columns.append(made)
+            found.append(rng.choice(("id", "id", "ids", "v", "x", "", "a:b", "text", "é\n")))
+    if not columns:
+        columns, found = [pa.array(range(n))], ["id"]
+    metadata = {"congruence.space": json.dumps(rng.choice((SPACE, {**SPACE, "dim": 5}, [], {"dim": "x"}, 3)))}
+    if len(columns) > 1 and rng.random() < 0.1:
+        found[-1] = found[0]
+    return pa.Table.from_arrays(columns, schema=pa.schema(zip(found, (c.type for c in columns), strict=True), metadata))
+
+
+def write_parquet(rng: random.Random, path: Path) -> None:
+    pq.write_table(
+        table(rng), path, compression=rng.choice(("none", "snappy", "zstd")), row_group_size=rng.choice((3, 99))
+    )
+
+
+def write_arrow(rng: random.Random, path: Path) -> None:
+    made = table(rng)
+    opener = rng.choice((pa.ipc.new_file, pa.ipc.new_file, pa.ipc.new_stream))
+    codec = rng.choice((None, "lz4", "zstd"))
+    with opener(path, made.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(made, max_chunksize=rng.choice((3, 99)))
+
+
+def write_lance(rng: random.Random, path: Path) -> None:
+    import lance
+
+    try:
+        lance.write_dataset(table(rng), path)
+    except Exception:  # lance does not take every table
+        made = pa.table({"id": ["a", "b"], "vector": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(8, "f4")), 4)})
+        lance.write_dataset(made, path, mode="overwrite")
+
+
+def write_npy(rng: random.Random, path: Path) -> None:
+    values: Any = vectors(rng, 7)
+    if rng.random() < 0.3:
+        values = rng.choice(
+            (
+                np.array(names(rng, 7), dtype=object),
+                np.array(["a"] * 7),
+                np.zeros(7, [("v", "f4", 4)]),
+                np.zeros((7, 4), "M8[s]"),
+                np.asfortranarray(values),
+                np.zeros((7, 4), "V0"),
+                np.zeros((7, 4), "f4,f4"),
+            )
+        )
+    np.save(path, values, allow_pickle=True)
+
+
+def write_npz(rng: random.Random, path: Path) -> None:
+    arrays: dict[str, Any] = {"vectors": vectors(rng, 7), "ids": np.array(names(rng, 7))}
+    if rng.random() < 0.5:
+        arrays[rng.choice(("x", "", "a:b", "ids", "space"))] = vectors(rng, 7)
+    np.savez(path, **arrays)
+
+
+def write_safetensors(rng: random.Random, path: Path) -> None:
+    import safetensors.numpy
+
+    arrays = {"v": vectors(rng, 7), rng.choice(("v", "w", "")): vectors(rng, 7)}
+    good = {
+        k: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("="))) for k, a in arrays.items() if a.dtype.kind != "c"
+    }
+    safetensors.numpy.save_file(
+        good or {"v": np.ones((7, 4), "f4")}, path, {"congruence.space": rng.choice(("[]", "{", "3"))}
+    )
+
+
+def write_hdf5(rng: random.Random, path: Path) -> None:
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        file["vectors"] = vectors(rng, 7)
+        kind = rng.choice((h5py.string_dtype(), "S5", None))
+        found = names(rng, 7)
+        texts = [
+            str(name).replace("\x00", "").encode("ascii" if kind == "S5" else "utf-8", "replace") for name in found
+        ]
+        file.create_dataset("ids", data=texts if kind else np.zeros(7, "i4,f4"), dtype=kind)
+        for extra in rng.sample(range(6), 2):
+            if extra == 0:
+                file["a/b"] = numbers(rng, (7, 4))
+            elif extra == 1:
+                file["soft"] = h5py.SoftLink("/nothing")
+            elif extra == 2:
+                file["outside"] = h5py.ExternalLink("/etc/hostname", "/")
+            elif extra == 3:
+                file.create_dataset("zipped", data=np.ones((70, 4), "f4"), chunks=(7, 4), compression="gzip")
+            elif extra == 4:
+                file["vectors"].attrs["congruence.space"] = rng.choice(("{", "[]", 3, json.dumps(SPACE)))
+            else:
+                file.create_dataset("empty", dtype="f4", shape=None)
+
+
+def write_csv(rng: random.Random, path: Path) -> None:
+    head = rng.choice(("id,a,b", "id,v_0,v_1", "a,b,c", "id,id,a", ",a,b", "id", "id,a,a", "\ufeffid,a,b"))
+    cells = ("1", "2.5", "-0", "1e5", "nan", "inf", "", "x", '"a\nb"', "1e999", "=1", "１", "1_0", " 1", "True")
+    lines = [head] + [",".join([f"i{k}", *(rng.choice(cells) for _ in range(2))]) for k in range(rng.choice((0, 1, 7)))]
+    path.write_text(rng.choice(("\n", "\r\n", "\r")).join(lines), encoding=rng.choice(("utf-8", "utf-8", "utf-16")))
+
+
+def write_jsonl(rng: random.Random, path: Path) -> None:
+    values = ([1, 2.5], [1], [], [[1]], "1", None, {"a": 1}, [1e999], [True, 1], [None, 1], [10**400, 1], ["1", "2"])
+    rows = [
+        {"id": rng.choice((f"i{k}", k, None, 1.5, [], "\ud800")), "vector": rng.choice((values[0], rng.choice(values)))}
+        for k in range(rng.choice((0, 1, 7)))
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + rng.choice(("", "\n", "\n\n", "\n[]\n", "\n3\n")))
+
+
+#: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
+WRITERS = {
+    ".npy": write_npy,
+    ".npz": write_npz,
+    ".safetensors": write_safetensors,
+    ".parquet": write_parquet,
+    ".arrow": write_arrow,
+    ".feather": write_arrow,
+    ".csv": write_csv,
+    ".jsonl": write_jsonl,
+    ".h5": write_hdf5,
+    ".hdf5": write_hdf5,
+    ".lance": write_lance,
+}

@@ -1,0 +1,319 @@
+"""What congruence writes itself and reads again: maps, checkpoints, parts and caches of ``embed``, recipes, experiments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hostile import numbers
+from mutators import mutate_data
+from targets import Target, refusing
+
+import congruence
+from congruence._atomic import has_marker
+from congruence.embed import embed, open_items
+from congruence.embeddings import Space
+from congruence.encoders import Encoder
+from congruence.errors import CorruptFileError, StorageError
+from congruence.maps import MAPS, make_map
+from congruence.papers import STUDIES
+from congruence.papers.config import parse_config
+from congruence.persist import numbers_digest
+from congruence.recipe import make_recipe, read_recipe
+
+D_SOURCE, D_TARGET = 5, 6
+_MAPS: dict[str, Any] = {}
+
+
+# ------------------------------------------------------------------ maps
+
+
+def _fitted(kind: str) -> Any:
+    if kind not in _MAPS:
+        from congruence.synthetic import rigid_problem
+
+        problem = rigid_problem(40, D_SOURCE, D_TARGET, noise=0.1, seed=3)
+        if kind == "heads":
+            draw = np.random.default_rng(0)
+            inner = [{"kind": "layernorm", "weight": np.ones(4)}, {"kind": "linear", "weight": np.eye(4)}]
+            source = [
+                {"kind": "center", "mean": np.ones(D_SOURCE)},
+                {"kind": "linear", "weight": draw.standard_normal((D_SOURCE, 4)), "bias": np.zeros(4)},
+                {"kind": "residual", "layers": inner},
+                {"kind": "gelu"},
+            ]
+            target = [{"kind": "linear", "weight": draw.standard_normal((D_TARGET, 4))}, {"kind": "normalize"}]
+            mapping = congruence.HeadsMap.from_layers(source, target, facts={"n_pairs": 9, "training": {"dim": 4}})
+        else:
+            quick = {"mlp": {"max_epochs": 2, "hidden": 4}}.get(kind, {})
+            mapping = make_map(kind, **quick).fit(problem.X, problem.Y)
+        mapping.source_space_ = Space("a", "1", "image", D_SOURCE, False)
+        mapping.scores_ = {"held_out_pairs": 6, "held_out_retrieval_at_1": 0.5, "pairing": None}
+        _MAPS[kind] = mapping
+    return _MAPS[kind]
+
+
+def write_map(kind: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        path: Path = _fitted(kind).save(folder / "map")
+        return path
+
+    return make
+
+
+def read_map(path: Path) -> None:
+    mapping = congruence.load(path)
+    rows = np.random.default_rng(0).standard_normal((3, mapping.n_features_in_))
+    repr(mapping), mapping.describe()
+    with refusing():
+        out = mapping.transform(rows)
+        assert out.shape == (3, mapping.d_out)
+        assert np.isfinite(out).all(), "a map gave numbers that are not finite"
+    with refusing():
+        assert np.isfinite(mapping.transform_target(np.ones((2, mapping.d_target)))).all()
+    again = path.parent / f"again-{path.name}"
+    try:
+        with refusing():
+            mapping.save(again)
+            congruence.load(again)
+    finally:
+        shutil.rmtree(again, ignore_errors=True)
+
+
+def seal_map(rng: random.Random, path: Path) -> None:
+    """Change configuration and arrays as somebody would who computes the checksums again."""
+    import safetensors.numpy
+
+    config = json.loads((path / "config.json").read_text())
+    arrays = safetensors.numpy.load((path / "model.safetensors").read_bytes())
+    if rng.random() < 0.6:
+        mutable = {key: config[key] for key in config if not key.endswith("sha256")}
+        config = {**mutate_data(rng, mutable), **{k: v for k, v in config.items() if k.endswith("sha256")}}
+    if rng.random() < 0.6 and arrays:
+        name = rng.choice(list(arrays))
+        shape = rng.choice((arrays[name].shape, arrays[name].shape[::-1], arrays[name].shape[:-1], (0,), (2, 2, 2)))
+        made = numbers(rng, shape, rng.choice((arrays[name].dtype.str, arrays[name].dtype.str, "f2", "i4", "?")))
+        what = rng.random()
+        if what < 0.4 and arrays[name].size:
+            arrays[name] = arrays[name].copy()
+            with np.errstate(all="ignore"):
+                arrays[name].flat[rng.randrange(arrays[name].size)] = rng.choice((0, 1e38, -1e300, np.nan, np.inf))
+        elif what < 0.8:
+            arrays[name] = made
+        else:
+            arrays[rng.choice(("x", name + ".x", "rotation"))] = arrays.pop(name)
+    raw = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    (path / "model.safetensors").write_bytes(raw)
+    config["weights_sha256"] = hashlib.sha256(raw).hexdigest()
+    try:
+        config["numbers_sha256"] = numbers_digest(config)
+        text = json.dumps(config)
+    except (TypeError, ValueError, AttributeError):  # no mapping any more
+        text = json.dumps({"format": "congruence-map"})
+    (path / "config.json").write_text(text)
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+def _training() -> tuple[Any, Any, Any]:
+    import torch
+
+    torch.manual_seed(0)
+    module = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+    module(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return torch, module, optimizer
+
+
+def _checkpoint(path: Path) -> Any:
+    from congruence.train.checkpoint import Checkpoint
+
+    return Checkpoint(path, {"steps": 9}, {"method": "x", "parameters": {"dim": 4}})
+
+
+def write_checkpoint(rng: random.Random, folder: Path) -> Path:
+    from congruence.train.checkpoint import History
+
+    _, module, optimizer = _training()
+    history = History({"step": [1.0, 2.0], "loss": [0.5, 0.4]}, [(1, 0.5)], 1, 2)
+    _checkpoint(folder / "000").save(module, optimizer, history, module.state_dict())
+    return folder / "000"
+
+
+def read_checkpoint(path: Path) -> None:
+    torch, module, optimizer = _training()
+    saved = _checkpoint(path)
+    if saved.there:
+        history, best = saved.load(torch, module, optimizer)
+        assert isinstance(history.steps, int)
+        assert not isinstance(history.steps, bool)
+        assert all(tensor.shape == dict(module.named_parameters())[name].shape for name, tensor in best.items())
+        assert all(torch.isfinite(tensor).all() for tensor in module.state_dict().values())
+        history.to_dict(), history.best_score
+        module(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+
+def seal_checkpoint(rng: random.Random, path: Path) -> None:
+    import safetensors.numpy
+
+    state = json.loads((path / "checkpoint.json").read_text())
+    raw = (path / "checkpoint.safetensors").read_bytes()
+    if rng.random() < 0.5:
+        arrays = safetensors.numpy.load(raw)
+        name = rng.choice(list(arrays))
+        arrays[name] = numbers(rng, rng.choice((arrays[name].shape, (2,), (0,))), rng.choice(("f4", "f4", "f8", "i4")))
+        if rng.random() < 0.2:
+            arrays["x"] = arrays.pop(name)
+        raw = safetensors.numpy.save(arrays)
+        (path / "checkpoint.safetensors").write_bytes(raw)
+    if rng.random() < 0.7:
+        state = {**mutate_data(rng, state), "sha256": ""}
+    state["sha256"] = hashlib.sha256(raw).hexdigest()
+    (path / "checkpoint.json").write_text(json.dumps(state))
+
+
+# ------------------------------------------------------------------ parts and cache of ``embed``
+
+
+class Letters(Encoder):
+    """The first letters of a text as numbers: what the right vector is can be told."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.space = Space("letters", "1", "text", 3, False)
+        self.fingerprint, self.n_layers, self.stop, self.seen = "f" * 64, None, stop, 0
+
+    def _embed(self, items: Any) -> np.ndarray:
+        if self.stop is not None and self.seen >= self.stop:
+            raise KeyboardInterrupt
+        self.seen += len(items)
+        return np.array([[ord(letter) for letter in f"{item}   "[:3]] for item in items], dtype=float)
+
+
+WORDS = [f"{chr(97 + k)}{k} word" for k in range(12)]
+
+
+def _write_words(place: Path) -> Path:
+    place.mkdir(exist_ok=True)
+    (place / "words.txt").write_text("\n".join(WORDS))
+    return place / "words.txt"
+
+
+def _check_words(output: Path) -> None:
+    found = congruence.read_embeddings(output)
+    np.testing.assert_array_equal(found.vectors, Letters()._embed(WORDS), "a wrong vector was taken over")
+
+
+def write_parts(rng: random.Random, folder: Path) -> Path:
+    place = folder / "run"
+    words = _write_words(place)
+    try:
+        embed(Letters(stop=8), open_items(words), place / "out", batch_size=2, shard_size=4)
+    except KeyboardInterrupt:
+        pass
+    words.unlink()
+    return place
+
+
+def read_parts(path: Path) -> None:
+    words = _write_words(path.parent / f"words-{path.name}")
+    embed(Letters(), open_items(words), path / "out", batch_size=2, shard_size=4)
+    _check_words(path / "out")
+
+
+def write_cache(rng: random.Random, folder: Path) -> Path:
+    place = folder / "cached"
+    words = _write_words(place)
+    embed(Letters(), open_items(words), place / "out.npy", batch_size=5, cache=place / "cache")
+    shutil.move(place / "cache", folder / "cache")
+    return folder / "cache"
+
+
+def read_cache(path: Path) -> None:
+    place = path.parent / f"with-{path.name}"
+    words = _write_words(place)
+    try:
+        embed(Letters(), open_items(words), place / "out.npy", cache=path, force=True)
+        _check_words(place / "out.npy")
+    except (StorageError, CorruptFileError):
+        pass
+
+
+# ------------------------------------------------------------------ recipes, experiments, markers
+
+RECIPE = """
+method: sotalign
+pairs: [images.npz, texts.npz]
+unpaired_source: [more_images.npz]
+unpaired_target: more_texts.npz
+validation: 0.1
+test: 20
+parameters: {dim: 16, alpha: 0.5}
+grid:
+  alpha: [0.1, 1.0]
+seed: 3
+groups: identical
+"""
+
+
+def write_recipe(rng: random.Random, folder: Path) -> Path:
+    (folder / "recipe.yaml").write_text(RECIPE)
+    return folder / "recipe.yaml"
+
+
+def read_recipe_(path: Path) -> None:
+    found = read_recipe(path)
+    assert json.dumps(found.to_dict(), allow_nan=False)
+    for given in (found.to_dict(),):
+        make_recipe(given)
+
+
+def write_config(rng: random.Random, folder: Path) -> Path:
+    configs = sorted(
+        (path for study in STUDIES.values() for path in study.configs.iterdir()), key=lambda path: path.name
+    )
+    text = rng.choice(configs).read_text(encoding="utf-8")
+    name = next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("name:"))
+    (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return folder / f"{name}.yaml"
+
+
+def read_config(path: Path) -> None:
+    from congruence._yaml import read_yaml
+
+    found = parse_config(read_yaml(path, "an experiment"), path.stem)
+    json.dumps(found.to_dict(), default=str)
+
+
+def write_marker(rng: random.Random, folder: Path) -> Path:
+    (folder / "marker.json").write_text(json.dumps({"format": "congruence-vectors", "format_version": 1, "parts": []}))
+    return folder / "marker.json"
+
+
+def read_marker(path: Path) -> None:
+    for marks in ("congruence-vectors", lambda content: "parts" in content):
+        assert has_marker(path, marks) in (True, False)
+
+
+OWN: dict[str, Target] = {
+    **{f"map {kind}": Target(write_map(kind), read_map) for kind in MAPS},
+    **{f"map {kind}, right checksums": Target(write_map(kind), read_map, seal_map) for kind in MAPS},
+    "checkpoint": Target(write_checkpoint, read_checkpoint),
+    "checkpoint, right checksums": Target(write_checkpoint, read_checkpoint, seal_checkpoint),
+    "parts of embed": Target(write_parts, read_parts),
+    "cache of embed": Target(write_cache, read_cache),
+    "recipe": Target(write_recipe, read_recipe_),
+    "experiment": Target(write_config, read_config),
+    "marker": Target(write_marker, read_marker),
+}
+
+warnings.simplefilter("ignore")

@@ -1,0 +1,363 @@
+"""What is fuzzed: for each reader, how to make a valid input and what must hold for whatever it reads."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hostile import SPACE, TEXTS, WRITERS, names, numbers
+
+from congruence import datasets
+from congruence.embed import open_items
+from congruence.embed.inputs import IMAGE_SUFFIXES
+from congruence.embeddings import Embeddings, Space
+from congruence.encoders import open_image
+from congruence.errors import CongruenceError
+from congruence.stores import (
+    _COLUMNS,
+    FORMATS,
+    matrices,
+    open_rows,
+    open_sink,
+    open_source,
+    read_column,
+    read_embeddings,
+)
+
+#: Longest message: one sentence, whatever stood in the file.
+LONGEST = 6000
+
+#: Refusals of parts of the reading that runs, such as those of one column of a file.
+REFUSALS: list[CongruenceError] = []
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader under test.
+
+    Attributes
+    ----------
+    make : callable
+        From a random generator and an empty folder to the file or folder of a valid input in it.
+    read : callable
+        Reads an input, damaged or not. Returns what it read, or raises: a CongruenceError for a refusal, an
+        AssertionError for a value that no reader may return, and anything else is a failure of the reader.
+    seal : callable, optional
+        Makes checksums right again after damage, so that what is behind them is reached.
+    """
+
+    make: Callable[[random.Random, Path], Path]
+    read: Callable[[Path], Any]
+    seal: Callable[[random.Random, Path], None] | None = None
+
+
+def check_message(error: CongruenceError) -> None:
+    """Hold a refusal to its form."""
+    text = str(error)
+    assert text, "an empty message"
+    assert len(text) <= LONGEST, f"a message of {len(text)} characters: {text[:300]}"
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Let a part of a reading be refused, and go on with the next."""
+    try:
+        yield
+    except CongruenceError as error:
+        check_message(error)
+        REFUSALS.append(error)
+
+
+# ------------------------------------------------------------------ vectors
+
+
+def check_embeddings(found: Embeddings) -> None:
+    assert found.vectors.ndim == 2
+    assert found.vectors.dtype.kind == "f"
+    assert found.vectors.shape[0] > 0
+    assert found.vectors.shape[1] > 0
+    assert np.isfinite(found.vectors).all(), "numbers that are not finite were read"
+    ids = found.ids.tolist()
+    assert len(ids) == len(set(ids)) == len(found.vectors)
+    assert all(isinstance(name, str) for name in ids)
+
+
+def read_vectors(path: Path) -> None:
+    specs = [str(path)]
+    with refusing():
+        specs += list(matrices(path).values())[:2]
+    for spec in specs:
+        with refusing():
+            check_embeddings(read_embeddings(spec, allow_zero_rows=True))
+        with refusing():
+            source = open_source(spec)
+            blocks = list(source.scan(batch=5))
+            rows = np.concatenate([block for _, block in blocks])
+            assert rows.shape == (source.n, source.dim)
+            assert rows.dtype == source.dtype
+            assert all((ids is not None) == source.has_ids for ids, _ in blocks)
+            taken = source.take([source.n - 1, 0])[1]
+            np.testing.assert_array_equal(taken, rows[[-1, 0]])
+            read = sum(len(block) for _, block, _ in source.scan_table(batch=5))
+            assert read == source.n
+            assert sum(n for _, n in source.parts) in (0, source.n)
+        with refusing():
+            rows_ = open_rows(spec)
+            assert np.isfinite(rows_.take([0])).all()
+
+
+def write_vectors(suffix: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        path = folder / f"v{suffix}"
+        if rng.random() < 0.5 and suffix:
+            WRITERS[suffix](rng, path)
+            return path
+        n, has_ids = rng.choice((1, 7, 40)), rng.random() < 0.7
+        dtype = rng.choice((np.float16, np.float32, np.float64))
+        space = Space(**SPACE) if rng.random() < 0.6 else Space()
+        parts = [("p0", 3), ("p1", n - 3)] if not suffix and n > 3 else None
+        draw = np.random.default_rng(rng.randrange(2**32))
+        with open_sink(path, n=n, dim=4, dtype=dtype, has_ids=has_ids, space=space, parts=parts) as sink:
+            sink.write(pa.array([f"i{k}" for k in range(n)]) if has_ids else None, draw.standard_normal((n, 4)))
+        if not suffix and rng.random() < 0.3:
+            other = rng.choice((".npy", ".parquet"))
+            WRITERS[other](rng, path / f"p2{other}")
+        return path
+
+    return make
+
+
+def write_with_space(rng: random.Random, folder: Path) -> Path:
+    """Write an ``.npy`` in a folder of its own with the description of its space beside it."""
+    place = folder / "with"
+    place.mkdir()
+    np.save(place / "v.npy", numbers(rng, (7, 4), "f4"))
+    (place / "v.npy.space.json").write_text(json.dumps(SPACE))
+    return place
+
+
+# ------------------------------------------------------------------ columns
+
+
+def check_texts(found: Any) -> None:
+    assert isinstance(found, np.ndarray)
+    assert found.ndim == 1
+    assert all(isinstance(text, str) for text in found.tolist())
+
+
+def read_columns(path: Path) -> None:
+    for key in ("", ":id", ":ids", ":v", ":x", ":text", ":a:b"):
+        with refusing():
+            check_texts(read_column(f"{path}{key}"))
+
+
+def write_column(suffix: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        path = folder / f"c{suffix}"
+        found = names(rng, 7)
+        if suffix == ".txt":
+            path.write_text("\n".join(map(str, found)) + rng.choice(("", "\n")), encoding="utf-8")
+        elif suffix == ".npy":
+            np.save(path, np.array(found), allow_pickle=False)
+        elif suffix == ".npz":
+            np.savez(path, ids=np.array(found), x=numbers(rng, (7,)))
+        else:
+            WRITERS[suffix](rng, path)
+        return path
+
+    return make
+
+
+# ------------------------------------------------------------------ items to embed, images
+
+
+def read_items(path: Path) -> None:
+    for modality in (None, "text", "image"):
+        with refusing():
+            items = open_items(path, modality=modality)
+            assert len(items) == len(set(items.ids.tolist())) > 0
+            for row in range(min(len(items), 3)):
+                with refusing():
+                    item = items.fetch(row)
+                    assert isinstance(item, (str, Path))
+                    items.stamp(row)
+
+
+def write_items(suffix: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        path = folder / f"items{suffix}"
+        texts = [rng.choice(TEXTS) or "x" for _ in range(7)]
+        rows = [{"id": f"i{k}", "text": text, "path": f"{k}.png"} for k, text in enumerate(texts)]
+        if suffix == ".txt":
+            path.write_text("\n".join(texts))
+        elif suffix == ".jsonl":
+            path.write_text("\n".join(map(json.dumps, rows)))
+        elif suffix == ".csv":
+            path.write_text("id,text,path\n" + "".join(f"i{k},text {k},{k}.png\n" for k in range(7)))
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        return path
+
+    return make
+
+
+def read_image(path: Path) -> None:
+    image = open_image(path)
+    assert image.mode == "RGB"
+    assert np.asarray(image).shape == (image.height, image.width, 3)
+    assert open_image(path.read_bytes()).size == image.size
+
+
+def write_image(suffix: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        from PIL import Image
+
+        path = folder / f"picture{suffix}"
+        mode = (
+            rng.choice(("RGB", "L", "P", "RGBA", "1")) if suffix not in (".jpg", ".jpeg") else rng.choice(("RGB", "L"))
+        )
+        draw = np.random.default_rng(rng.randrange(2**32))
+        pixels = Image.fromarray(draw.integers(0, 256, (9, 7, 3), dtype=np.uint8))
+        pixels.convert(mode if suffix != ".ppm" else "RGB").save(path)
+        return path
+
+    return make
+
+
+# ------------------------------------------------------------------ data sets and captions
+
+
+def read_bundle(path: Path) -> None:
+    found = datasets.read_bundle(path)
+    for side in (found.source, found.target):
+        for rows in side.values():
+            check_embeddings(rows)
+
+
+def write_bundle(rng: random.Random, folder: Path) -> Path:
+    draw = np.random.default_rng(rng.randrange(2**32))
+    ids = [f"i{k}" for k in range(7)]
+    sides = [{kind: Embeddings(draw.standard_normal((7, 4)), ids) for kind in ("image", "text")} for _ in range(2)]
+    classes = {"image": {i: f"c{k % 2}" for k, i in enumerate(ids)}}
+    bundle = datasets.Bundle(
+        *sides, classes, {"c0": "cat"}, {"text": {"i0": "a cat"}}, {}, {"i0": b"png"}, {"note": "x"}
+    )
+    datasets.write_bundle(folder / "b.parquet", bundle)
+    return folder / "b.parquet"
+
+
+def read_captions(path: Path) -> None:
+    found = datasets.read_captions(path)
+    assert found
+    assert all(isinstance(name, str) and name and isinstance(text, str) and text for name, text in found)
+
+
+def write_captions(suffix: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        path = folder / f"captions{suffix}"
+        if suffix == ".json":
+            path.write_text(json.dumps({f"i{k}": rng.choice(("a cat", ["a cat", "a dog"])) for k in range(5)}))
+        else:
+            mark = "," if suffix == ".csv" else "\t"
+            path.write_text(
+                "".join(f"{a}{mark}{b}\n" for a, b in [("id", "caption"), ("i1", "a cat"), ("i2", "a dog")])
+            )
+        return path
+
+    return make
+
+
+def read_sugarcrepe(path: Path) -> None:
+    found = datasets.load_sugarcrepe(path)
+    for texts in (found.ids, found.categories, found.filenames, found.captions, found.negative_captions):
+        check_texts(texts)
+    read_items(path)
+
+
+def write_sugarcrepe(rng: random.Random, folder: Path) -> Path:
+    from congruence.datasets.sugarcrepe import CATEGORIES
+
+    place = folder / "sugarcrepe"
+    place.mkdir()
+    for category in CATEGORIES:
+        items = {str(k): {"filename": f"{k}.jpg", "caption": "a cat", "negative_caption": "a dog"} for k in range(3)}
+        (place / f"{category}.json").write_text(json.dumps(items))
+    return place
+
+
+def read_dataset(name: str) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        for split in ("train", "test", "val", "all"):
+            with refusing():
+                data = datasets.open_dataset(name, path, split, complete=False)
+                assert len(data.ids) == len(data.labels) == len(data) > 0
+                assert max(data.labels) < len(data.classes)
+                assert all(isinstance(text, str) for text in data.classes)
+                with refusing():
+                    assert data.image(0).mode == "RGB"
+                    data.prompts()
+
+    return read
+
+
+def write_dataset(name: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        from layouts import LAYOUTS, picture
+
+        if name in LAYOUTS:
+            return LAYOUTS[name][0](folder / name)
+        for label in ("cat", "dog"):
+            picture(folder / name / label / "1.png", 3)
+            if rng.random() < 0.5:
+                picture(folder / name / "test" / label / "1.png", 3)
+        return folder / name
+
+    return make
+
+
+def read_archive(path: Path) -> None:
+    from congruence.datasets.archives import extract
+
+    place = path.parent / f"unpacked-{path.name}"
+    place.mkdir()
+    try:
+        extract(path, place, max_bytes=2**20, max_files=50)
+        assert not any(file.is_symlink() for file in place.rglob("*"))
+    finally:
+        shutil.rmtree(place)
+
+
+def write_archive(suffix: str) -> Callable[[random.Random, Path], Path]:
+    def make(rng: random.Random, folder: Path) -> Path:
+        place = folder / "content"
+        for name in ("a/1.txt", "a/2.txt", "b.txt"):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(name * rng.choice((1, 99)))
+        forms = {".zip": "zip", ".tar": "tar", ".tgz": "gztar"}
+        made = shutil.make_archive(str(folder / "archive"), forms[suffix], place)
+        return Path(made)
+
+    return make
+
+
+TARGETS: dict[str, Target] = {
+    **{f"vectors{s or ' folder'}": Target(write_vectors(s), read_vectors) for s in FORMATS},
+    "vectors with space.json": Target(write_with_space, lambda path: read_vectors(path / "v.npy")),
+    **{f"column{s}": Target(write_column(s), read_columns) for s in _COLUMNS},
+    **{f"items{s}": Target(write_items(s), read_items) for s in (".csv", ".jsonl", ".parquet", ".txt")},
+    **{f"image{s}": Target(write_image(s), read_image) for s in IMAGE_SUFFIXES},
+    "bundle": Target(write_bundle, read_bundle),
+    **{f"captions{s}": Target(write_captions(s), read_captions) for s in (".csv", ".tsv", ".json")},
+    "sugarcrepe": Target(write_sugarcrepe, read_sugarcrepe),
+    **{f"dataset {name}": Target(write_dataset(name), read_dataset(name)) for name in datasets.DATASETS},
+    **{f"archive{s}": Target(write_archive(s), read_archive) for s in (".zip", ".tar", ".tgz")},
+}

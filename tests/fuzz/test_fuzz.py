@@ -1,0 +1,114 @@
+"""A few damaged inputs for every reader; ``run.py`` reads many more. And: every reader has a target."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src" / "congruence"
+sys.path[:0] = [str(HERE), str(HERE.parent / "datasets")]
+
+from driver import Child, run_cases  # noqa: E402
+from own import OWN  # noqa: E402
+from targets import TARGETS  # noqa: E402
+
+#: Reading strings of HDF5 and columns of SQLite-like stores costs a process or a disk sync each time.
+SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "parts of embed": 8, "cache of embed": 8}
+
+#: Failures that are known: texts of an array whose code points are beyond Unicode (``stores/_base.py: as_text``).
+KNOWN = ("invalid maximum character passed to PyUnicode_New", "StringArray._getitem_py")
+
+#: Files of the package that read files of others, and the targets that reach them.
+READERS = {
+    "_atomic.py": ["marker"],
+    "_yaml.py": ["recipe", "experiment"],
+    "datasets/_base.py": ["dataset pets", "dataset folder"],
+    "datasets/archives.py": ["archive.zip", "archive.tar", "archive.tgz"],
+    "datasets/bundle.py": ["bundle"],
+    "datasets/captions.py": ["captions.csv", "captions.tsv", "captions.json"],
+    "datasets/cifar100.py": ["dataset cifar100"],
+    "datasets/coop.py": ["dataset pets", "dataset dtd", "dataset caltech101"],
+    "datasets/stl10.py": ["dataset stl10"],
+    "datasets/sugarcrepe.py": ["sugarcrepe"],
+    "embed/cache.py": ["cache of embed"],
+    "embed/inputs.py": ["items.csv", "items.jsonl", "items.parquet", "items.txt", "sugarcrepe"],
+    "embed/output.py": ["parts of embed"],
+    "encoders/_base.py": ["image.png"],
+    "persist.py": ["map orthogonal", "map heads, right checksums"],
+    "stores/_base.py": ["vectors with space.json"],
+    "stores/arrow.py": ["vectors.arrow", "column.feather"],
+    "stores/hdf5.py": ["vectors.h5", "column.hdf5"],
+    "stores/lance.py": ["vectors.lance", "column.lance"],
+    "stores/npy.py": ["vectors.npy", "vectors.npz", "column.npy", "column.npz"],
+    "stores/parquet.py": ["vectors.parquet", "column.parquet"],
+    "stores/rows.py": ["vectors.npy"],
+    "stores/safetensors_file.py": ["vectors.safetensors", "column.safetensors"],
+    "stores/text.py": ["vectors.csv", "vectors.jsonl", "column.txt"],
+    "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
+}
+
+#: Files that read what nobody but this library, or a model's own loader, has written, and so have no target.
+NO_READERS = {
+    "_rename.py": "renames",
+    "_owner.py": "reads the kernel's files",
+    "_lock.py": "opens folders to lock them",
+    "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
+    "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
+    "embed/journey.py": "reads images as bytes, for encoders/_base.py",
+    "encoders/onnx.py": "models, read by onnxruntime",
+    "negatives/lexicon.py": "part of the package",
+    "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
+    "papers/npz.py": "arrays that a user names for reproduce: not fuzzed",
+    "train/places.py": "its marker is read by _atomic.py",
+    "cli/__init__.py": "opens the null device",
+    "datasets/__init__.py": "reads through its data sets",
+    "negatives/output.py": "writes",
+    "stores/text_sinks.py": "writes",
+    "stores/id_columns.py": "reads through the readers of columns",
+    "stores/_hdf5_strings.py": "the process of stores/hdf5.py",
+}
+
+_OPENS = re.compile(
+    r"(?<![\w.])open\((?!self)|\.open\(|read_bytes\(|read_text\(|np\.load\(|np\.memmap\(|fromfile\(|ParquetFile\(|read_table\(|read_schema\("
+    r"|h5py\.File\(|safetensors\.(?:numpy|torch)\.load|safe_open\(|sqlite3\.connect\(|tarfile\.open\(|ZipFile\(|lance\.dataset\(|read_index\(|open_file\("
+)
+
+
+def test_every_file_that_reads_files_has_a_target():
+    targets = {*TARGETS, *OWN}
+    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if _OPENS.search(path.read_text())}
+    assert found <= {*READERS, *NO_READERS}, found - {*READERS, *NO_READERS}
+    assert {target for names in READERS.values() for target in names} <= targets
+
+
+def test_every_suffix_data_set_and_kind_of_map_has_a_target():
+    from congruence.datasets import DATASETS
+    from congruence.embed.inputs import IMAGE_SUFFIXES
+    from congruence.maps import MAPS
+    from congruence.stores import _COLUMNS, FORMATS
+
+    assert {f"vectors{suffix or ' folder'}" for suffix in FORMATS} <= {*TARGETS}
+    assert {f"column{suffix}" for suffix in _COLUMNS} <= {*TARGETS}
+    assert {f"image{suffix}" for suffix in IMAGE_SUFFIXES} <= {*TARGETS}
+    assert {f"dataset {name}" for name in DATASETS} <= {*TARGETS}
+    assert {f"map {kind}{more}" for kind in MAPS for more in ("", ", right checksums")} <= {*OWN}
+
+
+@pytest.fixture(scope="module")
+def child():
+    child = Child()
+    yield child
+    child.close()
+
+
+@pytest.mark.parametrize("target", [*TARGETS, *OWN])
+def test_damage_is_refused_or_read_by_the_rules(target, child):
+    count = SLOW.get(target, 10)
+    done = run_cases(target, 0, count, child=child)
+    assert sum(done.counts.values()) == count
+    new = [one["what"] for one in done.findings if not any(words in one["what"] for words in KNOWN)]
+    assert not new, new[0]

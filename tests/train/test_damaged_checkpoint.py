@@ -1,0 +1,52 @@
+"""Checkpoints whose checksum is right and whose contents are not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from congruence.errors import CorruptFileError
+from congruence.train.checkpoint import Checkpoint, History
+
+
+def training():
+    torch.manual_seed(0)
+    module = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    return module, optimizer
+
+
+CHANGES = {
+    "no mapping": lambda state: [],
+    "no moments": lambda state: state.pop("optimizer"),
+    "another group": lambda state: state["optimizer"].update({"x": 1}),
+    "identity": lambda state: state.update(identity=["x"]),
+    "steps": lambda state: state["history"].update(steps=True),
+    "losses": lambda state: state["history"].update(losses={"loss": ["x"]}),
+    "infinite": lambda state: state["optimizer"].update({"optimizer.0.step": float("inf")}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_cannot_be_is_refused(change, tmp_path):
+    module, optimizer = training()
+    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
+    saved.save(module, optimizer, History(steps=1), module.state_dict())
+    file = tmp_path / "000" / "checkpoint.json"
+    state = json.loads(file.read_text())
+    changed = CHANGES[change](state)
+    file.write_text(json.dumps(changed if isinstance(changed, list) else state))
+    with pytest.raises(CorruptFileError, match="checkpoint"):
+        saved.load(torch, *training())
+
+
+def test_best_weights_of_another_shape_are_refused(tmp_path):
+    module, optimizer = training()
+    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
+    saved.save(module, optimizer, History(steps=1), torch.nn.Linear(4, 2).state_dict())
+    with pytest.raises(CorruptFileError, match="best weights of other shapes"):
+        saved.load(torch, *training())
