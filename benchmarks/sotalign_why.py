@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.experiments.alignment import Held, Parts, measure_heads
-from congruence.experiments.contenders import fit_contender
-from congruence.experiments.unimodal import open_unimodal
+from congruence.papers.sotalign import Heldout, Parts, fit_baseline, measure_heads, open_sample
 from machine_output import add_json, write_json
 
 BASE = {"paper_alpha": 1e-4, "teacher": "procrustes"}
@@ -56,7 +54,7 @@ def cut(parts: Parts, directions: int) -> Parts:
     return replace(parts, **changed, test=_with(parts.test, test), validation=_with(parts.validation, held))
 
 
-def _with(rows: Held, sides: dict[str, np.ndarray]) -> Held:
+def _with(rows: Heldout, sides: dict[str, np.ndarray]) -> Heldout:
     return replace(rows, images=sides["images"], texts=sides["texts"])
 
 
@@ -68,7 +66,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="words that the names of runs contain")
     add_json(parser)
     options = parser.parse_args()
-    data = open_unimodal("imagenet1000", options.file)
+    data = open_sample("imagenet1000", options.file)
     results = []
     for words, name, unpaired, directions, tried in RUNS:
         if options.only and not any(word in words for word in options.only):
@@ -76,7 +74,7 @@ def main() -> None:
         scores = []
         for seed in range(options.splits):
             parts = cut(data.split(options.pairs, unpaired=unpaired, validation=100, test=200, seed=seed), directions)
-            found = measure_heads(fit_contender(name, parts, data.sizes["training"], tried, seed), parts.test)
+            found = measure_heads(fit_baseline(name, parts, data.sizes["training"], tried, seed), parts.test)
             scores.append([100 * found[f"mean_r{k}"] for k in (1, 5, 10)])
         means, sds = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
         cells = " | ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in zip(means, sds, strict=True))

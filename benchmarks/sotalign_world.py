@@ -9,8 +9,7 @@ import argparse
 
 import numpy as np
 
-from congruence.experiments.alignment import UnimodalData, measure_heads
-from congruence.experiments.contenders import fit_contender
+from congruence.papers.sotalign import SOTAlignData, fit_baseline, measure_heads
 from congruence.synthetic import unimodal_problem
 from machine_output import add_json, write_json
 
@@ -43,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     made = unimodal_problem(options.unpaired + 6000, 96, 64, **WORLD)
     items = np.arange(len(made.images))
-    data = UnimodalData("world", {"images": made.images}, {"texts": made.texts}, items, items)
+    data = SOTAlignData("world", {"images": made.images}, {"texts": made.texts}, items, items)
     results = []
     for pairs in options.pairs:
         for name, tried in TRIED:
@@ -52,7 +51,7 @@ def main() -> None:
             scores = []
             for seed in range(options.splits):
                 parts = data.split(pairs, unpaired=options.unpaired, validation=500, test=1000, seed=seed)
-                found = measure_heads(fit_contender(name, parts, TRAINING, tried, seed), parts.test)
+                found = measure_heads(fit_baseline(name, parts, TRAINING, tried, seed), parts.test)
                 scores.append([100 * found[f"mean_r{k}"] for k in (1, 5, 10)])
             means = np.mean(scores, axis=0)
             sds = np.std(scores, axis=0, ddof=1 if len(scores) > 1 else 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from congruence._yaml import DEEPEST, LONGEST, parse_yaml, read_yaml
 from congruence.errors import CongruenceError, CorruptFileError, FileError
-from congruence.experiments.config import parse_config
+from congruence.papers.config import parse_config
 from congruence.recipe import make_recipe
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -128,7 +128,7 @@ def test_no_text_is_a_traceback(text):
         parse_yaml(text, "x")
 
 
-KEYS = ["seeds", "models", "data", "stand_ins", "variant", "metrics", "parameters", "paper", "section"]
+KEYS = ["seeds", "models", "data", "sample_data", "variant", "metrics", "parameters", "paper", "section"]
 OWN = {"name": "own", "title": "t", "section": "7", "kind": "few_anchors", "paper": {"claim": "c"}}
 
 

@@ -180,7 +180,7 @@ def metrics_table() -> str:
 
 def autoencoder_sizes() -> str:
     """Parameters and operations of JAM's autoencoders by width of the input, beside the paper's table 12."""
-    from congruence.experiments import load_config, run
+    from congruence.papers import load_config, run
 
     config = load_config("jam-table12")
     rows = run("jam-table12").results["rows"]

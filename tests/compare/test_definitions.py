@@ -9,9 +9,9 @@ import pytest
 import scipy.linalg
 
 from congruence.compare.matching import match_test
-from congruence.experiments.kinds.joining import _measures
 from congruence.metrics import METRICS, cknna, svcca
 from congruence.metrics.definitions import FORMULAS, measures
+from congruence.papers.jam.figures.statistics import measure_statistics
 
 COCO = Path(__file__).parents[3] / "shared" / "data" / "coco500_openai_vitb16.npz"
 ONCE = {"draws": 1, "permutations": 1, "rows": 20}
@@ -87,7 +87,7 @@ def test_the_papers_scores_are_those_of_its_equations(rows):
 def test_the_papers_figures_take_them_too():
     V, T = pairs()
     names = {"linear_cka": "cka_linear", "cca": "cca_linear"}
-    found = _measures(V, T, ["cca_linear", "cka_linear", "svcca", "cknna"])
+    found = measure_statistics(V, T, ["cca_linear", "cka_linear", "svcca", "cknna"])
     assert found == pytest.approx({names.get(k, k): v for k, v in by_the_equations(V, T).items()}, abs=1e-9)
 
 

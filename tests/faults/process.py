@@ -26,7 +26,7 @@ CONTEXT.set_forkserver_preload(
             "jinja2",
             "rich.table",
         ),
-        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.experiments"),
+        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.papers"),
         *(
             "congruence.integrations.faiss",
             "congruence.upgrade.certify",

@@ -28,7 +28,7 @@ def test_every_option_that_names_an_output_is_in_a_case():
     for name, command in typer.main.get_command(app).commands.items():
         for option in command.params:
             flags = {"-o" if flag == "--out" else flag for flag in option.opts if flag in outputs - other}
-            # reproduce's encoders write their own cache, see tests/experiments.
+            # reproduce's encoders write their own cache, see tests/papers.
             if flags and not (name == "reproduce" and "--cache" in flags):
                 if "--report" in flags and name in ("demo",):
                     continue

@@ -22,8 +22,9 @@ from congruence.embed import embed, open_items
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.errors import CorruptFileError, StorageError
-from congruence.experiments.config import parse_config
 from congruence.maps import MAPS, make_map
+from congruence.papers import STUDIES
+from congruence.papers.config import parse_config
 from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
 
@@ -277,10 +278,10 @@ def read_recipe_(path: Path) -> None:
 
 
 def write_config(rng: random.Random, folder: Path) -> Path:
-    from importlib.resources import files
-
-    configs = sorted(p.name for p in files("congruence.experiments").joinpath("configs").iterdir())
-    text = files("congruence.experiments").joinpath("configs", rng.choice(configs)).read_text(encoding="utf-8")
+    configs = sorted(
+        (path for study in STUDIES.values() for path in study.configs.iterdir()), key=lambda path: path.name
+    )
+    text = rng.choice(configs).read_text(encoding="utf-8")
     name = next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("name:"))
     (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     return folder / f"{name}.yaml"

@@ -1,4 +1,4 @@
-"""``congruence reproduce``: a figure or table of the paper, on what is at hand."""
+"""``congruence reproduce``: a figure or table of a paper, on the data at hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from congruence.experiments import Outcome
+    from congruence.papers import Outcome
 
 
 def command(
@@ -76,18 +76,13 @@ def command(
     from congruence._atomic import atomic_path
     from congruence._extras import require
     from congruence.cli._base import print_json
-    from congruence.experiments import ALIGNMENT_STAND_INS, JOINT_STAND_INS, STAND_INS, run
+    from congruence.papers import run
     from congruence.report import write_files
     from congruence.report.experiment import why_no_experiment
 
     if png:
         require("resvg_py", extra="png")  # said before the work, not after it
     named = [part.strip() for part in data.split(",")] if data else None
-    options: dict[str, Any] = {}
-    if models == "sugarcrepe":
-        options = {"log": _say}
-    elif models not in (None, *STAND_INS, *ALIGNMENT_STAND_INS, *JOINT_STAND_INS):
-        options = {"device": device, "dtype": dtype, "batch_size": batch_size, "log": _say}
     # The folder first: embedding may take hours, and an output that cannot be written is known now.
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         outcome = run(
@@ -102,7 +97,10 @@ def command(
             captions=captions,
             edits=_edits(edits),
             evaluation_templates=evaluation_templates,
-            **options,
+            device=device,
+            dtype=dtype,
+            batch_size=batch_size,
+            log=_say,
         )
         write_files(folder, outcome, png=png)
     if as_json:
@@ -135,21 +133,20 @@ def _say(words: str) -> None:
 
 def _list(as_json: bool) -> None:
     from congruence.cli._base import print_json
-    from congruence.experiments import NOT_RUN, count_experiments, listing
+    from congruence.papers import NOT_RUN, STUDIES, count_experiments, listing
 
     rows = listing()
     if as_json:
         print_json(rows)
         return
     print(NOT_RUN)
-    papers = {"canonical": "the Canonical paper", "jam": "JAM", "sotalign": "SOTAlign"}
     for line in count_experiments(rows):
         words = [
             f"{line[f'{kind}s']} {kind}s are {line[f'{kind}_experiments']} experiments"
             for kind in ("figure", "table")
             if line[f"{kind}s"]
         ]
-        print(f"On a stand-in, {' and '.join(words)} ({papers[line['paper']]}).")
+        print(f"On a stand-in, {' and '.join(words)} ({STUDIES[line['paper']].title}).")
     print()
     for row in rows:
         if row["same_experiment_here"] and row["name"] != row["same_experiment_here"][0]:
@@ -172,7 +169,7 @@ def _as_one(row: dict[str, Any]) -> str:
 
 def _print(outcome: Outcome, out: str, png: bool) -> None:
     from congruence.cli._base import number, print_table, say
-    from congruence.experiments import claim_lines, data_lines
+    from congruence.papers import claim_lines, data_lines
 
     results = outcome.results
     columns = ["data", "pair", "series", "part", "x", "metric", "quantity"]

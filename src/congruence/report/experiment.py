@@ -15,7 +15,7 @@ from typing import Any
 
 from congruence._atomic import atomic_path, why_foreign
 from congruence._display import visible
-from congruence.experiments import ALIGNMENT_METRICS, JOINT_METRICS, METRICS, Outcome, claim_lines, data_lines
+from congruence.papers import STUDIES, Outcome, claim_lines, data_lines
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png
 
@@ -43,7 +43,6 @@ _NAMED = {"source": "#0072b2", "target": "#d55e00", "after": "#0072b2", "faint":
 #: Width of a letter of a label, on average.
 _LETTER = 5.2
 
-_MEASURES = {**METRICS, **ALIGNMENT_METRICS, **JOINT_METRICS}
 _WORDS = {
     "before": "before",
     "constant": "every row at the target's mean",
@@ -73,7 +72,7 @@ def write_experiment(out: str | Path, outcome: Outcome, *, png: bool = False, fo
     out : path-like
         A new folder.
     outcome : Outcome
-        Of :func:`congruence.experiments.run`.
+        Of :func:`congruence.papers.run`.
     png : bool, default=False
         Write ``figure.png`` as well (extra ``png``).
     force : bool, default=False
@@ -135,7 +134,7 @@ def draw_experiment(results: dict[str, Any], pictures: dict[str, bytes] | None =
     Parameters
     ----------
     results : dict
-        Of :func:`congruence.experiments.run`.
+        Of :func:`congruence.papers.run`.
     pictures : dict of str to bytes, optional
         PNG, JPEG or WebP by id.
 
@@ -214,10 +213,18 @@ def _bars(metric: str, rows: list[dict[str, Any]]) -> tuple[str, str, list[tuple
         half = len(words) * _LETTER / 2  # outer ones must not leave the picture
         plot.text(max(half, min(plot.px(k), WIDTH - half)), HEIGHT - 23 + 10 * (k % 3), words, "middle")
     return (
-        _MEASURES.get(metric, _WORDS.get(metric, metric.replace("_", " "))),
+        _words_of(metric),
         plot.svg(),
         [(name, colour) for name, (_, colour) in styles.items()],
     )
+
+
+def _words_of(metric: str) -> str:
+    """Return a metric in words: those of the study that has it."""
+    for study in STUDIES.values():
+        if metric in study.metrics:
+            return study.metrics[metric]
+    return _WORDS.get(metric, metric.replace("_", " "))
 
 
 def _axes(results: dict[str, Any]) -> dict[Any, str]:
@@ -259,7 +266,7 @@ def _curves(metric: str, rows: list[dict[str, Any]], axis: str | None = None) ->
         plot.line(at, mean, kind)
         plot.dots(at, mean, kind)
     return (
-        _MEASURES.get(metric, _WORDS.get(metric, metric.replace("_", " "))),
+        _words_of(metric),
         plot.svg(),
         [(name, colour) for name, (_, colour) in styles.items()],
     )
@@ -348,7 +355,7 @@ def _letter(k: int) -> str:
 def _example(example: dict[str, Any], pictures: dict[str, bytes], top: int) -> tuple[list[str], int]:
     """Draw an image, the words read from it, and the images found, in rows."""
     parts = [_picture(example["query"], pictures, 8, top)]
-    words = _short(f"{example['read']} → {example['carried_to']}", 90)
+    words = _short(f"{example['read']} → {example['mapped_to']}", 90)
     parts.append(f'<text class="legend" x="100" y="{top + 8}">{escape(words)}</text>')
     y = top + 16
     for name, items in example["rows"].items():

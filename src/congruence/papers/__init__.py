@@ -1,0 +1,44 @@
+"""The papers' tables and figures as configurations that run: a folder and a line of :data:`STUDIES` each."""
+
+from __future__ import annotations
+
+from congruence.papers.canonical import Collection, Model
+from congruence.papers.claims import check_claim, check_rule
+from congruence.papers.config import config_names, load_config, parse_config
+from congruence.papers.data import Data
+from congruence.papers.jam import JAMData
+from congruence.papers.job import Config, Job
+from congruence.papers.listing import NOT_RUN, count_experiments, listing
+from congruence.papers.registry import STUDIES
+from congruence.papers.results import Results
+from congruence.papers.runner import Outcome, run
+from congruence.papers.sotalign import SOTAlignData
+from congruence.papers.study import Kind, Request, Study
+from congruence.papers.summary import claim_lines, data_lines
+
+__all__ = [
+    "NOT_RUN",
+    "STUDIES",
+    "Collection",
+    "Config",
+    "Data",
+    "JAMData",
+    "Job",
+    "Kind",
+    "Model",
+    "Outcome",
+    "Request",
+    "Results",
+    "SOTAlignData",
+    "Study",
+    "check_claim",
+    "check_rule",
+    "claim_lines",
+    "config_names",
+    "count_experiments",
+    "data_lines",
+    "listing",
+    "load_config",
+    "parse_config",
+    "run",
+]

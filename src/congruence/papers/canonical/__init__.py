@@ -1,0 +1,31 @@
+"""The Canonical paper: maps between dual encoders, fitted on one modality and measured on both."""
+
+from congruence.papers.canonical.baselines import BASELINES, ModalityMap, fit_modality_map
+from congruence.papers.canonical.captions import CaptionBank, edit_caption
+from congruence.papers.canonical.data import Collection, Model
+from congruence.papers.canonical.heads import Heads, contrastive_heads
+from congruence.papers.canonical.metrics import METRICS
+from congruence.papers.canonical.models import MODELS, open_models, resolve_models
+from congruence.papers.canonical.sample_data import SAMPLE_DATA, VARIANTS, open_sample
+from congruence.papers.canonical.study import STUDY, CanonicalStudy
+
+__all__ = [
+    "BASELINES",
+    "METRICS",
+    "MODELS",
+    "SAMPLE_DATA",
+    "STUDY",
+    "VARIANTS",
+    "CanonicalStudy",
+    "CaptionBank",
+    "Collection",
+    "Heads",
+    "ModalityMap",
+    "Model",
+    "contrastive_heads",
+    "edit_caption",
+    "fit_modality_map",
+    "open_models",
+    "open_sample",
+    "resolve_models",
+]

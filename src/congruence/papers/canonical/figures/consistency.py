@@ -1,0 +1,79 @@
+"""Round trips, and by way of a third model, with maps fitted on independent subsets (figures 35–40)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.errors import InputError
+from congruence.papers.canonical.anchors import (
+    add_references,
+    anchor_rows,
+    draw_subset,
+    fit_modality,
+    fit_on,
+    means,
+    pair_name,
+    test_part,
+    view,
+)
+from congruence.papers.canonical.baselines import ModalityMap
+from congruence.papers.canonical.data import Collection
+from congruence.papers.canonical.metrics import measure
+from congruence.papers.job import Job
+
+RESAMPLED = "the anchors of every map independently: {share:.0%} of the training rows each"
+
+
+def run_cycle(job: Job[Collection]) -> None:
+    """Map from A to B and back with two maps, and compare with A itself."""
+    for collection in job.data:
+        heldout = test_part(collection)
+        for a, b in collection.pairs:
+            modality = fit_modality(job, collection, (a, b))
+            what = {"data": collection.name, "pair": pair_name(collection, (a, b, a))}
+            own = means(collection, (a, a), modality, anchor_rows(collection, modality))
+            home = view(heldout, (a, a), own)
+            add_references(job, what, home)
+            for seed in job.seeds:
+                there = _fit(job, collection, (a, b), modality, seed, 0)
+                back = _fit(job, collection, (b, a), modality, seed, 1)
+                found = measure(_chain(there, back), home, job.config.metrics)
+                job.results.add_all({**what, "series": "round trip"}, found)
+                job.tick()
+
+
+def run_composition(job: Job[Collection]) -> None:
+    """Compare the way from A over B to C with the direct one."""
+    for collection in job.data:
+        if len(collection.models) < 3:
+            raise InputError(
+                f"Got {len(collection.models)} models for a composition; expected three. Pass models='a/b/c', three names."
+            )
+        heldout = test_part(collection)
+        modality = fit_modality(job, collection, (0, 2))
+        what = {"data": collection.name, "pair": pair_name(collection, (0, 1, 2))}
+        ends = view(heldout, (0, 2), means(collection, (0, 2), modality, anchor_rows(collection, modality)))
+        add_references(job, what, ends)
+        for seed in job.seeds:
+            first = _fit(job, collection, (0, 1), modality, seed, 0)
+            second = _fit(job, collection, (1, 2), modality, seed, 1)
+            direct = _fit(job, collection, (0, 2), modality, seed, 2)
+            for name, mapping in (("composed", _chain(first, second)), ("direct", direct)):
+                job.results.add_all({**what, "series": name}, measure(mapping, ends, job.config.metrics))
+            job.tick()
+
+
+class _chain:
+    def __init__(self, first: ModalityMap, second: ModalityMap) -> None:
+        self._first, self._second = first, second
+
+    def __call__(self, modality: str, rows: np.ndarray) -> np.ndarray:
+        return self._second(modality, self._first(modality, rows))
+
+
+def _fit(
+    job: Job[Collection], collection: Collection, pair: tuple[int, int], modality: str, seed: int, which: int
+) -> ModalityMap:
+    rng = np.random.default_rng([seed, 17, which])
+    anchors = draw_subset(job, collection, modality, job["share"], rng)
+    return fit_on(job, collection, pair, modality, anchors, seed=seed)[0]

@@ -1,0 +1,70 @@
+"""Two ways from an image to the target's images (figures 53, 54)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence.papers.canonical.anchors import (
+    both_rows,
+    draw_anchors,
+    fit_modality,
+    fit_on,
+    pair_name,
+)
+from congruence.papers.canonical.data import Collection, unit_rows
+from congruence.papers.canonical.neighbors import item, nearest, usable
+from congruence.papers.job import Job
+
+RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows"
+
+
+def run_commuting(job: Job[Collection]) -> None:
+    """Compare the direct path with the one through texts: the share of five images found by both."""
+    examples: list[dict[str, Any]] = []
+    for collection, heldout, pair in usable(job):
+        test = ~heldout.train
+        own, pictures = (side[test] for side in both_rows(heldout, pair, "image"))
+        ours, theirs = both_rows(heldout, pair, "text")
+        ids, labels = heldout.ids[test], heldout.labels[test]
+        modality = fit_modality(job, collection, pair)
+        what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
+        for seed in job.seeds:
+            anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 29]))
+            mapping, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
+            direct = nearest(unit_rows(mapping("image", own)), pictures, 5)
+            read = nearest(own, ours, 1)[:, 0]
+            used, at = np.unique(read, return_inverse=True)
+            moved = nearest(unit_rows(mapping("text", ours[used])), theirs, 1)[:, 0][at]
+            mediated = nearest(theirs[moved], pictures, 5)
+            shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
+            chance = float(np.mean(labels[:, None] == labels[None]))
+            for metric, series, value in (
+                ("overlap_at_5", "both paths", float(np.mean(shared))),
+                ("right_class_at_5", "direct", float(np.mean(labels[direct] == labels[:, None]))),
+                ("right_class_at_5", "through texts", float(np.mean(labels[mediated] == labels[:, None]))),
+                (
+                    "same_text",
+                    "through texts",
+                    float(np.mean(heldout.prompt_labels[moved] == heldout.prompt_labels[read])),
+                ),
+            ):
+                job.results.add({**what, "series": series, "metric": metric, "quantity": "after"}, value)
+            for metric, value in (("overlap_at_5", direct.shape[1] / len(pictures)), ("right_class_at_5", chance)):
+                if seed == job.seeds[0]:
+                    job.results.add({**what, "metric": metric, "quantity": "chance"}, value)
+            job.tick()
+        for q in np.random.default_rng(job.seeds[0]).permutation(len(ids))[: job["examples"]].tolist():
+            examples.append(
+                {
+                    "query": item(heldout, str(ids[q])),
+                    "read": heldout.texts[read[q]] if heldout.texts else "",
+                    "mapped_to": heldout.texts[moved[q]] if heldout.texts else "",
+                    "rows": {
+                        "direct": [item(heldout, str(ids[k])) for k in direct[q]],
+                        "through texts": [item(heldout, str(ids[k])) for k in mediated[q]],
+                    },
+                }
+            )
+    job.extra["examples"] = examples

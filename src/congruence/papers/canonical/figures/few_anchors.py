@@ -1,0 +1,53 @@
+"""Fit on N classes, measure on these and on all others (figures 5, 16–27)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.papers.canonical.anchors import add_references, anchor_rows, fit_modality, fit_on, pair_name, view
+from congruence.papers.canonical.data import Collection
+from congruence.papers.canonical.metrics import measure
+from congruence.papers.job import Job
+
+RESAMPLED = "the N classes fitted on"
+
+
+def run(job: Job[Collection]) -> None:
+    """Draw N classes, fit on all their training rows, and measure on the seen and the unseen classes apart."""
+    for collection in job.data:
+        k = len(collection.classes)
+        for pair in collection.pairs:
+            modality = fit_modality(job, collection, pair)
+            labels = collection.labels if modality == "image" else collection.prompt_labels
+            pool = np.unique(labels[anchor_rows(collection, modality)])
+            for n in _steps(job, collection, len(pool)):
+                for seed in job.seeds:
+                    chosen = np.sort(np.random.default_rng([seed, n]).choice(pool, n, replace=False))
+                    anchors = anchor_rows(collection, modality, chosen)
+                    known = chosen if job["means"] == "seen" else np.arange(k)
+                    parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
+                    for method in job["methods"]:
+                        mapping, centres = fit_on(
+                            job, collection, pair, modality, anchors, method, classes=known, seed=seed
+                        )
+                        for part, asked in parts.items():
+                            what = {"data": collection.name, "pair": pair_name(collection, pair), "part": part, "x": n}
+                            if not len(asked):
+                                continue
+                            part_view = view(collection, pair, centres, classes=asked, every_image=modality == "text")
+                            found = measure(mapping, part_view, job.config.metrics)
+                            job.results.add_all({**what, "series": method}, found)
+                            if method == job["methods"][0]:
+                                add_references(job, what, part_view)
+                    job.tick()
+
+
+def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
+    """Return the classes measured on that were not fitted on: the same ones at every step where some are held out."""
+    every = np.arange(len(collection.classes))
+    return np.setdiff1d(every[collection.heldout_classes], chosen)
+
+
+def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]:
+    steps = sorted({n for n in (collection.steps or job["classes"]) if n < most})
+    return steps[:: max(1, len(steps) // 3)] if job.quick else steps

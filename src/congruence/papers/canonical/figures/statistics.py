@@ -1,0 +1,35 @@
+"""What the data sets hold, beside the paper's tables 1 and 2."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.papers.canonical.data import Collection
+from congruence.papers.job import Job
+
+RESAMPLED = "nothing: these are counts"
+
+
+def run_statistics(job: Job[Collection]) -> None:
+    """Count classes and images."""
+    for collection in job.data:
+        counts = {
+            "classes": len(collection.classes),
+            "train_images": int(collection.train.sum()),
+            "test_images": int((~collection.train).sum()),
+        }
+        for metric, count in counts.items():
+            job.results.add({"data": collection.name, "metric": metric, "quantity": "count"}, count)
+        job.tick()
+
+
+def run_templates(job: Job[Collection]) -> None:
+    """Count templates and list those of the first class."""
+    listed = {}
+    for collection in job.data:
+        first = np.flatnonzero(collection.prompt_labels == 0)
+        numbers = len(np.unique(collection.prompt_templates))
+        job.results.add({"data": collection.name, "metric": "templates", "quantity": "count"}, numbers)
+        listed[collection.name] = [collection.texts[k] for k in first.tolist()] if collection.texts else []
+        job.tick()
+    job.extra["templates"] = listed

@@ -1,0 +1,75 @@
+"""Dual encoders from unimodal features: linear heads in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+
+from congruence.papers.canonical.data import unit_rows
+from congruence.synthetic import random_rotation
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Two linear heads into one space; see :func:`contrastive_heads`."""
+
+    image_mean: np.ndarray
+    image_matrix: np.ndarray
+    text_mean: np.ndarray
+    text_matrix: np.ndarray
+
+    def images(self, rows: np.ndarray) -> np.ndarray:
+        """Embed image features, unit rows."""
+        return unit_rows((np.asarray(rows, np.float64) - self.image_mean) @ self.image_matrix)
+
+    def texts(self, rows: np.ndarray) -> np.ndarray:
+        """Embed text features, unit rows."""
+        return unit_rows((np.asarray(rows, np.float64) - self.text_mean) @ self.text_matrix)
+
+
+def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
+    """Fit linear heads that minimise the spectral contrastive loss, in closed form.
+
+    With features x and y of a pair, whitened with a ridge, the best linear heads of width k are the k leading singular
+    vectors of their cross-covariance, each scaled by the root of its singular value: regularised canonical correlation
+    analysis. The loss sees inner products only, so that any rotation of both heads is as good; one is drawn at
+    random, as training from a random start would.
+
+    Parameters
+    ----------
+    images : ndarray, shape (n, p)
+    texts : ndarray, shape (n, q)
+        Row i describes image i.
+    dim : int
+        Width of the joint space.
+    ridge : float, default=0.1
+        Added to both covariances, as a share of their mean eigenvalue.
+    seed : int, default=0
+        Of the rotation.
+
+    Returns
+    -------
+    Heads
+
+    References
+    ----------
+    HaoChen et al. (2021), "Provable guarantees for self-supervised deep learning with spectral contrastive loss", §3.
+    """
+    X, Y = (np.asarray(rows, np.float64) for rows in (images, texts))
+    x_mean, y_mean = X.mean(axis=0), Y.mean(axis=0)
+    X, Y = X - x_mean, Y - y_mean
+    roots = []
+    for rows in (X, Y):
+        covariance = rows.T @ rows / len(rows)
+        covariance.flat[:: len(covariance) + 1] += ridge * np.trace(covariance) / len(covariance)
+        roots.append(linalg.cholesky(covariance, lower=True))
+    cross = linalg.solve_triangular(roots[0], X.T @ Y / len(X), lower=True)
+    cross = linalg.solve_triangular(roots[1], cross.T, lower=True).T
+    U, s, Vt = linalg.svd(cross, full_matrices=False, check_finite=False)
+    turn = random_rotation(dim, seed=seed)
+    scale = np.sqrt(s[:dim])
+    A = linalg.solve_triangular(roots[0].T, U[:, :dim] * scale, lower=False)
+    B = linalg.solve_triangular(roots[1].T, Vt[:dim].T * scale, lower=False)
+    return Heads(x_mean, A @ turn, y_mean, B @ turn)

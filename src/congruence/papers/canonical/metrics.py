@@ -1,0 +1,184 @@
+"""The paper's measures of one fitted map, on one part of the data, beside what each model reaches alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import InputError
+from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
+
+#: Every measure, with the words that stand on a figure's axis.
+METRICS = {
+    "image_cosine": "image–image cosine",
+    "text_cosine": "text–text cosine",
+    "image_distance": "image–image distance",
+    "text_distance": "text–text distance",
+    "image_retrieval": "image–image class retrieval",
+    "image_retrieval_other": "the same, own counterpart left out",
+    "text_retrieval": "text–text class retrieval",
+    "aligned_image_text": "aligned image, target text",
+    "image_aligned_text": "target image, aligned text",
+    "aligned_image_aligned_text": "aligned image, aligned text",
+    "aligned_image_text_centred": "aligned image, target text, both centred",
+}
+
+Means = tuple[np.ndarray, np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class View:
+    """What is measured on: queries of both models among all candidates.
+
+    Attributes
+    ----------
+    images : (ndarray or None, ndarray or None)
+        All images to search, in the source and in the target.
+    texts : (ndarray or None, ndarray or None)
+        Class prototypes, in the source and in the target.
+    labels : ndarray of int, shape (n,)
+        Class of each image: a row of the prototypes.
+    rows, classes : ndarray of int
+        Which images and which classes are asked about; all are candidates.
+    centres : mapping of str to (ndarray, ndarray or None)
+        Means for the centred accuracy.
+    """
+
+    images: tuple[np.ndarray | None, np.ndarray | None]
+    texts: tuple[np.ndarray | None, np.ndarray | None]
+    labels: np.ndarray
+    rows: np.ndarray
+    classes: np.ndarray
+    centres: Mapping[str, Means]
+
+
+def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
+    """Measure what does not depend on a map: before, and each model alone.
+
+    Parameters
+    ----------
+    view : View
+    metrics : list of str
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By metric: ``before``, ``model_a``, ``model_b``, ``oracle``, as far as they exist.
+    """
+    same = {m: _same_width(view, m) for m in ("image", "text")}
+    (ia, ib), (ta, tb) = view.images, view.texts
+    crossing = (
+        ia is None or tb is None or ia.shape[1] == tb.shape[1],
+        ib is None or ta is None or ib.shape[1] == ta.shape[1],
+    )
+    out: dict[str, dict[str, float]] = {}
+    for metric in metrics:
+        found: dict[str, float | None] = {}
+        modality, _, measure = metric.partition("_")
+        if metric.startswith("aligned") or metric == "image_aligned_text":
+            centred = metric.endswith("centred")
+            found["model_a"] = _classify(view, ia, ta, _centre(view, 0, 0) if centred else None)
+            found["model_b"] = _classify(view, ib, tb, _centre(view, 1, 1) if centred else None)
+            if metric.startswith("aligned_image_text") and crossing[0]:
+                centre = _centre(view, 0, 1) if centred else None
+                found["before"] = _classify(view, ia, tb, centre)
+            elif metric == "image_aligned_text" and crossing[1]:
+                found["before"] = _classify(view, ib, ta)
+        else:
+            side = view.images if modality == "image" else view.texts
+            if side[0] is None or side[1] is None:
+                continue
+            if same[modality]:
+                found["before"] = _within(view, modality, measure, side[0])
+            if measure == "retrieval_other":
+                found["oracle"] = _within(view, modality, measure, side[1])
+            else:
+                found["oracle"] = 0.0 if measure == "distance" else 1.0
+        out[metric] = {name: value for name, value in found.items() if value is not None}
+    return out
+
+
+def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metrics: list[str]) -> dict[str, float]:
+    """Measure a map.
+
+    Parameters
+    ----------
+    mapping : callable
+        ``(modality, rows) -> mapped rows``.
+    view : View
+    metrics : list of str
+        Those for which images or texts of a model are missing are left out.
+
+    Returns
+    -------
+    dict of str to float
+
+    Raises
+    ------
+    InputError
+        Nothing can be measured.
+    """
+    (ia, ib), (ta, tb) = view.images, view.texts
+    moved: dict[str, np.ndarray | None] = {
+        "image": None if ia is None else mapping("image", ia),
+        "text": None if ta is None else mapping("text", ta),
+    }
+    out: dict[str, float | None] = {}
+    for metric in metrics:
+        modality, _, what = metric.partition("_")
+        if metric.startswith("aligned_image_text"):
+            centre = _centre(view, 0, 1) if metric.endswith("centred") else None
+            if centre is not None and ia is not None:
+                # The cloud's centre is mapped like its rows.
+                centre = (mapping("image", centre[0][None].astype(ia.dtype))[0], centre[1])
+            out[metric] = _classify(view, moved["image"], tb, centre)
+        elif metric == "image_aligned_text":
+            out[metric] = _classify(view, ib, moved["text"])
+        elif metric == "aligned_image_aligned_text":
+            out[metric] = _classify(view, moved["image"], moved["text"])
+        elif (view.images if modality == "image" else view.texts)[1] is not None and moved[modality] is not None:
+            out[metric] = _within(view, modality, what, moved[modality])
+    known = {metric: value for metric, value in out.items() if value is not None}
+    if not known:
+        raise InputError(
+            f"Got embeddings on which none of {', '.join(metrics)} can be measured; expected images or texts of both "
+            "models. Pass a collection that has these."
+        )
+    return known
+
+
+def _same_width(view: View, modality: str) -> bool:
+    a, b = view.images if modality == "image" else view.texts
+    return a is not None and b is not None and a.shape[1] == b.shape[1]
+
+
+def _centre(view: View, images: int, texts: int) -> tuple[Any, Any] | None:
+    """Return the image mean of one model and the text mean of one, if both are known."""
+    centre = (view.centres.get("image", (None, None))[images], view.centres.get("text", (None, None))[texts])
+    return None if centre[0] is None or centre[1] is None else centre
+
+
+def _classify(
+    view: View, images: np.ndarray | None, texts: np.ndarray | None, centre: tuple[Any, Any] | None = None
+) -> float | None:
+    if images is None or texts is None or not len(view.rows):
+        return None
+    return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=centre)
+
+
+def _within(view: View, modality: str, what: str, queries: Any) -> float | None:
+    target: Any = (view.images if modality == "image" else view.texts)[1]
+    rows = view.rows if modality == "image" else view.classes
+    labels = view.labels if modality == "image" else np.arange(len(target))
+    if len(rows) < (2 if what == "retrieval_other" else 1):
+        return None
+    if what == "cosine":
+        return paired_cosine(queries[rows], target[rows])
+    if what == "distance":
+        return paired_distance(queries[rows], target[rows])
+    if what == "retrieval_other":
+        return class_retrieval(queries[rows], target[rows], labels[rows], exclude_self=True)
+    return class_retrieval(queries[rows], target, labels[rows], labels)

@@ -1,0 +1,221 @@
+"""The paper's own models and data sets, embedded once."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence.datasets import DATASETS, read_captions
+from congruence.errors import CongruenceError, MissingExtraError, ParameterError
+from congruence.papers.cache import embed_rows
+from congruence.papers.canonical.captions import edit_captions
+from congruence.papers.canonical.data import Collection, Model, unit_rows
+
+#: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
+#: width of CLIP ViT-L/14, which the paper's square maps need.
+MODELS = {
+    "openai-b32": "open_clip:ViT-B-32/openai",
+    "openai-b16": "open_clip:ViT-B-16/openai",
+    "openai-l14": "open_clip:ViT-L-14/openai",
+    "laion400m-b32": "open_clip:ViT-B-32/laion400m_e31",
+    "siglip": "hf:google/siglip-base-patch16-224",
+    "flava": "hf:facebook/flava-full",
+}
+
+
+def resolve_models(spec: str) -> list[tuple[str, str]]:
+    """Return short and full names of the models that a specification names.
+
+    Parameters
+    ----------
+    spec : str
+        A pair of :data:`congruence.encoders.PAIRS`; short names of :data:`MODELS` joined by ``/``; or full encoder names
+        joined by commas.
+
+    Returns
+    -------
+    list of (str, str)
+
+    Raises
+    ------
+    ParameterError
+        It names fewer than two models, or one that is unknown.
+
+    Examples
+    --------
+    >>> resolve_models("openai-b32/openai-b16")[1]
+    ('openai-b16', 'open_clip:ViT-B-16/openai')
+    """
+    if ":" in spec:
+        names = [part.strip() for part in spec.split(",")]
+        found = [(name.split(":", 1)[1], name) for name in names if ":" in name]
+    else:
+        names = spec.split("/")
+        pairs = getattr(_optional("congruence.encoders"), "PAIRS", {})
+        if spec in pairs:
+            shown = names if len(names) == 2 else [full.split(":", 1)[-1] for full in pairs[spec]]
+            return list(zip(shown, pairs[spec], strict=True))
+        found = [(name, MODELS[name]) for name in names if name in MODELS]
+    if len(found) < 2 or len(found) != len(names):
+        raise ParameterError(
+            f"Got models={spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
+            "or full encoder names joined by commas. Pass models=… in one of these forms."
+        )
+    return found
+
+
+def open_models(
+    spec: str,
+    data: str,
+    *,
+    root: str | Path,
+    cache: str | Path,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch_size: int = 64,
+    load_encoder: Callable[..., Any] | None = None,
+    open_dataset: Callable[..., Any] | None = None,
+    log: Callable[[str], None] | None = None,
+    captions: str | Path | None = None,
+    edits: Mapping[str, str] | None = None,
+) -> Collection:
+    """Embed a data set with two models or more.
+
+    Parameters
+    ----------
+    spec : str
+        See :func:`resolve_models`.
+    data : str
+        A name of :data:`congruence.datasets.DATASETS`.
+    root : path-like
+        Folder in which the data set lies, or lies in a folder of its name.
+    cache : path-like
+        Folder for embeddings. What is there is not computed again: an entry is found by the encoder's fingerprint and
+        the items' names, and grows by :data:`congruence.papers.cache.SHARD` items at a time.
+    device, dtype, batch_size
+        Passed to the encoders.
+    load_encoder, open_dataset : callable, optional
+        In place of :func:`congruence.encoders.load_encoder` and :func:`congruence.datasets.open_dataset`.
+    log : callable, optional
+        Told what is being embedded.
+    captions : path-like, optional
+        Captions of images or classes, see :func:`congruence.datasets.read_captions`, which are embedded too.
+    edits : mapping of str to str, optional
+        Names of classes to be replaced in the captions.
+
+    Returns
+    -------
+    Collection
+
+    Raises
+    ------
+    ParameterError
+        The specification names no two or three models.
+    FileError, CorruptFileError
+        A part of the data set is missing, or a file in the cache is damaged.
+    MissingExtraError
+        An encoder needs a package that is not installed.
+    """
+    models = resolve_models(spec)
+    load = load_encoder or _needed("congruence.encoders", "load_encoder")
+    open_ = open_dataset or _needed("congruence.datasets", "open_dataset")
+    own = Path(root).expanduser() / data
+    parts = [
+        open_(data, root=own if own.is_dir() else Path(root).expanduser(), split=split) for split in ("train", "test")
+    ]
+    prompts = list(parts[0].prompts())
+    label_of = {str(i): int(k) for part in parts for i, k in zip(part.ids, part.labels, strict=True)}
+    bank = None
+    if captions:
+        bank = edit_captions(read_captions(captions), edits or {}, parts[0].classes, label_of)
+    made = []
+    for short, full in models:
+        sides = {}
+        for modality in ("image", "text"):
+            encoder = load(full, modality=modality, device=device, dtype=dtype)
+            if log:
+                log(f"{short}: {modality}s of {data}")
+            if modality == "text":
+                words = [text for _, _, text in prompts]
+                sides[modality] = embed_rows(encoder, words, words, Path(cache), batch_size)
+                if bank is not None:
+                    rows, edited = (
+                        unit_rows(embed_rows(encoder, list(texts), texts, Path(cache), batch_size))
+                        for texts in (bank.texts, bank.edited_texts)
+                    )
+                    bank = replace(bank, vectors=(*bank.vectors, rows), edited=(*bank.edited, edited))
+            else:
+                shots = [
+                    embed_rows(
+                        encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
+                    )
+                    for part in parts
+                ]
+                sides[modality] = np.concatenate(shots)
+        made.append(Model(short, unit_rows(sides["image"]), unit_rows(sides["text"])))
+    ids = [str(i) for part in parts for i in part.ids]
+    whole = [(part, k) for part in parts for k in range(len(part))]
+    place = {i: k for k, i in enumerate(ids)}
+    return Collection(
+        data,
+        tuple(made),
+        tuple(parts[0].classes),
+        np.array(ids),
+        np.concatenate([np.asarray(part.labels, int) for part in parts]),
+        np.repeat([True, False], [len(part) for part in parts]),
+        np.array([c for c, _, _ in prompts]),
+        np.array([t for _, t, _ in prompts]),
+        texts=tuple(text for _, _, text in prompts),
+        captions={
+            i: parts[0].classes[k] for part in parts for i, k in zip(map(str, part.ids), part.labels, strict=True)
+        },
+        picture=lambda i: _thumbnail(*whole[place[i]]),
+        title=DATASETS[data].title if data in DATASETS and data != "folder" else data,
+        bank=bank,
+    )
+
+
+class _Images(Sequence[Any]):
+    """Pictures of a data set, opened when they are asked for."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, slice):
+            return [self._data.image(k) for k in range(*which.indices(len(self)))]
+        return self._data.image(which)
+
+
+def _thumbnail(data: Any, k: int) -> bytes | None:
+    import io
+
+    picture = data.image(k).convert("RGB")
+    picture.thumbnail((96, 96))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _optional(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except (ImportError, CongruenceError):
+        return None
+
+
+def _needed(module: str, name: str) -> Callable[..., Any]:
+    found = getattr(_optional(module), name, None)
+    if found is None:
+        raise MissingExtraError(
+            f"Got no {module}.{name}; expected it, to run on the paper's models. Run pip install 'congruence[hf,open-clip]', or pass models='sample'."
+        )
+    return found

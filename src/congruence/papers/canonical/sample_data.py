@@ -1,0 +1,324 @@
+"""Small real data on which the experiments run without the paper's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.datasets import load_sample
+from congruence.papers.canonical.data import Collection, Model, every_second, unit_rows
+from congruence.papers.canonical.heads import contrastive_heads
+from congruence.papers.npz import open_npz
+
+#: Data the experiments run on without the paper's models, and what an experiment may ask of them.
+SAMPLE_DATA = ("sample", "lvis", "caltech101")
+VARIANTS = ("items", "narrow", "third", "same_data")
+
+#: What the data are, and what stands for the paper's models, in the words of a title.
+_TITLES = {"sample": "emoji", "lvis": "LVIS class names", "caltech101": "Caltech-101 photos"}
+_STAND_IN = {
+    "sample": "stand-in: two small models of emoji",
+    "lvis": "stand-in: texts of three CLIPs, images of one",
+    "caltech101": "stand-in: linear heads on unimodal encoders",
+}
+
+#: What kinds of pair there are in the variant ``same_data``.
+SAME_DATA, OTHER_DATA = "same training data", "other training data"
+
+_STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
+
+
+def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> Collection:
+    """Open data that stand for the paper's models and data sets.
+
+    Parameters
+    ----------
+    name : {"sample", "lvis", "caltech101"}
+        ``"sample"``: the two dual encoders of the bundled sample; a class is a Unicode subgroup. ``"lvis"``: texts of three
+        CLIP models, images of one; fits are on texts. ``"caltech101"``: dual encoders made here, by closed-form
+        heads on unimodal features.
+    file : path-like, optional
+        The ``.npz`` of the last two, or the folder it lies in.
+    variant : {"items", "narrow", "third", "same_data"}, optional
+        ``"items"``: every item its own class, so that single texts can be told apart. ``"narrow"``: a source of fewer
+        dimensions. ``"third"``: three models. ``"same_data"``: pairs trained on the same data beside
+        pairs trained on other data. Data without such a thing are left as they are, and a note says so.
+
+    Returns
+    -------
+    Collection
+
+    Raises
+    ------
+    ParameterError
+        Another name or variant, or no file where one is needed.
+    FileError, CorruptFileError, NotFiniteError, ZeroRowError
+        See :func:`congruence.papers.npz.open_npz`.
+    """
+    check_choice(name, SAMPLE_DATA, "models")
+    if variant:
+        check_choice(variant, VARIANTS, "variant")
+    if name == "sample":
+        return _sample(variant)
+    return open_npz(name, file, lambda arrays: (_lvis if name == "lvis" else _caltech)(arrays, variant))
+
+
+def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
+    """Keep the leading principal directions of the first model's images, or of its texts."""
+    first, second = models
+    rows = first.prompts if second.images is None else first.images
+    assert rows is not None
+    _, _, directions = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    cut = directions[:dim].T
+    shorter = [None if side is None else unit_rows(side @ cut) for side in (first.images, first.prompts)]
+    return Model(f"{first.name} ({dim}-d)", *shorter), second
+
+
+# ---------------------------------------------------------------------------------------------------- the sample
+
+
+@cache
+def _sample_arrays() -> dict[str, Any]:
+    sample = load_sample()
+    models = {}
+    for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
+        rows = getattr(sample, side)
+        models[name] = {kind: unit_rows(rows[kind].vectors) for kind in ("image", "prompt")}
+    prompts = sample.source["prompt"].ids
+    owner = sample.class_of("prompt", prompts)
+    place = {i: k for k, i in enumerate(sample.source["image"].ids.tolist())}
+    return {
+        "sample": sample,
+        "models": models,
+        "ids": sample.source["image"].ids,
+        "groups": np.array([sample.labels[i] for i in sample.source["image"].ids.tolist()]),
+        "owner": np.array([place[i] for i in owner.tolist()]),
+        "template": np.array([int(i.rsplit("#", 1)[1]) for i in prompts.tolist()]),
+        "texts": [sample.texts["prompt"][i] for i in prompts.tolist()],
+    }
+
+
+def _sample(variant: str | None) -> Collection:
+    data = _sample_arrays()
+    sample, ids, owner, template = data["sample"], data["ids"], data["owner"], data["template"]
+    models = tuple(Model(name, rows["image"], rows["prompt"]) for name, rows in data["models"].items())
+    notes = []
+    common: dict[str, Any] = {
+        "captions": sample.texts["image"] if "image" in sample.texts else sample.texts["text"],
+        "picture": sample.thumbnails.get,
+    }
+    if variant == "items":
+        train = np.random.default_rng(0).permutation(len(ids)) < 800
+        return Collection(
+            "sample",
+            models,
+            tuple(sample.texts["text"].get(i, i) for i in ids.tolist()),
+            ids,
+            np.arange(len(ids)),
+            train,
+            owner,
+            template,
+            text_fit=train[owner],
+            heldout_classes=~train,
+            texts=tuple(data["texts"]),
+            title=_TITLES["sample"],
+            stand_in=_STAND_IN["sample"],
+            notes=("A class is one emoji; fitted on 800 emoji, measured on the others.",),
+            **common,
+        )
+    names, counts = np.unique(data["groups"], return_counts=True)
+    names = names[counts >= 8]
+    kept = np.isin(data["groups"], names)
+    labels = np.searchsorted(names, data["groups"][kept])
+    mine = kept[owner]
+    new = np.cumsum(kept) - 1
+    models = tuple(
+        Model(m.name, m.images[kept], m.prompts[mine]) for m in models if m.images is not None and m.prompts is not None
+    )
+    notes.append(
+        f"A class is a Unicode subgroup with 8 emoji at least ({len(names)} of them); its prompts are those of its emoji."
+    )
+    train = every_second(labels)
+    prompt_labels = labels[new[owner[mine]]]
+    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    if variant == "narrow":
+        models = _narrow((models[0], models[1]), 32)
+        notes.append("The narrow source is emoji-a in its 32 leading principal directions.")
+    elif variant == "third":
+        images, texts = data["models"]["emoji-a"]["image"][kept], data["models"]["emoji-b"]["prompt"][mine]
+        models = (*models, _third_model(images, texts, train, new[owner[mine]], template[mine]))
+        notes.append(
+            "The third model is not independent: closed-form contrastive heads join the images of emoji-a and the texts "
+            "of emoji-b, fitted on the training images and their captions."
+        )
+        pairs = ((0, 1), (1, 2), (0, 2))
+    elif variant == "same_data":
+        notes.append("The sample has no two models trained on the same data: this is its ordinary pair.")
+    people = np.array([name.startswith(("face", "person", "hand", "cat-face", "emotion", "body")) for name in names])
+    return Collection(
+        "sample",
+        models,
+        tuple(names.tolist()),
+        ids[kept],
+        labels,
+        train,
+        prompt_labels,
+        template[mine],
+        pairs=pairs,
+        domain=np.where(people, 0, 1),
+        domains=("people", "things"),
+        texts=tuple(np.array(data["texts"], dtype=object)[mine]),
+        title=_TITLES["sample"],
+        stand_in=_STAND_IN["sample"],
+        notes=tuple(notes),
+        **common,
+    )
+
+
+def _third_model(
+    images: np.ndarray, prompts: np.ndarray, train: np.ndarray, owner: np.ndarray, template: np.ndarray
+) -> Model:
+    first = template == 0
+    caption = np.empty(len(train), dtype=int)
+    caption[owner[first]] = np.flatnonzero(first)
+    heads = contrastive_heads(images[train], prompts[caption[train]], 64, seed=2)
+    return Model("joined", heads.images(images), heads.texts(prompts))
+
+
+# ---------------------------------------------------------------------------------------------------------- lvis
+
+
+def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
+    names = arrays["names"]
+    models = tuple(
+        Model(name, unit_rows(arrays[image]) if image else None, unit_rows(arrays[text]))
+        for name, image, text in (
+            ("OpenAI B/32", "image_openai_vitb32_avg5", "text_openai_vitb32"),
+            ("OpenAI B/16", "", "text_openai_vitb16"),
+            ("EVA-02 B/16", "", "text_eva02_b16"),
+        )
+    )
+    heldout = np.random.default_rng(0).permutation(len(names)) >= 900
+    pairs: tuple[tuple[int, int], ...] = ((0, 1), (0, 2))
+    notes = [
+        "Fitted on texts: only OpenAI B/32 has images here. One text and one image (a mean of five) a class; fitted on "
+        "900 classes, measured on the other 303.",
+        "The target has no images whose mean could be known, so the mapped images keep the modality gap of the source.",
+    ]
+    if variant == "narrow":
+        models = (*_narrow((models[0], models[1]), 256), models[2])
+        notes.append("The narrow source is OpenAI B/32 in the 256 leading principal directions of its texts.")
+    elif variant == "third":
+        pairs = ((0, 1), (1, 2), (0, 2))
+    elif variant == "same_data":
+        notes.append("B/32 and B/16 of OpenAI were trained on the same data; EVA-02 was not.")
+    initial = np.array([name[:1].lower() for name in names.tolist()])
+    return Collection(
+        "lvis",
+        models,
+        tuple(names.tolist()),
+        names.astype(str),
+        np.arange(len(names)),
+        ~heldout,
+        np.arange(len(names)),
+        np.zeros(len(names), int),
+        pairs=pairs,
+        text_fit=~heldout,
+        heldout_classes=heldout,
+        domain=np.where(initial < "m", 0, 1),
+        domains=("names a to l", "names m to z"),
+        texts=tuple(names.tolist()),
+        captions={name: name for name in names.tolist()},
+        notes=tuple(notes),
+        steps=_STEPS,
+        title=_TITLES["lvis"],
+        stand_in=_STAND_IN["lvis"],
+        kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- caltech101
+
+#: Photos each model's heads are fitted on; what is left over is for the maps.
+_PART = 1_900
+_WIDTH = 96
+
+
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
+    labels = arrays["label"].astype(int)
+    order = np.random.default_rng(0).permutation(len(labels))
+    parts = [order[k * _PART : (k + 1) * _PART] for k in range(3)]
+    rest = np.sort(order[3 * _PART :])
+    towers = {
+        "EfficientNet + MPNet": ("image_effnet_lite0", "text_mpnet"),
+        "MobileNet + MiniLM": ("image_mobilenet_v2", "text_minilm_l6"),
+        "MobileNet + MPNet": ("image_mobilenet_v2", "text_mpnet"),
+    }
+    (a, b, c) = towers
+    made = [(a, 0, _WIDTH), (b, 1, _WIDTH)]
+    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    notes = [
+        f"Dual encoders made here: linear heads of width {_WIDTH} in closed form (spectral contrastive loss) on frozen "
+        f"unimodal features, each on its own {_PART} photos; maps are fitted and measured on photos no head has seen.",
+        "The heads centre their inputs, so that these models have next to no modality gap.",
+    ]
+    if variant == "items":
+        notes.append("A class has many photos here, and the class is what is edited or retrieved.")
+    elif variant == "narrow":
+        made[0] = (a, 0, _WIDTH // 2)
+    elif variant == "third":
+        made.append((c, 2, _WIDTH))
+        pairs = ((0, 1), (1, 2), (0, 2))
+    elif variant == "same_data":
+        made.append((b, 0, _WIDTH))
+        pairs = ((0, 1), (0, 2))
+        notes.append("The third model is the second, its heads fitted on the same photos as the first's.")
+    models = []
+    for seed, (name, part, width) in enumerate(made):
+        image, text = towers[name]
+        shown = name if width == _WIDTH else f"{name} ({width}-d)"
+        shown += " (same photos)" if variant == "same_data" and seed == 2 else ""
+        models.append(_head_model(shown, arrays[image], arrays[text], labels, parts[part], rest, width, seed))
+    templates = arrays["templates"].tolist()
+    classes = arrays["classes"].tolist()
+    return Collection(
+        "caltech101-heads",  # the data set itself, by models of one's own, is "caltech101"
+        tuple(models),
+        tuple(classes),
+        arrays["image_file"][rest].astype(str),
+        labels[rest],
+        every_second(labels[rest]),
+        np.repeat(np.arange(len(classes)), len(templates)),
+        np.tile(np.arange(len(templates)), len(classes)),
+        pairs=pairs,
+        domain=np.arange(len(classes)) % 2,
+        domains=("even classes", "odd classes"),
+        texts=tuple(t.format(c) for c in classes for t in templates),
+        captions={i: classes[k] for i, k in zip(arrays["image_file"][rest].tolist(), labels[rest], strict=True)},
+        notes=tuple(notes),
+        title=_TITLES["caltech101"],
+        stand_in=_STAND_IN["caltech101"],
+        kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
+    )
+
+
+def _head_model(
+    name: str,
+    images: np.ndarray,
+    texts: np.ndarray,
+    labels: np.ndarray,
+    part: np.ndarray,
+    rest: np.ndarray,
+    width: int,
+    seed: int,
+) -> Model:
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(texts.shape[1], size=len(part))
+    heads = contrastive_heads(unit_rows(images[part]), unit_rows(texts[labels[part], drawn]), width, seed=seed)
+    prompts = texts.reshape(-1, texts.shape[2])
+    return Model(name, heads.images(unit_rows(images[rest])), heads.texts(unit_rows(prompts)))

@@ -1,0 +1,109 @@
+"""The Canonical paper as a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from congruence.datasets import DATASETS
+from congruence.errors import ParameterError
+from congruence.papers.canonical.baselines import BASELINES
+from congruence.papers.canonical.captions import no_captions
+from congruence.papers.canonical.data import Collection
+from congruence.papers.canonical.figures import KINDS
+from congruence.papers.canonical.metrics import METRICS
+from congruence.papers.canonical.models import open_models
+from congruence.papers.canonical.sample_data import SAMPLE_DATA, open_sample
+from congruence.papers.checks import check_type
+from congruence.papers.job import Config
+from congruence.papers.study import Request, Study
+
+
+def _check_classes(where: str, value: Any) -> None:
+    for n in value:
+        check_type(where, "classes", n, int)
+        if n < 2:
+            raise ParameterError(f"Got {n} classes in {where}; expected at least 2. Write a larger number.")
+
+
+def _check_share(where: str, value: Any) -> None:
+    if not 0 < value <= 1:
+        raise ParameterError(
+            f"Got share {value} in {where}; expected a share above 0 and up to 1. Write 0.5, for example."
+        )
+
+
+def _check_edits(where: str, value: Any) -> None:
+    for name in (*value, *value.values()):
+        check_type(where, "edits", name, str)
+
+
+class CanonicalStudy(Study[Collection]):
+    """Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning"."""
+
+    name = "canonical"
+    title = "the Canonical paper"
+    configs = Path(__file__).parent / "configs"
+    data_type = Collection
+    sample_data = SAMPLE_DATA
+    metrics = METRICS
+    baselines = BASELINES
+    kinds = KINDS
+    choices: Mapping[str, tuple[str, ...]] = {
+        "fit": ("image", "text"),
+        "means": ("seen", "all", "evaluated", "fitted"),
+        "fit_templates": ("all", "single"),
+        "evaluation_templates": ("all", "single"),
+    }
+    checks: Mapping[str, Callable[[str, Any], None]] = {
+        "classes": _check_classes,
+        "share": _check_share,
+        "edits": _check_edits,
+    }
+    drawings: Mapping[str, tuple[str, str]] = {
+        "fig8": ("a drawing of how the theorems follow from each other", "C"),
+    }
+
+    def open_sample(self, name: str, variant: str | None, request: Request) -> Collection:
+        """Open the bundled sample or a file of features."""
+        return open_sample(name, request.file, variant)
+
+    def open_models(self, config: Config, models: str, request: Request) -> list[Collection]:
+        """Embed every data set with every group of models."""
+        named = config.models_named(models)
+        sets = list(request.data or config.data)
+        if not named or not sets:
+            raise ParameterError(
+                f"Got {config.name} without models or data of its own; expected both. Pass models=… and data=…."
+            )
+        if request.root is None:
+            raise ParameterError(
+                f"Got no folder of data sets for {', '.join(sets)}; expected one. Pass root=… (or models='sample')."
+            )
+        options = {**request.options, "log": request.log}
+        captions = config.parameters.get("captions")
+        if captions:
+            options |= {"captions": captions, "edits": config.parameters["edits"]}
+        elif config.kind == "edits":
+            for name in sets:  # said before hours of embedding, not after
+                if name in DATASETS and len(DATASETS[name].templates) == 1:
+                    raise no_captions(name, config.name)
+        cache = Path(request.root).expanduser() / "embeddings" if request.cache is None else request.cache
+        return [open_models(spec, name, root=request.root, cache=cache, **options) for spec in named for name in sets]
+
+    def configure(self, config: Config, data: Collection) -> Collection:
+        """Measure texts by the templates that the configuration names."""
+        return replace(data, evaluation_templates=config.parameters.get("evaluation_templates", "all"))
+
+    def count(self, facts: Mapping[str, Any]) -> str:
+        """Return the numbers of classes, images and templates."""
+        single = facts["evaluation_templates"] == "single"
+        return (
+            f"{facts['classes']} classes; {facts['train_images']} images to fit on, {facts['test_images']} to measure on; {facts['templates']} "
+            f"templates a class{', the first of them measured' if single else ''}"
+        )
+
+
+STUDY = CanonicalStudy()

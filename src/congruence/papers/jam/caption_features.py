@@ -1,0 +1,81 @@
+"""Stand-ins for image embeddings, made of the words of an image's captions: no image is looked at."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from congruence._check import check_positive
+from congruence.errors import ParameterError
+
+#: Places of the table that words and pairs of words are hashed into, and the weight of a pair beside a word.
+BUCKETS, PAIR = 8192, 0.7
+
+
+def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
+    """Make a vector for each image of the words of its captions, and of which follows which.
+
+    Words, and pairs of neighbouring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
+    projection, a tanh and Gaussian noise follow. So a vector tells which things, qualities and relations an image has, and of neighbouring
+    words in which order: what a photo would tell, but sharper and without anything that no caption mentions.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of str, length n
+        The right captions of each image.
+    dim : int, default=768
+        As of DINOv2 ViT-B.
+    noise : float, default=0.5
+        Its standard deviation beside that of the signal.
+    seed : int, default=0
+        Of the projection and of the noise.
+
+    Returns
+    -------
+    ndarray, shape (n, dim), float32
+
+    Raises
+    ------
+    ParameterError
+        An image without a caption, or a number that is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> V = caption_features([["a cat on a mat"], ["a mat on a cat"], ["two red cars"]], noise=0.0)
+    >>> likeness = np.corrcoef(V)
+    >>> bool(1 > likeness[0, 1] > likeness[0, 2])
+    True
+    """
+    check_positive(dim, "dim", integer=True)
+    check_positive(noise, "noise", zero=True)
+    if not len(texts) or not all(len(own) for own in texts):
+        raise ParameterError(
+            "Got an image without a caption; expected at least one for each. Add a caption, or leave this image out."
+        )
+    counts = np.zeros((len(texts), BUCKETS), np.float32)
+    for row, own in enumerate(texts):
+        for text in own:
+            words = re.findall(r"\w+", text.casefold())
+            for token in words:
+                place, sign = _place(token)
+                counts[row, place] += sign
+            for pair in pairwise(words):
+                place, sign = _place(" ".join(pair))
+                counts[row, place] += sign * PAIR
+    rarity = np.log((1 + len(texts)) / (1 + np.count_nonzero(counts, axis=0)))
+    weighed = np.sign(counts) * np.log1p(np.abs(counts)) * np.maximum(rarity, 0.1)
+    weighed /= np.maximum(np.linalg.norm(weighed, axis=1, keepdims=True), 1e-12)
+    rng = np.random.default_rng([seed, 29])
+    signal = np.tanh(weighed.astype(np.float32) @ rng.standard_normal((BUCKETS, dim), np.float32))
+    return (signal + noise * signal.std() * rng.standard_normal(signal.shape)).astype(np.float32)
+
+
+def _place(token: str) -> tuple[int, int]:
+    """Return the place and the sign a token is counted with."""
+    number = zlib.crc32(token.encode())
+    return number % BUCKETS, 1 if number >> 16 & 1 else -1

@@ -1,0 +1,241 @@
+"""Images with captions and wrong captions by unimodal encoders, divided as JAM does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence._check import as_matrix, check_choice
+from congruence.datasets import SugarCrepe
+from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.papers.data import Data, check_embedded
+from congruence.train import split_by_group
+from congruence.train.captions import Captions
+
+TASKS = ("replace", "add", "swap")
+
+#: Depths of hidden layers. The paper prints no numbers: a quarter of the blocks, half of them, and the last.
+LAYERS = ("early", "mid", "late")
+
+Layered = Mapping[str, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class JAMParts:
+    """One division of one task.
+
+    Attributes
+    ----------
+    train : Captions
+    validation : tuple
+        As :meth:`congruence.train.JAM.fit` takes it.
+    items : SugarCrepe
+        Those that are measured on.
+    test : tuple of ndarray, shape (n, d), (n, e) and (n, e)
+        Their images, captions and wrong captions.
+    rows : ndarray of int, shape (n,)
+        Their numbers among all.
+    encoders : (str, str)
+        Whose vectors these are.
+    """
+
+    train: Captions
+    validation: tuple[Any, ...]
+    items: SugarCrepe
+    test: tuple[np.ndarray, np.ndarray, np.ndarray]
+    rows: np.ndarray
+    encoders: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class JAMData(Data):
+    """Images, captions and wrong captions by encoders that know nothing of each other, some of them in several layers.
+
+    See :class:`congruence.papers.Data` for what all data have. ``sizes`` may hold ``train``, ``validation`` and ``test``, the most items of these
+    parts, and ``training``, parameters of :class:`congruence.train.JAM`.
+
+    Attributes
+    ----------
+    items : SugarCrepe
+        Which image, caption and wrong caption belong together, and the task: the category up to its ``_``.
+    images : dict of str to dict of str to ndarray, shape (m, d)
+        By encoder and layer (``"early"``, ``"mid"``, ``"late"``), a row for each of ``items.images``. ``"late"`` must be there.
+    captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
+        By encoder and layer, a row for each item.
+    encoders : tuple of (str, str)
+        Pairs of encoders that are aligned; every pair by default.
+    dual : dict of str to tuple of ndarray
+        Images, captions and wrong captions by dual encoders such as CLIP, in one space of their own, rows as above: what is measured beside.
+    unrelated : dict of str to ndarray, shape (r, d)
+        Of an image encoder, white noise; of a text encoder, texts of something else. For the easy non-matches.
+    labels : ndarray, shape (n,), optional
+        Where captions of one label are right for each other's images (class names): what is a hit in the validation, from which wrong
+        captions are then left out.
+
+    Raises
+    ------
+    ShapeError
+        A side has another number of rows than there are images or items, or not every item has a label.
+    InputError
+        There are no encoders, captions and wrong captions are by different ones, or a row is not finite or all zeros.
+    ParameterError
+        A pair names an unknown encoder, or an encoder has no late layer or one of another name.
+    """
+
+    items: SugarCrepe
+    images: Layered
+    captions: Layered
+    negatives: Layered
+    encoders: tuple[tuple[str, str], ...] = ()
+    dual: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
+    unrelated: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        n, m = len(self.items), len(self.items.images)
+        if not self.encoders:
+            object.__setattr__(self, "encoders", tuple((i, t) for i in self.images for t in self.captions))
+        for pair in self.encoders:
+            for encoder, known in zip(pair, (self.images, self.captions), strict=True):
+                check_choice(encoder, known, "encoder")
+        if not self.encoders and not self.dual:
+            raise InputError(
+                "Got no encoders; expected at least one of images and one of texts. Pass the embeddings of both."
+            )
+        if {name: set(layers) for name, layers in self.captions.items()} != {
+            name: set(layers) for name, layers in self.negatives.items()
+        }:
+            raise InputError(
+                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected the same ones. Embed both with the same encoders and layers."
+            )
+        for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
+            for encoder, layers in side.items():
+                if "late" not in layers or not set(layers) <= set(LAYERS):
+                    raise ParameterError(
+                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and early and mid where they are wanted. Name the layers so."
+                    )
+                for layer, array in layers.items():
+                    check_embedded(array, rows, f"rows of the {layer} layer of {encoder}")
+        for encoder, (V, P, N) in self.dual.items():
+            for array, rows in ((V, m), (P, n), (N, n)):
+                check_embedded(array, rows, f"rows of {encoder}")
+        for encoder, array in self.unrelated.items():
+            check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
+            as_matrix(array, f"unrelated rows of {encoder}")
+        if self.labels is not None and len(self.labels) != n:
+            raise ShapeError(
+                f"Got {len(self.labels)} labels of {n} items; expected one each. Pass a label for each item."
+            )
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that have items."""
+        found = set(self.task_of.tolist())
+        return tuple(task for task in TASKS if task in found)
+
+    @property
+    def task_of(self) -> np.ndarray:
+        """The task of each item."""
+        return np.array([category.partition("_")[0] for category in self.items.categories.tolist()])
+
+    @property
+    def image_of(self) -> np.ndarray:
+        """The row of each item's image."""
+        return np.searchsorted(self.items.images, self.items.filenames)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that all encoders have."""
+        sides = (*self.images.values(), *self.captions.values())
+        return tuple(layer for layer in LAYERS if all(layer in side for side in sides))
+
+    def contents(self) -> dict[str, Any]:
+        """Return numbers of items and images, the shapes of the embeddings, dual encoders and layers."""
+        return {
+            "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
+            "distinct_images": len(self.items.images),
+            "images": {name: list(side["late"].shape) for name, side in self.images.items()},
+            "texts": {name: list(side["late"].shape) for name, side in self.captions.items()},
+            "dual": sorted(self.dual),
+            "layers": list(self.layers),
+        }
+
+    def split(
+        self,
+        task: str,
+        seed: int,
+        *,
+        encoders: tuple[str, str] | None = None,
+        layer: str = "late",
+        most: Mapping[str, int] | None = None,
+    ) -> JAMParts:
+        """Divide a task's items 70–15–15 by image.
+
+        Parameters
+        ----------
+        task : {"replace", "add", "swap"}
+        seed : int
+        encoders : (str, str), optional
+            Image and text encoder; the first pair by default.
+        layer : {"early", "mid", "late"}, default="late"
+            Of both.
+        most : dict of str to int, optional
+            The most items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or nothing: all.
+
+        Returns
+        -------
+        JAMParts
+
+        Raises
+        ------
+        ParameterError
+            A task without items, or a layer that is not there.
+        TooFewAnchorsError
+        """
+        check_choice(task, self.tasks, "task")
+        image, text = encoders or self.encoders[0]
+        check_choice(
+            layer, [name for name in LAYERS if name in self.images[image] and name in self.captions[text]], "layer"
+        )
+        own = np.flatnonzero(self.task_of == task)
+        rng = np.random.default_rng([seed, 31])
+        parts = []
+        for name, part in zip(
+            ("train", "validation", "test"), split_by_group(self.items.filenames[own], seed=seed), strict=True
+        ):
+            limit = (most or {}).get(name) or len(part)
+            parts.append(own[np.sort(rng.permutation(part)[:limit])])
+        V, P, N = self.images[image][layer], self.captions[text][layer], self.negatives[text][layer]
+        groups = self.items.filenames if self.labels is None else self.labels
+        seen = self.image_of
+        train, validation, test = parts
+        return JAMParts(
+            Captions(V[seen[train]], P[train], N[train][:, None], self.items.filenames[train]),
+            (V[seen[validation]], P[validation], N[validation] if self.labels is None else None, groups[validation]),
+            self.items.take(test),
+            (V[seen[test]], P[test], N[test]),
+            test,
+            (image, text),
+        )
+
+
+def layer_numbers(blocks: int) -> dict[str, int]:
+    """Return the number of the hidden state of each depth: a quarter of the blocks, half of them, the last (0 is before the first).
+
+    Parameters
+    ----------
+    blocks : int
+
+    Returns
+    -------
+    dict of str to int
+
+    Examples
+    --------
+    >>> layer_numbers(26)
+    {'early': 7, 'mid': 13, 'late': 26}
+    """
+    return {"early": -(-blocks // 4), "mid": -(-blocks // 2), "late": blocks}

@@ -1,0 +1,24 @@
+"""The kinds of figure and table of JAM, and the table that names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congruence.papers.jam.data import TASKS
+from congruence.papers.jam.figures import losses, statistics
+from congruence.papers.jam.protocol import RESAMPLED
+from congruence.papers.study import Kind
+
+#: Parts; 0 or nothing leaves them to the data.
+_PARTS: dict[str, Any] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
+
+KINDS: dict[str, Kind] = {
+    "jam_losses": Kind(
+        losses.run_losses,
+        RESAMPLED,
+        {"methods": ["con", "negcon", "spread", "cca"], "dual_encoders": [], **_PARTS},
+    ),
+    "jam_layers": Kind(losses.run_layers, RESAMPLED, {"alpha": [0.0, 1.0], **_PARTS}),
+    "jam_statistics": Kind(statistics.run_statistics, statistics.RESAMPLED, {"tasks": list(TASKS), "rows": 1000}),
+    "jam_sizes": Kind(statistics.run_sizes, "nothing: these are counts", {"widths": {}}),
+}

@@ -1,0 +1,71 @@
+"""JAM's losses beside each other, and a curriculum of α on early, middle and late layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from congruence.errors import InputError
+from congruence.papers.jam.baselines import BASELINES, fit_baseline
+from congruence.papers.jam.data import LAYERS, JAMData
+from congruence.papers.jam.metrics import measure_recall
+from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
+from congruence.papers.job import Job
+
+
+def run_losses(job: Job[JAMData]) -> None:
+    """Train with every loss on every task, and measure dual encoders beside (tables 2 and 3)."""
+    for data in job.data:
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    parts = split(job, data, task, seed, encoders)
+                    for method in job["methods"]:
+                        mapping = fit_baseline(method, parts, training(job, data), seed)
+                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
+                        found = measure_recall(mapping, parts.items, parts.test, seed)
+                        more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                        _add(job, line, found, more, task)
+                        job.tick()
+                _add_dual_encoders(job, data, task, seed)
+    record_order(job)
+
+
+def run_layers(job: Job[JAMData]) -> None:
+    """Train with Spread and an α that grows, on early, middle and late layers (figures 4 and 5)."""
+    for data in job.data:
+        if data.layers != LAYERS:
+            raise InputError(
+                f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder. Run congruence embed with --layer all."
+            )
+        for task in tasks(job, data):
+            for layer in LAYERS:
+                for seed in job.seeds:
+                    for encoders in data.encoders:
+                        parts = split(job, data, task, seed, encoders, layer)
+                        options = {**training(job, data), "alpha": tuple(job["alpha"])}
+                        mapping = fit_baseline("spread", parts, options, seed)
+                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
+                        more = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                        _add(job, line, measure_recall(mapping, parts.items, parts.test, seed), more, task)
+                        job.tick()
+
+
+def _add(
+    job: Job[JAMData], line: dict[str, Any], found: dict[str, dict[str, float]], more: dict[str, float], task: str
+) -> None:
+    """Add the measures of a task, and of its parts; the task stands before the pair, so that a figure has a group of bars for each."""
+    for part, values in found.items():
+        what = {**line, "pair": in_task(part, line["pair"])}
+        for metric, value in {**values, **(more if part == task else {})}.items():
+            if metric in job.config.metrics:
+                job.results.add({**what, "metric": metric, "quantity": "after"}, value)
+
+
+def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
+    """Measure dual encoders on the same items, which no training of theirs depends on."""
+    if not data.dual:
+        return
+    rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
+    for name, (V, P, N) in data.dual.items():
+        found = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
+        _add(job, {"data": data.name, "pair": "dual encoders", "series": name}, found, {}, task)

@@ -1,0 +1,56 @@
+"""What is measured of encoders that JAM aligns: binary and 5-way recall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from congruence.datasets import SugarCrepe
+from congruence.evaluation.compositional import sugarcrepe_recall
+from congruence.maps import TwoSidedMap
+
+#: Every metric, with what it is.
+METRICS = {
+    "binary_recall": "the image is nearer its caption than the wrong one",
+    "five_way_recall": "nearest of its caption, the wrong one, and three of other images",
+    "alpha_at_best": "α at the step with the best validation",
+    "epoch_at_best": "epoch of that step",
+    "cca_linear": "first canonical correlation of 50 principal components",
+    "cca_kernel": "the same of kernel principal components",
+    "cka_linear": "biased linear CKA of 10 principal components",
+    "cka_rbf": "the same with a Gaussian kernel",
+    "svcca": "mean canonical correlation of 10 principal components",
+    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
+    "parameters": "millions of parameters of an autoencoder",
+    "mflops": "millions of operations of a row, round trip",
+}
+
+
+def measure_recall(
+    mapping: TwoSidedMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+) -> dict[str, dict[str, float]]:
+    """Measure binary and 5-way recall of a map, or of vectors that share a space already.
+
+    Parameters
+    ----------
+    mapping : TwoSidedMap or None
+        Images are its source, texts its target; None for vectors of a dual encoder.
+    items : SugarCrepe
+    test : sequence of ndarray
+        Images, captions and wrong captions of the items.
+    seed : int, default=5
+        Of the distractors.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        ``binary_recall`` and ``five_way_recall`` by task; swap items are there again in two parts.
+    """
+    V, P, N = test
+    if mapping is not None:
+        V, P, N = mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
+    return {
+        line.task: {"binary_recall": line.binary, "five_way_recall": line.choice}
+        for line in sugarcrepe_recall(items, V, P, N, seed=seed)
+    }

@@ -1,0 +1,110 @@
+"""What JAM's kinds share: sizes, tasks, training, and lines that say how the methods stand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import InputError
+from congruence.papers.jam.data import TASKS, JAMData, JAMParts
+from congruence.papers.job import Job
+
+RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), the first weights, and the distractors"
+
+#: In place of those of the data in a quick run.
+QUICK_TRAINING = {"hidden": (16,), "latent": 8, "epochs": 2, "validate_every": 1}
+QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
+
+#: Seeds of the paper's draws; further ones follow the last.
+PAPER_SEEDS = (5, 42, 55)
+
+#: The order of the losses in the paper, best first.
+PAPER_ORDER = ("Spread", "NegCon", "Con")
+
+
+def paper_seeds(draws: int) -> list[int]:
+    """Return the paper's seeds, and further ones where more are asked for."""
+    return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
+
+
+def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
+    """Return JAM's parameters that are not its own defaults."""
+    return {**(job.size(data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
+
+
+def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
+    """Return the configuration's tasks that the data have."""
+    found = [task for task in job["tasks"] if task in data.tasks]
+    if not found:
+        raise InputError(
+            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks. Pass data that has some."
+        )
+    return found
+
+
+def split(
+    job: Job[JAMData], data: JAMData, task: str, seed: int, encoders: tuple[str, str], layer: str = "late"
+) -> JAMParts:
+    """Divide a task's items, in the sizes that hold here."""
+    most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
+    if job.quick:
+        most = {**QUICK_MOST, "test": most["test"]}
+    return data.split(task, seed, encoders=encoders, layer=layer, most=most)
+
+
+def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
+    """Write a pair of encoders, the image encoder only where there are several: labels of bars are short."""
+    return " – ".join(encoders) if len({image for image, _ in data.encoders}) > 1 else encoders[1]
+
+
+def in_task(task: str, pair: str) -> str:
+    """Write a task, or a part of one, before what was measured on it."""
+    return f"{task}: {pair}"
+
+
+def record_run(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
+    """Keep how a run of JAM went, and return its best epoch and its α there."""
+    facts = getattr(mapping, "facts_", None) or {}
+    if "history" not in facts:
+        return {}
+    per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
+    best = facts["best_step"]
+    found = {} if best is None else {"epoch_at_best": best / per_epoch}
+    if "alpha_at_best" in facts:
+        found["alpha_at_best"] = facts["alpha_at_best"]
+    job.extra.setdefault("runs", []).append(
+        {
+            **what,
+            "pairs": facts["n_pairs"],
+            "steps": facts["steps"],
+            "best_step": best,
+            **found,
+            "validation": mapping.scores_.get("validation_source_to_target_recall_at_1"),
+            "reconstruction_error": facts["reconstruction_error"],
+            "training": facts["training"],
+        }
+    )
+    return found
+
+
+def record_order(job: Job[JAMData]) -> None:
+    """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
+    standing: dict[tuple[Any, ...], dict[str, float]] = {}
+    for row in job.results.rows():
+        task = str(row["pair"]).partition(":")[0]
+        if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
+            standing.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
+    found = []
+    for (data, pair, metric), means in standing.items():
+        if set(means) == set(PAPER_ORDER):
+            order = sorted(means, key=lambda name: -means[name])
+            holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
+            found.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
+    if found:
+        job.extra["order"] = found
+        words = " > ".join(PAPER_ORDER)
+        job.remark(
+            f"{words} for {sum(line['as_paper'] for line in found)} of {len(found)} tasks and measures, by the means."
+        )

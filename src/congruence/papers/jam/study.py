@@ -1,0 +1,87 @@
+"""JAM as a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from congruence.errors import ParameterError
+from congruence.papers.checks import check_type
+from congruence.papers.jam.baselines import BASELINES
+from congruence.papers.jam.data import TASKS, JAMData
+from congruence.papers.jam.features import open_features
+from congruence.papers.jam.figures import KINDS
+from congruence.papers.jam.metrics import METRICS
+from congruence.papers.jam.protocol import paper_seeds
+from congruence.papers.jam.sample_data import SAMPLE_DATA, open_sample
+from congruence.papers.job import Config
+from congruence.papers.study import Request, Study
+
+
+def _check_alpha(where: str, value: Any) -> None:
+    if len(value) != 2 or not all(type(end) in (int, float) and 0 <= end <= 1 for end in value):
+        raise ParameterError(
+            f"Got alpha {value} in {where}; expected two numbers from 0 to 1. Write alpha: [0.5, 0.5], for example."
+        )
+
+
+def _check_dual_encoders(where: str, value: Any) -> None:
+    for name in value:
+        check_type(where, "dual_encoders", name, str)
+
+
+class JAMStudy(Study[JAMData]):
+    """Yoon, Yue and Kim (2025), "Escaping Plato's Cave"."""
+
+    name = "jam"
+    title = "JAM"
+    configs = Path(__file__).parent / "configs"
+    data_type = JAMData
+    sample_data = SAMPLE_DATA
+    metrics = METRICS
+    baselines = BASELINES
+    kinds = KINDS
+    choices: Mapping[str, tuple[str, ...]] = {"tasks": TASKS}
+    checks: Mapping[str, Callable[[str, Any], None]] = {"alpha": _check_alpha, "dual_encoders": _check_dual_encoders}
+    drawings: Mapping[str, tuple[str, str]] = {
+        "jam-fig2": ("a drawing of the method", "3"),
+        "jam-fig3": ("a drawing of the Spread loss", "3.1"),
+        "jam-table1": ("a glossary", "3.1"),
+        "jam-table4": ("properties of the statistical measures, in words", "B.1"),
+        "jam-table5": ("a glossary", "B.2"),
+        "jam-table9": ("notation of two Spread losses", "C.3"),
+        "jam-table10": ("terms of the Spread loss, in words", "C.3"),
+        "jam-table11": ("sizes of the backbones, which are those of jam-table12", "D.1"),
+    }
+
+    def open_sample(self, name: str, variant: str | None, request: Request) -> JAMData:
+        """Open made-up scenes, SugarCrepe's captions or a file of features."""
+        return open_sample(name, request.file, variant, cache=request.cache, log=request.log)
+
+    def open_models(self, config: Config, models: str, request: Request) -> list[JAMData]:
+        """Open the embeddings that ``congruence embed`` wrote."""
+        dual_encoders = config.parameters.get("dual_encoders", [])
+        device = request.options.get("device", "auto")
+        return [
+            open_features(
+                config.models_named(models),
+                request.file,
+                request.root,
+                config.variant,
+                dual_encoders=dual_encoders,
+                device=device,
+            )
+        ]
+
+    def seeds(self, draws: int) -> list[int]:
+        """Return the paper's seeds."""
+        return paper_seeds(draws)
+
+    def count(self, facts: Mapping[str, Any]) -> str:
+        """Return the numbers of items and images."""
+        items = ", ".join(f"{count} {task}" for task, count in facts["items"].items())
+        return f"{items} items of {facts['distinct_images']} images, divided 70–15–15 by image"
+
+
+STUDY = JAMStudy()

@@ -1,0 +1,105 @@
+"""Every figure and table of the papers: what it runs on here, what its own models need, and which of them are one experiment here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from congruence.papers.config import config_names, load_config, place
+from congruence.papers.job import Config
+from congruence.papers.registry import STUDIES
+from congruence.papers.study import Study
+
+#: Said wherever sample data are listed: what has not been done.
+NOT_RUN = "The paper's published weights and data sets have not been run: what runs here are stand-ins."
+
+
+def experiment_of(config: Config) -> str:
+    """Return what makes a run on sample data the same as another: its kind, its parameters and its variant.
+
+    Figures that differ in the paper's models and data only, or in which measures they show, share it.
+
+    Parameters
+    ----------
+    config : Config
+
+    Returns
+    -------
+    str
+    """
+    return json.dumps([config.kind, config.parameters, config.variant], sort_keys=True)
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return every figure and table of the papers with what it runs on and what its own models need.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``paper`` (a key of :data:`congruence.papers.STUDIES`), ``title``, ``section``, ``kind``, ``runs_here`` (sample data), ``needs_weights``,
+        ``needs_data``, ``same_experiment_here`` (the names that are one experiment on sample data, itself among them; empty where nothing runs),
+        ``published_weights_run`` (whether the numbers of this project are of the paper's own weights).
+    """
+    return [row for study in STUDIES.values() for row in _rows(study)]
+
+
+def _rows(study: Study[Any]) -> list[dict[str, Any]]:
+    configs = [load_config(name) for name in config_names(study.name)]
+    shared: dict[str, list[str]] = {}
+    for config in configs:
+        shared.setdefault(experiment_of(config), []).append(config.name)
+    out: list[dict[str, Any]] = []
+    for config in configs:
+        weights = dict.fromkeys(name for spec in config.models for name in spec.split("/"))
+        out.append(
+            _entry(study, config.name, config.title, config.section, config.kind)
+            | {
+                "runs_here": config.sample_data,
+                "needs_weights": list(weights),
+                "needs_data": config.data,
+                "same_experiment_here": shared[experiment_of(config)],
+            }
+        )
+    out += [_entry(study, name, why, section, "nothing to run") for name, (why, section) in study.drawings.items()]
+    return sorted(out, key=lambda row: place(row["name"]))
+
+
+def _entry(study: Study[Any], name: str, title: str, section: str, kind: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "paper": study.name,
+        "title": title,
+        "section": section,
+        "kind": kind,
+        "runs_here": [],
+        "needs_weights": [],
+        "needs_data": [],
+        "same_experiment_here": [],
+        "published_weights_run": False,
+    }
+
+
+def count_experiments(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Count figures and tables, and the experiments they are on sample data.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Of :func:`listing`.
+
+    Returns
+    -------
+    list of dict
+        ``paper``, ``figures``, ``figure_experiments``, ``tables``, ``table_experiments``; an experiment that is a figure and a table counts for both.
+    """
+    rows = [row for row in rows if row["runs_here"]]
+    out = []
+    for paper in dict.fromkeys(row["paper"] for row in rows):
+        line: dict[str, Any] = {"paper": paper}
+        for kind, words in (("fig", "figure"), ("table", "table")):
+            mine = [row for row in rows if row["paper"] == paper and place(row["name"])[1] == kind]
+            line[f"{words}s"] = len(mine)
+            line[f"{words}_experiments"] = len({row["same_experiment_here"][0] for row in mine})
+        out.append(line)
+    return out

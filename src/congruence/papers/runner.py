@@ -1,0 +1,238 @@
+"""Run a figure or table of a paper on the data at hand."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from congruence._check import check_positive
+from congruence._version import __version__
+from congruence.errors import InputError, ParameterError
+from congruence.papers.claims import check_claim
+from congruence.papers.config import load_config, with_parameters
+from congruence.papers.data import Data
+from congruence.papers.job import QUICK_DRAWS, Config, Job
+from congruence.papers.registry import kinds
+from congruence.papers.study import Request, Study
+
+#: Version of the form of ``results.json``.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes
+    ----------
+    results : dict
+        Plain data: every number with its mean, standard deviation and values, what was resampled, seeds, versions,
+        wall time, the configuration and the data; ``title``, with the data that were run on and what stands for the paper's models; the paper's
+        ``claim`` and whether it ``held``.
+    pictures : dict of str to bytes
+        Thumbnails of the examples, by id.
+    """
+
+    results: dict[str, Any]
+    pictures: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def claim(self) -> str:
+        """What the paper says of its figure."""
+        return str(self.results["claim"])
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """Whether that held on the numbers measured, see :func:`congruence.papers.check_claim`."""
+        return dict(self.results["held"])
+
+
+def run(
+    experiment: str | Config,
+    *,
+    models: str | None = None,
+    data: Sequence[str] | None = None,
+    file: str | Path | None = None,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    seeds: int | None = None,
+    quick: bool = False,
+    captions: str | Path | None = None,
+    edits: Mapping[str, str] | None = None,
+    evaluation_templates: str | None = None,
+    collections: Sequence[Data] | None = None,
+    advance: Callable[[int], None] | None = None,
+    log: Callable[[str], None] | None = None,
+    **encoder_options: Any,
+) -> Outcome:
+    """Run one figure or table of a paper.
+
+    Parameters
+    ----------
+    experiment : str or Config
+        ``"fig5"``, the path of a configuration of your own, or a configuration.
+    models : str, optional
+        Sample data of the configuration, by default its first: ``"sample"``, ``"lvis"`` or ``"caltech101"``
+        (:func:`congruence.papers.canonical.open_sample`), ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``
+        (:func:`congruence.papers.sotalign.open_sample`), for JAM these and ``"sugarcrepe"`` (:func:`congruence.papers.jam.open_sample`). Or
+        ``"paper"`` for the models of the configuration; or models by name (:func:`congruence.papers.canonical.resolve_models`; for JAM an image and
+        a text encoder by their folders, joined by ``/``, :func:`congruence.papers.jam.open_features`).
+    data : sequence of str, optional
+        Data sets for models by name; by default the configuration's.
+    file : path-like, optional
+        For ``"lvis"``, ``"caltech101"``, ``"imagenet1000"`` and ``"sugarcrepe"``; for JAM's models the folder of their embeddings.
+    root : path-like, optional
+        Folder of the data sets, for models by name; for JAM the folder of SugarCrepe's JSON files.
+    cache : path-like, optional
+        Folder for embeddings, for models by name, ``root/embeddings`` by default; and for ``"sugarcrepe"``, by default none.
+    seeds : int, optional
+        Number of draws; by default the configuration's.
+    quick : bool, default=False
+        Fewer draws, anchors and steps: to see that everything works.
+    captions : path-like, optional
+        For figures 55 and 56 with models by name: captions of images or classes, see :func:`congruence.datasets.read_captions`; by default the
+        configuration's ``captions``.
+    edits : mapping of str to str, optional
+        Classes to be replaced in the captions (``{"Birman": "Russian Blue"}``); by default the configuration's ``edits``.
+    evaluation_templates : {"all", "single"}, optional
+        Measure texts by the mean of all templates of a class, or by the first; by default the configuration's.
+    collections : sequence of Data, optional
+        Embeddings of your own, in place of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, as the paper asks.
+    advance : callable, optional
+        Called with 1 after each draw.
+    log : callable, optional
+        Told what is being embedded.
+    **encoder_options
+        ``device``, ``dtype``, ``batch_size`` and others of :func:`congruence.papers.canonical.open_models`; for JAM's features the ``device`` to train on.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    ParameterError
+        An unknown experiment, models it cannot run on, or an option that its kind does not have.
+    InputError
+        No data, data of another paper, or data on which none of its metrics can be measured.
+    FileError, CorruptFileError
+        A file is missing, or is not what its name says.
+    MissingExtraError
+        An encoder or method needs a package that is not installed.
+
+    Examples
+    --------
+    >>> results = run("fig4", quick=True).results
+    >>> row = next(r for r in results["rows"] if r["metric"] == "text_cosine" and r["quantity"] == "after")
+    >>> row["mean"] > 0.5
+    True
+    """
+    config = experiment if isinstance(experiment, Config) else load_config(experiment)
+    given = {"captions": None if captions is None else str(captions), "edits": None if edits is None else dict(edits)}
+    config = with_parameters(config, **given, evaluation_templates=evaluation_templates)
+    study = kinds()[config.kind]
+    models = models or next(iter(config.sample_data), "sample")
+    started = time.perf_counter()
+    draws = check_positive(config.seeds if seeds is None else seeds, "seeds", integer=True)
+    if quick:
+        draws = min(draws, QUICK_DRAWS)
+    request = Request(data=data, file=file, root=root, cache=cache, log=log, options=encoder_options)
+    opened = list(collections) if collections is not None else _open(study, config, models, request)
+    if not opened:
+        raise InputError("Got no data; expected at least one collection. Pass models=…, or collections=….")
+    if not all(isinstance(own, study.data_type) for own in opened):
+        raise InputError(
+            f"Got data of other encoders than {config.name} is about; expected {study.data_type.__name__}. Pass collections=… of this type."
+        )
+    opened = [study.configure(config, own) for own in opened]
+    job = Job(config, opened, study.seeds(draws), quick, advance=advance)
+    kind = study.kinds[config.kind]
+    kind.run(job)
+    pictures = _pictures(job)
+    rows = job.results.rows()
+    stand_ins = list(dict.fromkeys(own.stand_in for own in opened if own.stand_in))
+    results = {
+        "format": FORMAT,
+        "experiment": config.name,
+        "title": title_of(config, opened),
+        "stand_in": " and ".join(stand_ins) or None,
+        "stands_for": {"models": config.models, "data": config.data} if stand_ins else None,
+        "claim": config.paper["claim"],
+        "held": check_claim(config.paper, rows, job.unchecked),
+        "ran_on": models if collections is None else "collections",
+        "quick": quick,
+        "seeds": job.seeds,
+        "resampled": job.resampled or kind.resampled.format(share=config.parameters.get("share", 1.0)),
+        "config": config.to_dict(),
+        "data": [own.facts() for own in opened],
+        "notes": job.notes,
+        "rows": rows,
+        "extra": job.extra,
+        "versions": versions(),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    return Outcome(results, pictures)
+
+
+def title_of(config: Config, data: Sequence[Data]) -> str:
+    """Return what was shown, on which data, and what stands for the paper's models.
+
+    Parameters
+    ----------
+    config : Config
+    data : sequence of Data
+
+    Returns
+    -------
+    str
+        ``"Few classes are enough, on emoji [stand-in: two small models of emoji]"``.
+    """
+    names = ", ".join(dict.fromkeys(own.title or own.name for own in data))
+    stand_ins = " and ".join(dict.fromkeys(own.stand_in for own in data if own.stand_in))
+    return f"{config.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
+
+
+def _open(study: Study[Any], config: Config, models: str, request: Request) -> list[Any]:
+    if models not in study.sample_data:
+        return study.open_models(config, models, request)
+    if config.parameters.get("captions"):
+        raise ParameterError(
+            f"Got captions for {models}, whose encoders are not here to embed them; expected models by name. Pass models=… by name, or leave out captions=…."
+        )
+    if request.data:
+        raise ParameterError(
+            f"Got data {', '.join(request.data)} for {models}, which brings its own; expected none. Leave out data=…."
+        )
+    if models not in config.sample_data:
+        raise ParameterError(
+            f"Got {models} for {config.name}; expected one of {', '.join(config.sample_data) or 'none'}, or the paper's models. Pass one of these as models=…."
+        )
+    return [study.open_sample(models, config.variant, request)]
+
+
+def _pictures(job: Job[Any]) -> dict[str, bytes]:
+    ids = []
+    for example in job.extra.get("examples", []):
+        ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]
+    found = {}
+    for i in dict.fromkeys(ids):
+        picture = next((shown for data in job.data if (shown := data.thumbnail(i))), None)
+        if picture:
+            found[i] = picture
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that numbers may depend on."""
+    out = {"congruence": __version__, "python": platform.python_version()}
+    for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):
+        try:
+            out[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return out

@@ -1,0 +1,187 @@
+"""The methods that are compared, what is tried of each, and how one is fitted to a split."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from congruence.maps import TwoSidedMap
+from congruence.papers.sotalign.data import Parts
+from congruence.papers.sotalign.metrics import measure_heads
+from congruence.train import METHODS, HeadTrainer, make_method
+
+#: Pairs for which the paper's weights α are meant.
+PAPER_PAIRS = 10_000
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method as it is compared.
+
+    Attributes
+    ----------
+    words : str
+        On figures and in tables.
+    method : str
+        A key of :data:`congruence.train.METHODS`.
+    fixed : dict
+        Its parameters.
+    grid : dict of str to sequence
+        Six combinations to choose among; names with a rule of their own are those of :func:`method_parameters`.
+    unpaired : bool
+        Whether it makes use of unpaired rows.
+    """
+
+    words: str
+    method: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    unpaired: bool = True
+
+
+_RATES = {"preprocess": ("center", "normalize"), "rate": (1.0, 1 / 3, 3.0)}
+_WEIGHTS = {"weight": (10.0, 1.0, 100.0), "preprocess": ("center", "normalize")}
+_ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5)}
+_TEACHERS = {"teacher": ("cca", "procrustes")}
+
+#: Everything that can stand in a row of a table. The first combination is taken where nothing is tuned.
+BASELINES: dict[str, Baseline] = {
+    "sotalign": Baseline("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
+    "sail": Baseline("SAIL", "sail", {}, _RATES, unpaired=False),
+    "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
+    "structure": Baseline("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
+    "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
+    "nnclr": Baseline("NNCLR", "nnclr", {}, {"k": (5, 1), "both_weights": (0.1, 1.0, 0.3)}),
+    "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft", "hard"), "both_weights": (0.1, 1.0)}),
+    "sue": Baseline("SUE", "sue", {"dim": 8}, {"neighbours": (30, 10), "regularization": (0.1, 1.0, 0.01)}),
+    "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
+    "csa": Baseline("CSA", "csa", {}, {"regularization": (0.0, 0.1, 1.0), "power": (0.5, 1.0)}, unpaired=False),
+    "cca": Baseline("CCA", "cca", {}, {"regularization": (0.1, 1.0, 10.0), "dim_share": (1.0, 0.25)}, unpaired=False),
+    "procrustes": Baseline(
+        "Procrustes", "procrustes", {}, {"dim_share": (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)}, unpaired=False
+    ),
+    "sotalign_mlp": Baseline(
+        "SOTAlign, perceptrons of width 8", "sotalign", {"head": "mlp", "dim": 8}, {**_ALPHAS, **_TEACHERS}
+    ),
+}
+
+
+def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4) -> dict[str, Any]:
+    """Write a combination in the parameters of its method.
+
+    ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose among α for 10,000 pairs, and the gradient of its supervised loss, a mean over all n²
+    logits of which n are of pairs, falls as 1/n. ``both_weights`` is the weight of images and of texts. ``dim_share`` is the width as a share of the
+    directions that the pairs span, ``rate`` the learning rate as a multiple of the one that all methods share.
+
+    Parameters
+    ----------
+    tried : mapping
+    pairs : int
+    rank : int
+        The most directions that the pairs can span.
+    learning_rate : float, default=1e-4
+
+    Returns
+    -------
+    dict
+    """
+    out = dict(tried)
+    if "rate" in out:
+        out["learning_rate"] = out.pop("rate") * learning_rate
+    if "paper_alpha" in out:
+        out["alpha"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
+    if "both_weights" in out:
+        out["image_weight"] = out["text_weight"] = out.pop("both_weights")
+    if "dim_share" in out:
+        share = out.pop("dim_share")
+        if share < 1:
+            out["dim"] = max(1, int(share * rank))
+    return out
+
+
+def combinations(name: str) -> list[dict[str, Any]]:
+    """Return what is tried of a baseline; the first is taken where nothing is tuned.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`BASELINES`.
+
+    Returns
+    -------
+    list of dict
+    """
+    grid = BASELINES[name].grid
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def fit_baseline(
+    name: str, parts: Parts, training: Mapping[str, Any], tried: Mapping[str, Any] | None = None, seed: int = 0
+) -> TwoSidedMap:
+    """Fit a baseline to a split; the step with the best retrieval on the validation part is kept.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`BASELINES`.
+    parts : Parts
+    training : mapping
+        Parameters all methods share; each takes those it has, closed forms none. ``unpaired_batch`` is the number of unpaired rows in a step.
+    tried : mapping, optional
+        One of :func:`combinations`; the first by default.
+    seed : int, default=0
+
+    Returns
+    -------
+    TwoSidedMap
+    """
+    baseline = BASELINES[name]
+    parameters: dict[str, Any] = {}
+    if issubclass(METHODS[baseline.method], HeadTrainer):
+        known = METHODS[baseline.method]._get_param_names()
+        parameters = {key: value for key, value in training.items() if key in known} | {"seed": seed}
+        if "unpaired_batch" in training:
+            parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
+    rate = training.get("learning_rate", 1e-4)
+    tried = combinations(name)[0] if tried is None else tried
+    rank = min(len(parts.images) - 1, parts.images.shape[1], parts.texts.shape[1])
+    chosen = method_parameters(tried, len(parts.images), rank, rate)
+    method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
+    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else (None, None)
+    return method.fit(parts.images, parts.texts, *unpaired, validation=parts.validation.validation, progress=False)
+
+
+def choose(
+    name: str,
+    splits: Sequence[Parts],
+    training: Mapping[str, Any],
+    classes: bool = False,
+    among: Sequence[Mapping[str, Any]] | None = None,
+) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, float]]]]:
+    """Try every combination of a baseline on splits kept for that, and return the best and all.
+
+    The score is the mean of MeanR@1, @5 and @10 on the splits' test parts: recall at 1 alone, of few items, is mostly chance.
+
+    Parameters
+    ----------
+    name : str
+    splits : sequence of Parts
+        Of seeds that nothing is reported of.
+    training : mapping
+    classes : bool, default=False
+        See :func:`measure_heads`.
+    among : sequence of mapping, optional
+        What to try; the baseline's own combinations by default.
+
+    Returns
+    -------
+    tuple of (dict, list of (dict, dict))
+    """
+    trials = []
+    for tried in among or combinations(name):
+        found = [measure_heads(fit_baseline(name, parts, training, tried), parts.test, classes) for parts in splits]
+        trials.append((dict(tried), {key: sum(each[key] for each in found) / len(found) for key in found[0]}))
+    best = max(trials, key=lambda trial: sum(value for key, value in trial[1].items() if key.startswith("mean_r")))
+    return best[0], trials

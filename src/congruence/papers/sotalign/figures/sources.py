@@ -1,0 +1,155 @@
+"""Where pairs and unpaired rows come from, how far that is from the paired data, and which encoders are aligned."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.papers.job import Job
+from congruence.papers.sotalign.baselines import BASELINES
+from congruence.papers.sotalign.data import Parts, SOTAlignData, check_sources
+from congruence.papers.sotalign.metrics import encoder_agreement
+from congruence.papers.sotalign.protocol import measure_baseline, size, split, tuned
+from congruence.transport import DistributionShift, distribution_shift
+
+
+def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
+    """Take unpaired images and texts from every source, with eq. 14's distance beside each (table 7, figures 5, 10 and 11)."""
+    if job["scatter"]:
+        job.extra["axes"] = [[None, "distance from the paired data (turns)"]]
+    for data in job.data:
+        check_sources(data, ["unpaired sources"])
+        pairs = size(job, data, "pairs")
+        chosen = tuned(job, data, ["sail", "sotalign"], pairs)
+        points = []
+        for seed in job.seeds:
+            measure_baseline(job, data, "sail", split(job, data, seed), seed, {}, chosen["sail"])
+            job.tick()
+        for images, texts in _combinations(data, job["vary"]):
+            shift = _shift(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
+            distance = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]
+            where = f"{data.sources[images]} images, {data.sources[texts]} texts"
+            what: dict[str, Any] = {"part": where, "x": round(distance.value, 4) if job["scatter"] else None}
+            scores = []
+            for seed in job.seeds:
+                parts = split(job, data, seed, unpaired_sources=(images, texts))
+                found = measure_baseline(job, data, "sotalign", parts, seed, what, chosen["sotalign"])
+                scores.append(found["mean_r1"])
+                job.tick()
+            points.append((distance.value, float(np.mean(scores))))
+            if not job["scatter"]:
+                _add_shift(job, {"data": data.name, "part": where}, shift)
+        _add_correlation(job, data, points)
+
+
+def run_source_distances(job: Job[SOTAlignData]) -> None:
+    """Measure how far the sources lie from each other, image by image and text by text (figure 12)."""
+    for data in job.data:
+        check_sources(data, ["distances"])
+        image, text = data.encoders[0]
+        for i, j in itertools.combinations_with_replacement(range(len(data.sources)), 2):
+            for seed in job.seeds:
+                clouds = []
+                for rows, source in ((data.images[image], data.image_source), (data.texts[text], data.text_source)):
+                    order = np.random.default_rng([seed, 5]).permutation(np.flatnonzero(source == i))
+                    # A source is compared with itself as two halves, and with others half by half, so that sizes agree.
+                    half = len(order) // 2
+                    other = order[half:] if i == j else _half(np.flatnonzero(source == j), seed)
+                    clouds += [rows[order[:half]], rows[other]]
+                shift = _distance(job, *clouds, seed=seed)
+                _add_shift(job, {"data": data.name, "part": f"{data.sources[i]} – {data.sources[j]}"}, shift)
+                job.tick()
+
+
+def run_paired_sources(job: Job[SOTAlignData]) -> None:
+    """Take the pairs from every source, the unpaired rows from the first (table 2)."""
+    for data in job.data:
+        check_sources(data, ["paired sources"])
+        chosen = tuned(job, data, job["methods"], size(job, data, "pairs"))
+        for number, source in enumerate(data.sources):
+            for seed in job.seeds:
+                parts = split(job, data, seed, pair_source=number)
+                _add_gains(job, data, parts, seed, {"part": f"pairs of {source}"}, chosen)
+
+
+def run_encoders(job: Job[SOTAlignData]) -> None:
+    """Align every pair of encoders, with the mutual k-NN of each (tables 3 and 8, figure 9)."""
+    if job["scatter"]:
+        job.extra["axes"] = [[None, "mutual k-NN of the two encoders"]]
+    for data in job.data:
+        chosen = tuned(job, data, job["methods"], size(job, data, "pairs"))
+        points = []
+        for encoders in data.encoders:
+            pair = " – ".join(encoders)
+            agreement = encoder_agreement(data, encoders)
+            what: dict[str, Any] = {"pair": pair, "x": round(agreement, 4) if job["scatter"] else None}
+            scores = []
+            for seed in job.seeds:
+                found = _add_gains(job, data, split(job, data, seed, encoders=encoders), seed, what, chosen)
+                scores.append(found[job["methods"][-1]]["mean_r1"])
+            points.append((agreement, float(np.mean(scores))))
+            if not job["scatter"]:
+                job.results.add(
+                    {"data": data.name, "pair": pair, "metric": "mutual_knn", "quantity": "value"}, agreement
+                )
+        _add_correlation(job, data, points)
+
+
+def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
+    """Return the sources of unpaired images and texts; the first source stands for the side that does not vary."""
+    every = range(len(data.sources))
+    return list(itertools.product(every if vary != "texts" else range(1), every if vary != "images" else range(1)))
+
+
+def _half(rows: np.ndarray, seed: int) -> np.ndarray:
+    return np.random.default_rng([seed, 6]).permutation(rows)[: len(rows) // 2]
+
+
+def _shift(job: Job[SOTAlignData], parts: Parts) -> DistributionShift:
+    return _distance(job, parts.unpaired_images, parts.images, parts.unpaired_texts, parts.texts)
+
+
+def _distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
+    return distribution_shift(*clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, seed=seed)
+
+
+def _add_shift(job: Job[SOTAlignData], what: Mapping[str, Any], shift: DistributionShift) -> None:
+    for metric, distance in (("image_shift", shift.image), ("text_shift", shift.text), ("shift", shift.total)):
+        if metric in job.config.metrics and distance is not None:
+            job.results.add({**what, "metric": metric, "quantity": "after"}, distance.value)
+            job.results.add({**what, "metric": metric, "quantity": "floor"}, distance.floor)
+
+
+def _add_correlation(job: Job[SOTAlignData], data: SOTAlignData, points: list[tuple[float, float]]) -> None:
+    """Add Pearson's r between the x of the points and MeanR@1, where there are three at least and both vary."""
+    x, y = np.array(points).T
+    if "correlation" in job.config.metrics and len(points) > 2 and x.std() > 0 and y.std() > 0:
+        job.results.add(
+            {"data": data.name, "metric": "correlation", "quantity": "value"}, float(np.corrcoef(x, y)[0, 1])
+        )
+
+
+def _add_gains(
+    job: Job[SOTAlignData],
+    data: SOTAlignData,
+    parts: Parts,
+    seed: int,
+    what: Mapping[str, Any],
+    chosen: Mapping[str, Any],
+) -> dict[str, dict[str, float]]:
+    """Fit the baselines to a split, and add what the last gains over the first."""
+    found = {}
+    for name in job["methods"]:
+        found[name] = measure_baseline(job, data, name, parts, seed, what, chosen[name])
+        job.tick()
+    first, last = job["methods"][0], job["methods"][-1]
+    if first != last and not job["scatter"]:
+        for metric in job.config.metrics:
+            if metric in found[last]:
+                line = {"data": data.name, "series": f"{BASELINES[last].words} over {BASELINES[first].words}", **what}
+                gain = found[last][metric] - found[first][metric]
+                job.results.add({**line, "metric": metric, "quantity": "gain"}, gain)
+    return found

@@ -1,0 +1,88 @@
+"""What is measured of aligned encoders: retrieval, classification, and how much two encoders agree."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence.maps import TwoSidedMap
+from congruence.metrics import ensemble_prompts, mutual_knn, zero_shot_accuracy
+from congruence.papers.sotalign.data import Heldout, SOTAlignData
+from congruence.train.retrieval import recalls
+
+#: Every metric, with the words that stand on a figure's axis.
+METRICS = {
+    **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},
+    **{f"i2t_r{k}": f"image to text, recall at {k}" for k in (1, 5, 10)},
+    **{f"mean_r{k}": f"MeanR@{k}" for k in (1, 5, 10)},
+    "zero_shot": "zero-shot accuracy",
+    "mutual_knn": "mutual k-NN of the two encoders",
+    "shift": "distance from the paired data (turns)",
+    "image_shift": "distance of the images (turns)",
+    "text_shift": "distance of the texts (turns)",
+    "correlation": "Pearson r over all points",
+}
+
+
+def measure_heads(mapping: TwoSidedMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
+    """Measure retrieval both ways, and classification.
+
+    Parameters
+    ----------
+    mapping : TwoSidedMap
+        Images are its source, texts its target.
+    heldout : Heldout
+    classes : bool, default=False
+        Classify the images by the mean of each label's mapped texts, too.
+
+    Returns
+    -------
+    dict of str to float
+        By keys of :data:`METRICS`. A hit is any text, or image, of the same label.
+    """
+    F, G = mapping.transform(heldout.images), mapping.transform_target(heldout.texts)
+    found = recalls(F, G, heldout.image_labels, heldout.text_labels)
+    ways = {"source_to_target": "i2t", "target_to_source": "t2i", "mean": "mean"}
+    out = {f"{ways[way]}_r{k}": value for name, value in found.items() for way, k in [name.split("@")]}
+    if classes:
+        prototypes, names = ensemble_prompts(G, heldout.text_labels)
+        out["zero_shot"] = zero_shot_accuracy(F, prototypes, heldout.image_labels, names)
+    return out
+
+
+def encoder_agreement(
+    data: SOTAlignData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
+) -> float:
+    """Mutual k-NN of an image and a text encoder on items they both know: one image and one text of each label drawn.
+
+    Parameters
+    ----------
+    data : SOTAlignData
+    encoders : (str, str)
+    k : int, default=10
+    rows : int, default=1000
+        The most labels.
+    seed : int, default=0
+
+    Returns
+    -------
+    float
+        Mean share of common neighbours; k/(n − 1) by chance.
+
+    References
+    ----------
+    SOTAlign, appendix B.2, figure 9; Huh et al. (2024), "The Platonic representation hypothesis", section 2.
+    """
+    rng = np.random.default_rng(seed)
+    both = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
+    both = np.sort(rng.permutation(both)[:rows])
+    chosen = []
+    for labels in (data.image_labels, data.text_labels):
+        order = rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        chosen.append(order[np.searchsorted(labels[order], both)])
+    return mutual_knn(
+        data.images[encoders[0]][chosen[0]].astype(np.float64),
+        data.texts[encoders[1]][chosen[1]].astype(np.float64),
+        min(k, len(both) - 1),
+        neighbours="cosine",
+    )

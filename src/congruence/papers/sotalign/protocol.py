@@ -1,0 +1,120 @@
+"""What the semi-supervised kinds share: sizes, splits, tuning, and the rows of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence.papers.job import Job
+from congruence.papers.sotalign.baselines import BASELINES, choose, combinations, fit_baseline
+from congruence.papers.sotalign.data import Parts, SOTAlignData
+from congruence.papers.sotalign.metrics import measure_heads
+from congruence.train.retrieval import chance_recall
+
+RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is measured on"
+
+#: Seeds of the splits that parameters are chosen on; nothing is reported of them.
+TUNING_SEEDS = (1000, 1001, 1002)
+
+#: Where neither the configuration nor the data say otherwise.
+PAPER_SIZES: dict[str, Any] = {
+    "pairs": 10_000,
+    "pairs_sweep": [100, 300, 1000, 3000, 10_000, 30_000, 100_000],
+    "unpaired": 1_000_000,
+    "unpaired_sweep": [10_000, 30_000, 100_000, 300_000, 1_000_000],
+    "validation": 5000,
+    "test": 5000,
+    "training": {},
+}
+#: In place of those in a quick run.
+QUICK_TRAINING = {
+    "dim": 8,
+    "steps": 2,
+    "validate_every": 2,
+    "n_iter": 5,
+    "unpaired_batch": 64,
+    "spectral_steps": 2,
+    "spectral_dim": 8,
+}
+
+
+def size(job: Job[SOTAlignData], data: SOTAlignData, key: str) -> Any:
+    """Return a size: what the configuration says, else what suits the data, else the paper's."""
+    return job.size(data, key, PAPER_SIZES[key])
+
+
+def training(job: Job[SOTAlignData], data: SOTAlignData) -> dict[str, Any]:
+    """Return the parameters all trained methods share."""
+    return {**size(job, data, "training"), **(QUICK_TRAINING if job.quick else {})}
+
+
+def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | None = None, **options: Any) -> Parts:
+    """Draw a split of the sizes that hold here."""
+    options.setdefault("unpaired", size(job, data, "unpaired"))
+    return data.split(
+        pairs or size(job, data, "pairs"),
+        validation=size(job, data, "validation"),
+        test=size(job, data, "test"),
+        seed=seed,
+        **options,
+    )
+
+
+def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, Any]]:
+    """Choose the parameters of baselines for a number of pairs, once, on splits of their own; the first ones where nothing is tuned."""
+    if not job["tune"] or job.quick:
+        return {name: combinations(name)[0] for name in names}
+    splits = [split(job, data, seed, pairs) for seed in TUNING_SEEDS]
+    chosen = {}
+    for name in names:
+        chosen[name], trials = choose(name, splits, training(job, data), data.classes)
+        job.extra.setdefault("tuning", []).append(
+            {
+                "data": data.name,
+                "pairs": pairs,
+                "method": name,
+                "chosen": chosen[name],
+                "trials": [{"tried": tried, "found": found} for tried, found in trials],
+            }
+        )
+        job.tick()
+    return chosen
+
+
+def measure_baseline(
+    job: Job[SOTAlignData],
+    data: SOTAlignData,
+    name: str,
+    parts: Parts,
+    seed: int,
+    what: Mapping[str, Any],
+    tried: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Fit a baseline to a split, measure it, and add what the configuration asks for to the results; return all."""
+    mapping = fit_baseline(name, parts, training(job, data), tried, seed)
+    found = measure_heads(mapping, parts.test, data.classes)
+    line = {"data": data.name, "series": BASELINES[name].words, **what}
+    for metric in job.config.metrics:
+        if metric in found:
+            job.results.add({**line, "metric": metric, "quantity": "after"}, found[metric])
+    return found
+
+
+def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, Any]) -> None:
+    """Add what a random order would reach."""
+    heldout = parts.test
+    values: dict[str, float] = {}
+    for k in (1, 5, 10):
+        for way, mine, theirs in (
+            ("i2t", heldout.image_labels, heldout.text_labels),
+            ("t2i", heldout.text_labels, heldout.image_labels),
+        ):
+            values[f"{way}_r{k}"] = chance_recall(mine, theirs, k)
+        values[f"mean_r{k}"] = (values[f"i2t_r{k}"] + values[f"t2i_r{k}"]) / 2
+    if data.classes:
+        values["zero_shot"] = 1 / len(np.unique(heldout.text_labels))
+    for metric in job.config.metrics:
+        if metric in values:
+            job.results.add({"data": data.name, **what, "metric": metric, "quantity": "chance"}, values[metric])

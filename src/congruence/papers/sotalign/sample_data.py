@@ -1,0 +1,177 @@
+"""Embeddings by unimodal encoders on which the semi-supervised experiments run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence._check import check_choice
+from congruence.errors import ParameterError
+from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
+from congruence.papers.sotalign.data import SOTAlignData
+from congruence.synthetic import unimodal_problem
+
+#: What the semi-supervised experiments run on here.
+SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
+
+#: ImageNet's classes stand in an order in which the animals come first.
+_ANIMALS = 398
+
+_TRAINING = {
+    "dim": 256,
+    "steps": 120,
+    "learning_rate": 3e-4,
+    "validate_every": 20,
+    "n_iter": 50,
+    "tol": 1e-3,
+    "device": "cpu",
+    "spectral_steps": 120,
+}
+
+
+def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> SOTAlignData:
+    """Open data that stand for the paper's encoders and collections.
+
+    Parameters
+    ----------
+    name : {"synthetic", "imagenet1000", "caltech101"}
+        ``"synthetic"``: made here, two encoders of one latent. ``"imagenet1000"``: a photo of each class of ImageNet, and its name as a text.
+        ``"caltech101"``: several photos and 34 texts of each of 100 classes. Both by two image encoders and two text encoders.
+    file : path-like, optional
+        The ``.npz`` of the last two, or the folder it lies in.
+    variant : {"sources", "classes"}, optional
+        ``"sources"``: two collections where there is one otherwise: things and animals of ImageNet, every second class of Caltech-101, a moved latent.
+        ``"classes"``: classes of several images, so that images can be classified; what has none cannot have it.
+
+    Returns
+    -------
+    SOTAlignData
+
+    Raises
+    ------
+    ParameterError
+        Another name or variant, no file where one is needed, or data that cannot have the variant.
+    FileError, CorruptFileError, NotFiniteError, ZeroRowError
+        See :func:`congruence.papers.npz.open_npz`.
+    """
+    check_choice(name, SAMPLE_DATA, "models")
+    if variant:
+        check_choice(variant, ("sources", "classes"), "variant")
+    if name == "synthetic":
+        return _synthetic(variant)
+    return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
+
+
+def _synthetic(variant: str | None) -> SOTAlignData:
+    sources = 2 if variant == "sources" else 1
+    world: dict[str, Any] = {"latent": 10, "sources": sources, "seed": 0}
+    if variant == "classes":
+        world |= {"classes": 12, "captions": 2}
+    made = unimodal_problem(500 * sources, 40, 32, noise=0.2, **world)
+    worse = unimodal_problem(500 * sources, 40, 32, noise=0.6, **world)
+    return SOTAlignData(
+        "synthetic",
+        {"clear": made.images, "dim": worse.images},
+        {"plain": made.texts, "vague": worse.texts},
+        made.image_labels,
+        made.text_labels,
+        image_source=made.source,
+        text_source=np.repeat(made.source, len(made.texts) // len(made.images)),
+        sources=("home", "away") if sources == 2 else ("all",),
+        sizes={
+            "pairs": 30,
+            "pairs_sweep": [15, 30, 60, 120],
+            "unpaired": 250,
+            "unpaired_sweep": [60, 120, 250],
+            "validation": 60,
+            "test": 100,
+            "training": {**_TRAINING, "dim": 32, "steps": 60, "learning_rate": 1e-2, "validate_every": 10, "tol": 1e-2},
+        },
+        title="made-up rows",
+        stand_in="stand-in: made up of one latent",
+        notes=(
+            "Made up: a latent of 10 dimensions that both encoders see with noise (more of it in 'dim' and 'vague'), among nuisances of their own.",
+        ),
+    )
+
+
+def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    out = {}
+    for name, key in names.items():
+        rows = arrays[key]
+        out[name] = np.asarray(rows, np.float32).reshape(-1, rows.shape[-1])
+    return out
+
+
+def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
+    if variant == "classes":
+        raise ParameterError(
+            "Got imagenet1000, which has one photo a class, where images are to be classified; expected synthetic or caltech101. Pass models='synthetic', for example."
+        )
+    items = np.arange(len(arrays["names"]))
+    animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)
+    sizes: dict[str, Any] = {
+        "pairs": 100,
+        "pairs_sweep": [50, 100, 200, 400],
+        "unpaired": 600,
+        "unpaired_sweep": [100, 300, 600],
+        "validation": 100,
+        "test": 200,
+        "training": _TRAINING,
+    }
+    if variant:
+        sizes |= {"pairs": 100, "unpaired": 200, "validation": 60, "test": 150}
+    return SOTAlignData(
+        "imagenet1000",
+        _rows(arrays, IMAGE_ENCODERS),
+        _rows(arrays, TEXT_ENCODERS),
+        items,
+        items,
+        image_source=animals,
+        text_source=animals,
+        sources=("things", "animals") if variant else ("all",),
+        sizes=sizes,
+        title="1,000 ImageNet photos and class names",
+        stand_in="stand-in: small encoders of photos and class names",
+        notes=('One photo and one text ("a photo of a …") of each of 1,000 classes; parts have no class in common.',),
+    )
+
+
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
+    labels = arrays["label"].astype(int)
+    templates = len(arrays["templates"])
+    texts = np.repeat(np.arange(len(arrays["classes"])), templates)
+    parity = (
+        (labels % 2, texts % 2) if variant == "sources" else (np.zeros(len(labels), int), np.zeros(len(texts), int))
+    )
+    sizes: dict[str, Any] = {
+        "pairs": 200,
+        "pairs_sweep": [50, 200, 800],
+        "unpaired": 2000,
+        "unpaired_sweep": [200, 600, 2000],
+        "validation": 300,
+        "test": 1000,
+        "training": {**_TRAINING, "unpaired_batch": 600},
+    }
+    if variant == "sources":
+        sizes |= {"unpaired": 1000}
+    return SOTAlignData(
+        "caltech101",
+        _rows(arrays, IMAGE_ENCODERS),
+        _rows(arrays, TEXT_ENCODERS),
+        labels,
+        texts,
+        image_source=parity[0],
+        text_source=parity[1],
+        sources=("even classes", "odd classes") if variant == "sources" else ("all",),
+        sizes=sizes,
+        title="Caltech-101 photos and class prompts",
+        stand_in="stand-in: small encoders of photos and class prompts",
+        notes=(
+            "A label is one of 100 classes, and any text of an image's class is a hit; photos and texts that are measured on are seen by no method, "
+            "their classes may be.",
+        ),
+    )

@@ -1,0 +1,51 @@
+"""SOTAlign as a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from congruence.papers.sotalign.baselines import BASELINES
+from congruence.papers.sotalign.data import SOTAlignData
+from congruence.papers.sotalign.figures import KINDS
+from congruence.papers.sotalign.metrics import METRICS
+from congruence.papers.sotalign.sample_data import SAMPLE_DATA, open_sample
+from congruence.papers.study import Request, Study
+
+
+class SOTAlignStudy(Study[SOTAlignData]):
+    """Roschmann et al. (2026), "SOTAlign"."""
+
+    name = "sotalign"
+    title = "SOTAlign"
+    configs = Path(__file__).parent / "configs"
+    data_type = SOTAlignData
+    sample_data = SAMPLE_DATA
+    metrics = METRICS
+    baselines = BASELINES
+    kinds = KINDS
+    choices: Mapping[str, tuple[str, ...]] = {
+        "teachers": ("procrustes", "cca", "contrastive"),
+        "divergences": ("none", "cka", "infonce", "klot"),
+        "over": ("pairs", "unpaired"),
+        "vary": ("both", "images", "texts"),
+    }
+    drawings: Mapping[str, tuple[str, str]] = {
+        "sotalign-fig1": ("a drawing of the task", "1"),
+        "sotalign-fig2": ("a drawing of the method", "3"),
+        "sotalign-fig3": ("memory of the gradient of KLOT: benchmarks/bench_klot.py", "5"),
+        "sotalign-fig6": ("memory and time of the gradient of KLOT: benchmarks/bench_klot.py", "B.1"),
+    }
+
+    def open_sample(self, name: str, variant: str | None, request: Request) -> SOTAlignData:
+        """Open made-up rows or a file of features."""
+        return open_sample(name, request.file, variant)
+
+    def count(self, facts: Mapping[str, Any]) -> str:
+        """Return the numbers of images, texts and labels."""
+        images, texts = ({rows[0] for rows in facts[side].values()} for side in ("images", "texts"))
+        return f"{max(images)} images, {max(texts)} texts, {facts['labels']} labels, divided anew by each draw"
+
+
+STUDY = SOTAlignStudy()

@@ -1,0 +1,59 @@
+"""What stands below every table and figure: the data, the draws, and the paper's claim with what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from congruence.papers.registry import kinds
+
+
+def claim_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a paper's claim and whether it held as lines of text.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :func:`congruence.papers.run`.
+
+    Returns
+    -------
+    list of str
+    """
+    held = results["held"]
+    words = {
+        "yes": "yes, in every case checked",
+        "no": "no, in no case checked",
+        "partly": "partly",
+        "not checked": f"not checked: {held.get('why')}",
+    }
+    lines = [f"The paper, of its own models and data: {results['claim']}", f"Held here: {words[held['verdict']]}."]
+    for rule in held["rules"]:
+        count = f"{rule['held']} of {rule['of']}" if rule["of"] else "not measured"
+        lines.append(f"  {count}: {rule['rule']}")
+    return lines
+
+
+def data_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return what was run on: names, numbers of rows, split and seeds.
+
+    Parameters
+    ----------
+    results : mapping
+        Of :func:`congruence.papers.run`.
+
+    Returns
+    -------
+    list of str
+    """
+    study = kinds()[results["config"]["kind"]]
+    lines = []
+    for data in results["data"]:
+        counts = study.count(data)
+        lines.append(f"Data: {data['title']} ({data['name']}), {counts}.")
+    seeds = ", ".join(map(str, results["seeds"]))
+    lines.append(f"Seeds: {seeds}. Resampled: {results['resampled']}.")
+    if results["stands_for"]:
+        models = "; ".join(results["stands_for"]["models"])
+        lines.append(f"Stands for {models} on {', '.join(results['stands_for']['data'])}, which have not been run.")
+    return lines

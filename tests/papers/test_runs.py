@@ -1,0 +1,434 @@
+"""Every experiment runs on the sample; the files are whole; the numbers are what plain NumPy makes of the same rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.linalg import orthogonal_procrustes
+
+from congruence.errors import (
+    CorruptFileError,
+    FileError,
+    InputError,
+    OutputExistsError,
+    ParameterError,
+    ShapeError,
+)
+from congruence.papers import Collection, Job, Model, config_names, load_config, parse_config, run
+from congruence.papers.canonical import METRICS, contrastive_heads, open_sample
+from congruence.papers.canonical.anchors import draw_subset, fit_on
+from congruence.papers.canonical.controls import controls
+from congruence.papers.canonical.figures import main
+from congruence.papers.canonical.metrics import View
+from congruence.papers.results import KEYS, Results
+from congruence.papers.runner import title_of
+from congruence.report import draw_experiment, write_experiment
+from congruence.report.experiment import to_csv
+from congruence.synthetic import random_rotation
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("name", config_names("canonical"))
+def test_every_experiment_runs_on_the_sample(name, tmp_path):
+    outcome = run(name, quick=True)
+    write_experiment(tmp_path / "out", outcome)
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert {"format", "experiment", "seeds", "resampled", "config", "data", "rows", "versions", "seconds"} <= set(
+        results
+    )
+    assert results["config"]["name"] == name
+    assert results["versions"]["numpy"] == np.__version__
+    assert results["rows"]
+    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the sample has not.
+    elsewhere = {"few_anchors", "statistics", "templates"}
+    if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
+        assert all(rule["of"] for rule in results["held"]["rules"])
+    for row in results["rows"]:
+        assert set(row) == {*KEYS, "mean", "sd", "n", "values"}
+        assert row["n"] == len(row["values"])
+        assert row["mean"] == pytest.approx(np.mean(row["values"]))
+        assert (row["sd"] is None) == (row["n"] == 1)
+    read = list(csv.DictReader(io.StringIO((tmp_path / "out/results.csv").read_text())))
+    assert [float(line["mean"]) for line in read] == [row["mean"] for row in results["rows"]]
+    figure = ET.parse(tmp_path / "out/figure.svg").getroot()
+    assert figure.tag == f"{SVG}svg"
+    metrics = {row["metric"] for row in results["rows"]}
+    assert len(figure.findall(f"{SVG}svg")) >= len(metrics)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.csv", "figure.svg"}
+
+
+def tiny(seed: int = 0, n: int = 90, d: int = 6, noise: float = 0.0) -> Collection:
+    """Two models related by one rotation, with a modality gap."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 9
+    centres = rng.normal(size=(9, d))
+    images = centres[labels] + 0.1 * rng.normal(size=(n, d)) + 1.0
+    prompts = np.repeat(centres, 2, axis=0) + 0.05 * rng.normal(size=(18, d)) - 1.0
+    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    sides = [
+        images / np.linalg.norm(images, axis=1, keepdims=True),
+        prompts / np.linalg.norm(prompts, axis=1, keepdims=True),
+    ]
+    moved = [side @ turn + noise * rng.normal(size=side.shape) for side in sides]
+    return Collection(
+        "tiny",
+        (Model("a", *sides), Model("b", *moved)),
+        tuple("abcdefghi"),
+        np.array([f"i{k}" for k in range(n)]),
+        labels,
+        np.arange(n) < 45,
+        np.repeat(np.arange(9), 2),
+        np.tile([0, 1], 9),
+        domain=np.arange(9) % 2,
+        domains=("even", "odd"),
+    )
+
+
+def get(results, metric, quantity="after", **more):
+    found = [
+        row
+        for row in results["rows"]
+        if row["metric"] == metric and row["quantity"] == quantity and all(row[k] == v for k, v in more.items())
+    ]
+    assert len(found) == 1, (metric, quantity, more, len(found))
+    return found[0]
+
+
+def test_models_a_rotation_apart_are_aligned_exactly():
+    results = run("fig11", collections=[tiny()]).results
+    for metric in ("image_cosine", "text_cosine"):
+        assert get(results, metric)["mean"] == pytest.approx(1, abs=1e-9)
+    for metric in ("image_distance", "text_distance"):
+        assert get(results, metric)["mean"] == pytest.approx(0, abs=1e-6)
+    for metric in ("aligned_image_text", "image_aligned_text", "aligned_image_aligned_text"):
+        assert get(results, metric)["mean"] == pytest.approx(get(results, metric, "model_b")["mean"])
+        assert get(results, metric, "model_a")["mean"] == pytest.approx(get(results, metric, "model_b")["mean"])
+    assert get(results, "text_cosine", "before")["mean"] < 0.9
+
+
+def test_the_numbers_are_those_of_scipy_on_the_same_rows():
+    data = tiny(noise=0.1)
+    config = parse_config(
+        "name: own\ntitle: t\nsection: '7'\nkind: main\nmetrics: [image_cosine, text_cosine, aligned_image_text]\n"
+        "seeds: 1\nparameters: {share: 1.0}\npaper: {claim: c, numbers: null}",
+        "own",
+    )
+    results = run(config, collections=[data]).results
+    a, b = data.models
+    X, Y = a.images[:45], b.images[:45]
+    R, _ = orthogonal_procrustes(X - X.mean(0), Y - Y.mean(0))
+
+    def unit(Z):
+        return Z / np.linalg.norm(Z, axis=1, keepdims=True)
+
+    moved = unit((a.images[45:] - X.mean(0)) @ R + Y.mean(0))
+    wanted = float((moved * unit(b.images[45:])).sum(1).mean())
+    assert get(results, "image_cosine")["mean"] == pytest.approx(wanted, abs=1e-9)
+    P, T = (unit(unit(m.prompts).reshape(9, 2, -1).mean(1)) for m in (a, b))
+    texts = unit((P - P.mean(0)) @ R + T.mean(0))
+    assert get(results, "text_cosine")["mean"] == pytest.approx(float((texts * T).sum(1).mean()), abs=1e-9)
+    accuracy = float(((moved @ T.T).argmax(1) == data.labels[45:]).mean())
+    assert get(results, "aligned_image_text")["mean"] == pytest.approx(accuracy)
+
+
+def test_seen_and_unseen_classes_are_apart():
+    results = run("fig5", collections=[tiny(noise=0.05)]).results
+    for n in (2, 3, 5, 8):
+        for part in ("seen", "unseen"):
+            assert get(results, "text_cosine", part=part, x=n, series="orthogonal")["n"] == 5
+    assert not [row for row in results["rows"] if row["x"] is not None and row["x"] >= 9]
+
+
+def test_there_and_back_is_the_identity_for_exact_models():
+    results = run("fig39", collections=[tiny()]).results
+    assert get(results, "image_cosine")["mean"] == pytest.approx(1, abs=1e-9)
+    assert get(results, "text_cosine")["mean"] == pytest.approx(1, abs=1e-9)
+
+
+def test_a_map_of_one_half_serves_the_other_for_exact_models():
+    results = run("fig6", collections=[tiny()]).results
+    rows = [row for row in results["rows"] if row["quantity"] == "after" and row["metric"] == "text_cosine"]
+    assert len(rows) == 6
+    assert all(row["mean"] == pytest.approx(1, abs=1e-9) for row in rows)
+
+
+def test_runs_repeat_to_the_bit():
+    first, second = (run("fig5", quick=True).results["rows"] for _ in range(2))
+    assert first == second
+
+
+def test_draws_differ_but_the_references_of_a_fixed_split_do_not():
+    results = run("fig4", seeds=3).results
+    assert len(set(get(results, "text_cosine")["values"])) == 3
+    assert get(results, "text_cosine", "before")["n"] == 1
+    assert "80%" in results["resampled"]
+
+
+@pytest.mark.parametrize("name", config_names("canonical"))
+def test_titles_name_what_was_run_and_never_what_was_not(name):
+    config = load_config(name)
+    title = title_of(config, [tiny()])
+    assert title == f"{config.title}, on tiny"
+    for data in ("Pets", "Oxford", "Caltech", "CIFAR", "STL", "DTD", "CLIP", "FLAVA", "SigLIP"):
+        assert data not in title
+
+
+def test_what_stands_in_is_named_in_title_json_figure_and_table(here, tmp_path):
+    result = here("reproduce", "fig5", "--quick", "-o", "out")
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert results["title"] == "Few classes, on emoji [stand-in: two small models of emoji]"
+    assert results["stands_for"] == {"models": ["openai-l14/flava"], "data": ["pets"]}
+    figure = "".join(ET.parse(tmp_path / "out/figure.svg").getroot().itertext())
+    for words in (
+        "Few classes, on emoji [stand-in: two small models of emoji]",
+        "The paper, of its own models and data: Seen and unseen classes rise together",
+        f"Held here: {results['held']['verdict']}",
+        "67 classes; 706 images to fit on, 742 to measure on",
+        "Seeds: 0, 1.",
+        "openai-l14/flava on pets, which have not been run",
+    ):
+        assert words in " ".join(result.out.split())
+        assert words.split(" [")[0] in " ".join(figure.split())
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig4", "fig5", "fig6", "fig11", "fig34", "fig35", "fig36", "fig41", "fig49"])
+def test_no_cosine_without_its_controls(name):
+    rows = run(name, quick=True).results["rows"]
+    shown = {(r["data"], r["pair"], r["metric"]) for r in rows if "cosine" in r["metric"] and r["quantity"] == "after"}
+    assert shown
+    random = {"constant"} if name == "fig5" else {"constant", "random_rotation"}  # where it is a method of the figure
+    for data, pair, metric in shown:
+        found = {r["quantity"] for r in rows if (r["data"], r["pair"], r["metric"]) == (data, pair, metric)}
+        assert random <= found
+    assert "cosine" not in load_config(name).metrics[0]
+
+
+def test_the_controls_are_those_of_plain_numpy():
+    data = tiny(noise=0.1)
+    results = run("fig4", collections=[data], seeds=1).results
+    a, b = (model.images[45:] for model in data.models)
+    mean_a, mean_b = (model.images[:45].mean(0) for model in data.models)
+
+    def cosine(Z):
+        return float(np.mean((Z * b).sum(1) / np.linalg.norm(Z, axis=1) / np.linalg.norm(b, axis=1)))
+
+    assert get(results, "image_cosine", "constant")["mean"] == pytest.approx(cosine(np.tile(mean_b, (45, 1))))
+    seen = View((a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)})
+    found = controls(seen, ["image_cosine"], draws=300)["image_cosine"]["random_rotation"]
+    turned = [cosine((a - mean_a) @ random_rotation(6, seed=k) + mean_b) for k in range(300)]
+    assert found == pytest.approx(np.mean(turned), abs=0.03)
+
+
+def one_template(data):
+    keep = data.prompt_templates == 0
+    return replace(
+        data,
+        models=tuple(Model(m.name, m.images, m.prompts[keep]) for m in data.models),
+        **{name: getattr(data, name)[keep] for name in ("prompt_labels", "prompt_templates", "text_fit")},
+    )
+
+
+def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
+    seen = []
+    data = one_template(tiny(noise=0.1))
+    config = load_config("fig34")
+
+    def watched(job, collection, pair, modality, anchors, *more, **options):
+        seen.append((modality, set(collection.prompt_labels[anchors]) if modality == "text" else None))
+        return fit_on(job, collection, pair, modality, anchors, *more, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "fit_on", watched)
+        results = run(config, collections=[data]).results
+    assert [labels for modality, labels in seen if modality == "text"] == [set(range(9))]
+    assert get(results, "text_retrieval", series="orthogonal")["n"] == 1  # a closed form on all prompts does not vary
+    assert get(results, "text_retrieval", series="orthogonal, fitted on images")["n"] == 3
+    assert "every prompt" in results["resampled"]
+
+
+def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
+    data = tiny(noise=0.1)
+    both, one = (run("fig34", collections=[data], evaluation_templates=e).results for e in ("all", "single"))
+    first = run("fig34", collections=[one_template(data)]).results
+    alone = {name: get(r, "aligned_image_text", "model_b")["mean"] for name, r in (("one", one), ("first", first))}
+    assert alone["one"] == alone["first"]
+    cosines = [get(r, "text_cosine", series="orthogonal")["mean"] for r in (both, one, first)]
+    assert len(set(cosines)) == 3  # fitted on both templates, measured by one, is neither of the others
+    assert [r["data"][0]["evaluation_templates"] for r in (both, one)] == ["all", "single"]
+    with pytest.raises(ParameterError, match="evaluation_templates 'some'.*all, single"):
+        run("fig34", collections=[data], evaluation_templates="some")
+
+
+def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
+    data = tiny(noise=0.1)
+    job = Job(load_config("fig39"), [data], [0])
+    drawn = [draw_subset(job, data, "text", 0.6, np.random.default_rng(k)) for k in range(4)]
+    assert len({tuple(rows) for rows in drawn}) > 1
+    assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
+
+
+def test_a_composition_needs_three_models():
+    with pytest.raises(InputError, match="Got 2 models.*three"):
+        run("fig40", collections=[tiny()])
+
+
+def test_figures_that_need_images_of_both_models_say_so():
+    data = tiny()
+    blind = Collection(
+        "blind",
+        (data.models[0], Model("b", None, data.models[1].prompts)),
+        data.classes,
+        data.ids,
+        data.labels,
+        data.train,
+        data.prompt_labels,
+        data.prompt_templates,
+    )
+    for name in ("fig3", "fig53", "fig55"):
+        with pytest.raises(InputError, match="images and texts of both"):
+            run(name, collections=[blind])
+    results = run("fig11", collections=[blind]).results
+    assert any("fitted on texts" in note for note in results["notes"])
+    assert "image_cosine" not in {row["metric"] for row in results["rows"]}
+
+
+def test_a_metric_nobody_can_measure_is_an_error():
+    data = tiny()
+    texts = tuple(Model(m.name, None, m.prompts) for m in data.models)
+    mute = Collection(
+        "mute", texts, data.classes, data.ids, data.labels, data.train, data.prompt_labels, data.prompt_templates
+    )
+    config = load_config("fig11")
+    only = parse_config(
+        "name: own\ntitle: t\nsection: '7'\nkind: main\nmetrics: [image_cosine]\npaper: {claim: c, numbers: null}",
+        "own",
+    )
+    assert run(config, collections=[mute]).results["rows"]
+    with pytest.raises(InputError, match="none of image_cosine"):
+        run(only, collections=[mute])
+
+
+def test_collections_refuse_what_does_not_fit():
+    data = tiny()
+    parts = [data.classes, data.ids, data.labels, data.train, data.prompt_labels, data.prompt_templates]
+    with pytest.raises(ShapeError, match="44 marks"):
+        Collection("x", data.models, *parts[:3], data.train[:44], *parts[4:])
+    with pytest.raises(InputError, match="outside 0 to 8"):
+        Collection("x", data.models, *parts[:2], data.labels + 1, *parts[3:])
+    with pytest.raises(InputError, match="no prompt for 1 classes"):
+        Collection("x", data.models, *parts[:4], np.repeat([0, 1, 2, 3, 4, 5, 6, 7, 7], 2), parts[5])
+    with pytest.raises(ShapeError, match="Got 10 images of a; expected 90"):
+        Collection("x", (Model("a", data.models[0].images[:10], None),), *parts)
+    bad = data.models[0].images.copy()
+    bad[3, 2] = np.nan
+    with pytest.raises(InputError, match="images of a"):
+        Collection("x", (Model("a", bad, None),), *parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"models": "lvis"}, ParameterError, "Got no file for lvis.*lvis1203_clip.npz"),
+        ({"models": "lvis", "file": "/nowhere"}, FileError, "Got no file at /nowhere"),
+        ({"models": "openai-b32"}, ParameterError, "Got models='openai-b32'"),
+        ({"models": "openai-b32/nonsense", "root": "."}, ParameterError, "expected sample, lvis, .*openai-b32"),
+        ({"models": "paper"}, ParameterError, "Got no folder of data sets for pets"),
+        ({"models": "sample", "data": ["pets"]}, ParameterError, "brings its own"),
+        ({"seeds": 0}, ParameterError, "seeds"),
+        ({"collections": []}, InputError, "Got no data"),
+    ],
+)
+def test_what_is_missing_is_named(options, error, message):
+    if options.get("models") == "openai-b32":
+        options = {**options, "root": "."}
+    with pytest.raises(error, match=message):
+        run("fig4", **options)
+
+
+def test_a_stand_in_that_cannot_show_a_figure_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match="Got lvis for fig53; expected one of sample, caltech101"):
+        run("fig53", models="lvis", file=tmp_path)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "lvis1203_clip.npz"
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(CorruptFileError, match="cannot be used as lvis"):
+        open_sample("lvis", tmp_path)
+    np.savez(path, names=np.array(["a"]))
+    with pytest.raises(CorruptFileError, match="cannot be used as lvis"):
+        open_sample("lvis", path)
+    with pytest.raises(ParameterError, match="variant"):
+        open_sample("sample", variant="huge")
+
+
+def test_an_output_that_exists_is_left_alone(tmp_path):
+    outcome = run("table1")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").write_text("keep")
+    with pytest.raises(OutputExistsError):
+        write_experiment(tmp_path / "out", outcome)
+    assert (tmp_path / "out/mine.txt").read_text() == "keep"
+    with pytest.raises(OutputExistsError, match=r"mine\.txt"):
+        write_experiment(tmp_path / "out", outcome, force=True)
+    (tmp_path / "out/mine.txt").unlink()
+    for _ in range(2):  # an empty folder, and an experiment's
+        write_experiment(tmp_path / "out", outcome, force=True)
+        assert (tmp_path / "out/results.json").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_words_in_a_figure_are_escaped():
+    results = run("table1").results
+    results["title"] = "<script>alert(1)</script> & more"
+    results["rows"][0]["data"] = "</svg><b>"
+    figure = ET.fromstring(draw_experiment(results))
+    assert "<script>" in figure.findall(f"{SVG}text")[0].text
+    assert not list(figure.iter(f"{SVG}script"))
+
+
+def test_pictures_that_are_none_are_not_shown():
+    outcome = run("fig53", quick=True)
+    assert outcome.pictures
+    shown = ET.fromstring(draw_experiment(outcome.results, outcome.pictures))
+    assert len(list(shown.iter(f"{SVG}image"))) == 3 * 11
+    html = {i: b"<svg onload=alert(1)>" for i in outcome.pictures}
+    assert not list(ET.fromstring(draw_experiment(outcome.results, html)).iter(f"{SVG}image"))
+
+
+def test_csv_keeps_commas_and_quotes():
+    results = Results()
+    results.add({"data": 'a, "b"', "metric": "m", "quantity": "after"}, 1 / 3)
+    (line,) = csv.DictReader(io.StringIO(to_csv(results.rows())))
+    assert line["data"] == 'a, "b"'
+    assert float(line["values"]) == 1 / 3
+    assert line["sd"] == ""
+
+
+def test_heads_are_regularised_cca():
+    """At ridge → 0 the singular values of the heads' cross-covariance are the canonical correlations."""
+    from congruence.metrics import cca
+
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(400, 5))
+    X = np.hstack([Z, rng.normal(size=(400, 4))]) @ rng.normal(size=(9, 9))
+    Y = np.hstack([Z + 0.5 * rng.normal(size=Z.shape), rng.normal(size=(400, 2))]) @ rng.normal(size=(7, 7))
+    heads = contrastive_heads(X, Y, 7, ridge=1e-9)
+    F = (X - heads.image_mean) @ heads.image_matrix
+    G = (Y - heads.text_mean) @ heads.text_matrix
+    values = np.linalg.svd(F.T @ F / 400, compute_uv=False)
+    # Whitened directions scaled by √s have covariance s.
+    np.testing.assert_allclose(values, np.linalg.svd(G.T @ G / 400, compute_uv=False), atol=1e-5)
+    assert values.mean() == pytest.approx(cca(X, Y), abs=1e-4)
+
+
+def test_measures_have_words():
+    for name in config_names("canonical"):
+        assert set(load_config(name).metrics) <= set(METRICS)
