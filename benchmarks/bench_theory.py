@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from congruence.datasets import load_sample
-from congruence.linalg import procrustes
+from congruence.linalg.procrustes import procrustes
 from congruence.synthetic import dual_problem
 from congruence.theory import (
     anchor_map,

@@ -87,14 +87,14 @@ def test_the_error_tree_is_drawn_as_it_is():
 
 
 def test_a_missing_extra_says_which_one():
-    from congruence._extras import require
+    from congruence._utils.optional import require
 
     with pytest.raises(errors.MissingExtraError, match=r"Got no module 'no_such_module'.*congruence\[train\]"):
         require("no_such_module", extra="train")
 
 
 def test_a_broken_extra_tells_its_own_story(tmp_path, monkeypatch):
-    from congruence._extras import require
+    from congruence._utils.optional import require
 
     (tmp_path / "broken_extra.py").write_text("import another_missing_thing\n")
     monkeypatch.syspath_prepend(tmp_path)

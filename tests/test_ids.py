@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import congruence
 from congruence import Embeddings, Pairs
-from congruence._ids import MAX_ID_BYTES, as_ids, id_rows, id_texts, is_in, same_ids
+from congruence._utils.ids import MAX_ID_BYTES, as_ids, id_rows, id_texts, is_in, same_ids
 from congruence.errors import IdError
 from congruence.splits import Split
 

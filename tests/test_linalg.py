@@ -6,8 +6,8 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence.linalg import cross_svd, procrustes, rotation_from_svd
-from congruence.spectrum import soft_gains, wiener_gains
+from congruence.linalg.procrustes import cross_svd, procrustes, rotation_from_svd
+from congruence.linalg.shrinkage import soft_gains, wiener_gains
 from congruence.synthetic import random_rotation, rigid_problem
 
 

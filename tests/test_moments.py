@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from congruence.errors import ShapeError
-from congruence.moments import CrossMoments
+from congruence.linalg.moments import CrossMoments
 
 
 def data(n=200, d=5, e=7, offset=0.0, seed=0):
@@ -79,7 +79,7 @@ def test_half_precision_is_summed_in_double():
 
 
 def test_inputs_are_left_alone_and_blocks_do_not_matter(monkeypatch):
-    import congruence.moments as module
+    import congruence.linalg.moments as module
 
     X, Y = data(1000)
     before = X.copy(), Y.copy()

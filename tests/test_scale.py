@@ -9,7 +9,7 @@ import pytest
 
 import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
-from congruence._check import refuse_overflow
+from congruence._utils.validation import refuse_overflow
 from congruence.compare.matching import match_test
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import normalize_rows

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence._yaml import DEEPEST, LONGEST, parse_yaml, read_yaml
+from congruence._utils.yaml import DEEPEST, LONGEST, parse_yaml, read_yaml
 from congruence.errors import CongruenceError, CorruptFileError, FileError
 from congruence.papers.config import parse_config
 from congruence.recipe import make_recipe
@@ -60,7 +60,7 @@ def test_what_is_not_too_much_is_taken():
 
 CHILD = """
 import resource, sys
-from congruence._yaml import parse_yaml, read_yaml
+from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError
 resource.setrlimit(resource.RLIMIT_CPU, (5, 5))
 resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))

@@ -70,7 +70,6 @@ _MODULES = (
     "linalg",
     "maps",
     "metrics",
-    "moments",
     "negatives",
     "papers",
     "recipe",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_choice
-from congruence._columns import index_ids
-from congruence._ids import as_ids, same_ids
+from congruence._utils.columns import index_ids
+from congruence._utils.ids import as_ids, same_ids
+from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space, has_unit_rows
 from congruence.errors import IdError, InputError, ModalityError
 
@@ -23,7 +23,7 @@ def as_embeddings(data: Any, name: str, *, ids: Any = None, allow_zero_rows: boo
     Parameters
     ----------
     data : Embeddings or array_like, shape (n, d)
-        See :func:`congruence._columns.to_rows`. The index of a pandas object becomes the ids, unless it is the default one.
+        See :func:`congruence._utils.columns.to_rows`. The index of a pandas object becomes the ids, unless it is the default one.
     name : str
         What the caller calls it, for messages.
     ids : sequence of str or int, optional

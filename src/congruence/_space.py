@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from congruence._check import check_choice
-from congruence._display import visible
+from congruence._utils.display import visible
+from congruence._utils.validation import check_choice
 from congruence.errors import DirectionError, ModalityError, SpaceMismatchError
 
 #: Modalities a space may have. ``None`` means "not said".

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import UNIT_TOLERANCE, has_unit_rows, normalize_rows
-from congruence._check import as_matrix, check_choice, check_same_rows, name_rows, shorten
-from congruence._columns import index_ids
-from congruence._display import as_html, as_text
-from congruence._extras import require
-from congruence._ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._space import MODALITIES, Space, check_space
+from congruence._utils.arrays import UNIT_TOLERANCE, has_unit_rows, normalize_rows
+from congruence._utils.columns import index_ids
+from congruence._utils.display import as_html, as_text
+from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
+from congruence._utils.optional import require
+from congruence._utils.validation import as_matrix, check_choice, check_same_rows, name_rows, shorten
 from congruence.errors import IdError, ParameterError, SpaceMismatchError
 
 __all__ = [

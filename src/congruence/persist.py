@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path, check_output, find_copy, why_foreign
-from congruence._extras import require
-from congruence._refusals import say_refusal
+from congruence._utils.atomic import atomic_path, check_output, find_copy, why_foreign
+from congruence._utils.optional import require
+from congruence._utils.refusals import say_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 

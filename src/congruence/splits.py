@@ -13,9 +13,9 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from congruence._arrays import blocks, to_numpy
-from congruence._check import check_same_rows, check_seed
-from congruence._ids import id_texts
+from congruence._utils.arrays import blocks, to_numpy
+from congruence._utils.ids import id_texts
+from congruence._utils.validation import check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
 #: A further side joins rows only if it has more than the first side's number of different vectors divided by this.

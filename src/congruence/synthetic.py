@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence._check import check_seed
+from congruence._utils.validation import check_seed
 from congruence.errors import ParameterError
 
 __all__ = [

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 import congruence
 from congruence import Embeddings, LinearMap, Space
-from congruence._display import visible
+from congruence._utils.display import visible
 from congruence.cli._base import print_table
 from congruence.cli.certify import print_certificate
 from congruence.compare.layers import compare_layers

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import congruence
-import congruence._atomic as atomic
+import congruence._utils.atomic as atomic
 from congruence.embeddings import Space
 from congruence.errors import OutputExistsError
 from congruence.stores import open_source

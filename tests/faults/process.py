@@ -96,7 +96,7 @@ def _points() -> list[tuple[Any, str, bool, bool]]:
     """Return the steps of writing: where the function lies, its name, and whether there is a step before and after it."""
     import shutil
 
-    import congruence._atomic as atomic
+    import congruence._utils.atomic as atomic
     from congruence.datasets import archives
     from congruence.embed import VectorCache
 
@@ -137,7 +137,7 @@ def _wait_at(barrier: Any) -> None:
     """Let the first publishing of this process wait until the others have come as far, or have given up."""
     import threading
 
-    import congruence._atomic as atomic
+    import congruence._utils.atomic as atomic
 
     real, waited = atomic._publish, False
 

@@ -17,7 +17,7 @@ from mutators import mutate_data
 from targets import Target, refusing
 
 import congruence
-from congruence._atomic import has_marker
+from congruence._utils.atomic import has_marker
 from congruence.embed import embed, open_items
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
@@ -288,7 +288,7 @@ def write_config(rng: random.Random, folder: Path) -> Path:
 
 
 def read_config(path: Path) -> None:
-    from congruence._yaml import read_yaml
+    from congruence._utils.yaml import read_yaml
 
     found = parse_config(read_yaml(path, "an experiment"), path.stem)
     json.dumps(found.to_dict(), default=str)

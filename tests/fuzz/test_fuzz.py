@@ -21,8 +21,8 @@ SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "p
 
 #: Files of the package that read files of others, and the targets that reach them.
 READERS = {
-    "_atomic.py": ["marker"],
-    "_yaml.py": ["recipe", "experiment"],
+    "_utils/atomic.py": ["marker"],
+    "_utils/yaml.py": ["recipe", "experiment"],
     "datasets/_base.py": ["dataset pets", "dataset folder"],
     "datasets/archives.py": ["archive.zip", "archive.tar", "archive.tgz"],
     "datasets/bundle.py": ["bundle"],
@@ -50,9 +50,9 @@ READERS = {
 
 #: Files that read what nobody but this library, or a model's own loader, has written, and so have no target.
 NO_READERS = {
-    "_rename.py": "renames",
-    "_owner.py": "reads the kernel's files",
-    "_lock.py": "opens folders to lock them",
+    "_utils/rename.py": "renames",
+    "_utils/owner.py": "reads the kernel's files",
+    "_utils/lock.py": "opens folders to lock them",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
     "embed/journey.py": "reads images as bytes, for encoders/_base.py",
@@ -60,8 +60,8 @@ NO_READERS = {
     "negatives/lexicon.py": "part of the package",
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
     "papers/npz.py": "arrays that a user names for reproduce: not fuzzed",
-    "train/places.py": "its marker is read by _atomic.py",
-    "_memory.py": "numbers of the system",
+    "train/places.py": "its marker is read by _utils/atomic.py",
+    "_utils/memory.py": "numbers of the system",
     "cli/_ending.py": "writes",
     "cli/_streams.py": "standard output and the null device",
     "datasets/__init__.py": "reads through its data sets",

@@ -18,7 +18,7 @@ from congruence.errors import (
     ShapeError,
     SpaceMismatchError,
 )
-from congruence.spectrum import CV_STRENGTHS, SPECTRA
+from congruence.linalg.shrinkage import CV_STRENGTHS, SPECTRA
 from congruence.synthetic import random_rotation, rigid_problem
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import congruence.metrics.neighbours as neighbours
 from congruence.errors import DtypeError, NotFiniteError, ShapeError, TooFewAnchorsError
-from congruence.kernels import median_squared_distance
+from congruence.linalg.kernels import median_squared_distance
 from congruence.metrics import (
     METRICS,
     cca,

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-import congruence._atomic as atomic
-import congruence._rename as rename
+import congruence._utils.atomic as atomic
+import congruence._utils.rename as rename
 from congruence import persist
-from congruence._atomic import atomic_path, backup_of
-from congruence._owner import temporary_beside
+from congruence._utils.atomic import atomic_path, backup_of
+from congruence._utils.owner import temporary_beside
 from congruence.errors import FileError, OutputExistsError
 
 
@@ -265,7 +265,7 @@ def test_a_missing_parent_and_a_folder_in_the_way(tmp_path):
 
 FULL = """
 import resource, signal, sys
-from congruence._atomic import atomic_path
+from congruence._utils.atomic import atomic_path
 from congruence.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
@@ -313,7 +313,7 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from congruence._atomic import atomic_path
+from congruence._utils.atomic import atomic_path
 blocks = []
 for directory in (False, True):
     path = Path(sys.argv[1]) / ("folder" if directory else "file")

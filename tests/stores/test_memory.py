@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-import congruence._memory as memory
+import congruence._utils.memory as memory
 from congruence.errors import CongruenceError, CorruptFileError, OutOfMemoryError
 from congruence.stores import open_source, read_embeddings
 from congruence.stores._base import reading

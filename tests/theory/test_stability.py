@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from congruence import OrthogonalMap
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
-from congruence.linalg import procrustes
+from congruence.linalg.procrustes import procrustes
 from congruence.synthetic import dual_problem, random_rotation
 from congruence.theory import (
     anchor_map,

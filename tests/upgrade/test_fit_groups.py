@@ -44,7 +44,7 @@ def test_no_holdout_no_message(repeated):
 
 def test_folds_and_early_stopping_see_no_copies(repeated, monkeypatch):
     X, Y = repeated
-    from congruence import spectrum
+    from congruence.linalg import shrinkage as spectrum
 
     kept = []
     of = spectrum.CrossMoments.of

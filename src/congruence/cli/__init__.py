@@ -16,8 +16,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from congruence._atomic import published
-from congruence._display import visible
+from congruence._utils.atomic import published
+from congruence._utils.display import visible
 from congruence.cli import (
     certify,
     datasets,

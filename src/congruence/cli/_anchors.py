@@ -70,7 +70,7 @@ def find_ids(spec: str) -> tuple[bool, str | None]:
 
 def _usual(specs: tuple[str, str]) -> tuple[str | None, str | None]:
     """Return the columns to read ids from: none, unless both sides then have ids."""
-    from congruence._display import visible
+    from congruence._utils.display import visible
     from congruence.stores import parse_spec
     from congruence.stores.id_columns import id_fault
 
@@ -113,9 +113,9 @@ def _no_ids(specs: tuple[str, str], rows: tuple[int, int]) -> str:
 
 def _compare(specs: tuple[str, str], one: Embeddings, two: Embeddings) -> None:
     """Say how far ids that nobody named differ. Raises IdError if they have nothing in common."""
-    from congruence._check import shorten
-    from congruence._display import visible
-    from congruence._ids import is_in
+    from congruence._utils.display import visible
+    from congruence._utils.ids import is_in
+    from congruence._utils.validation import shorten
     from congruence.errors import IdError
 
     common = int(is_in(one.ids, two.ids).sum())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def print_json(data: Any) -> None:
     """Print plain data as JSON that every reader accepts: NaN and infinity become null."""
-    from congruence._display import visible_json
+    from congruence._utils.display import visible_json
     from congruence.cli._streams import knows_unicode
 
     text = json.dumps(_plain(data), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
@@ -38,7 +38,7 @@ def _plain(data: Any) -> Any:
 
 def say(text: str) -> None:
     """Print a line in which names and ids may stand: their control characters are escaped."""
-    from congruence._display import visible
+    from congruence._utils.display import visible
 
     print(visible(text))
 
@@ -58,7 +58,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from congruence._display import visible
+    from congruence._utils.display import visible
 
     table = Table(
         title=Text(visible(title), style="bold") if title else None,
@@ -86,7 +86,7 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from congruence._display import visible
+    from congruence._utils.display import visible
 
     name = TextColumn("{task.description}", markup=False)  # the label is data: braces and brackets in it stay
     columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

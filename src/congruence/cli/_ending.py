@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from congruence._refusals import say_refusal
+from congruence._utils.refusals import say_refusal
 from congruence.cli._signals import Stopped
 from congruence.cli._streams import OutputLostError
 from congruence.errors import CongruenceError

@@ -75,7 +75,7 @@ def _two(spec: str | None, option: str) -> list[str]:
 
 def _items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
     """Return the items of the captions: by id where these have SugarCrepe's, in the order of its files otherwise."""
-    from congruence._ids import id_rows
+    from congruence._utils.ids import id_rows
     from congruence.datasets import load_sugarcrepe
 
     items = load_sugarcrepe(folder) if categories is None else load_sugarcrepe(folder, categories.split(","))

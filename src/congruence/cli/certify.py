@@ -73,7 +73,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Say whether to map vectors between two models or to re-embed, with the evidence."""
-    from congruence._atomic import check_output
+    from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json, progress, say
     from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, choose_anchors
@@ -177,7 +177,7 @@ def _from_bundle(
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
     """Join a column of labels to the ids of the stored items by the order of rows."""
-    from congruence._ids import id_texts
+    from congruence._utils.ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
 

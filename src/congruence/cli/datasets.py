@@ -18,7 +18,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """List the known image data sets, or describe and download one."""
-    from congruence._check import check_choice
+    from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, print_table, progress
     from congruence.datasets import DATASETS, download_dataset
     from congruence.errors import ParameterError

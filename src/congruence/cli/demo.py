@@ -21,7 +21,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen."""
-    from congruence._atomic import check_output
+    from congruence._utils.atomic import check_output
     from congruence.cli._base import number, print_json, print_table, progress, say
     from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample

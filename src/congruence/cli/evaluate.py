@@ -30,8 +30,8 @@ def command(
 ) -> None:
     """Measure a map with the paper's metrics, beside chance, controls, and what each model reaches by itself."""
     import congruence
-    from congruence._atomic import check_output
-    from congruence._ids import id_texts
+    from congruence._utils.atomic import check_output
+    from congruence._utils.ids import id_texts
     from congruence.cli._base import print_json, read
     from congruence.cli._scores import print_scores
     from congruence.embeddings import Space
@@ -92,7 +92,7 @@ def command(
 
 def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: str) -> dict[str, str] | None:
     """Join a column of labels to ids by the order of rows."""
-    from congruence._ids import id_texts
+    from congruence._utils.ids import id_texts
     from congruence.errors import InputError
     from congruence.stores import read_column
 

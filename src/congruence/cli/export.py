@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Write a map for FAISS: an index with the map and the norm in front, or a LinearTransform alone (extra faiss)."""
     import congruence
-    from congruence._atomic import check_output
-    from congruence._check import check_choice
+    from congruence._utils.atomic import check_output
+    from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
     from congruence.cli.transform import NORMALIZE
     from congruence.errors import ParameterError

@@ -115,7 +115,7 @@ def command(
 
 def _parameters(method: str, center: bool, alpha: str | None, **options: Any) -> dict[str, Any]:
     """Collect the options of the chosen method that were given, refusing those of another."""
-    from congruence._check import check_choice
+    from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
     from congruence.maps import METHODS
 

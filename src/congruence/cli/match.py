@@ -42,7 +42,7 @@ def command(
     """Score matching pairs beside noise, unrelated texts and hard negatives (Yoon et al., section 2)."""
     import numpy as np
 
-    from congruence._ids import id_rows
+    from congruence._utils.ids import id_rows
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.matching import DEFAULT, match_test
     from congruence.embeddings import Pairs, Space

@@ -24,7 +24,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Make hard negatives of captions: replace a word, exchange two, or add something."""
-    from congruence._atomic import check_output
+    from congruence._utils.atomic import check_output
     from congruence.cli._base import number, print_json, print_table
     from congruence.embed import open_items
     from congruence.errors import ParameterError

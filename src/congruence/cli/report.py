@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Measure a map on both models' embeddings and draw scores, plots and examples."""
     import congruence
-    from congruence._atomic import check_output
+    from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json, say
     from congruence.errors import ParameterError
     from congruence.maps import TwoSidedMap

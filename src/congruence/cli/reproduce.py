@@ -73,8 +73,8 @@ def command(
         raise ParameterError(
             "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5). Pass NAME and --out FOLDER, or --list for all names."
         )
-    from congruence._atomic import atomic_path
-    from congruence._extras import require
+    from congruence._utils.atomic import atomic_path
+    from congruence._utils.optional import require
     from congruence.cli._base import print_json
     from congruence.papers import run
     from congruence.report import write_files
@@ -126,7 +126,7 @@ def _edits(given: list[str] | None) -> dict[str, str] | None:
 def _say(words: str) -> None:
     import sys
 
-    from congruence._display import visible
+    from congruence._utils.display import visible
 
     print(visible(words), file=sys.stderr)
 

@@ -97,8 +97,8 @@ def _layers(
     """Compare every layer with every layer."""
     from pathlib import Path
 
-    from congruence._atomic import check_output
-    from congruence._ids import id_rows
+    from congruence._utils.atomic import check_output
+    from congruence._utils.ids import id_rows
     from congruence.cli._base import print_json, progress
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
@@ -162,7 +162,7 @@ def _print_heatmap(found: LayerComparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from congruence._display import visible
+    from congruence._utils.display import visible
     from congruence.cli._base import number
     from congruence.report.heatmap import STRONG, shades
 

@@ -78,7 +78,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Train heads that bring two models with no common space into one."""
-    from congruence._atomic import check_output
+    from congruence._utils.atomic import check_output
     from congruence.cli._base import checkpoint_folder, print_json
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
@@ -157,7 +157,7 @@ def _values(text: str) -> list[Any]:
 
 def _value(text: str) -> Any:
     """Read a value as YAML does, and 1e-4 as the number people mean by it."""
-    from congruence._yaml import parse_yaml
+    from congruence._utils.yaml import parse_yaml
     from congruence.errors import CorruptFileError
 
     try:

@@ -48,7 +48,7 @@ def command(
     import numpy as np
 
     import congruence
-    from congruence._check import check_choice
+    from congruence._utils.validation import check_choice
     from congruence.cli._base import number, print_json, print_table, progress
     from congruence.embeddings import Space
     from congruence.errors import ParameterError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_seed
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry

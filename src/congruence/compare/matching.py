@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_scale, check_seed
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS
 from congruence.metrics._base import check_same_width, unit

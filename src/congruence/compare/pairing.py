@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm, poisson, t
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
-from congruence._ids import id_texts
 from congruence._inputs import check_order
+from congruence._utils.ids import id_texts
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
 from congruence.errors import PairingWarning, UnpairedError
-from congruence.linalg import cross_svd, rotation_from_svd
-from congruence.moments import CrossMoments
+from congruence.linalg.moments import CrossMoments
+from congruence.linalg.procrustes import cross_svd, rotation_from_svd
 
 __all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
 

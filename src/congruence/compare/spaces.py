@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_seed
 from congruence._inputs import as_pair
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.datasets._base import Entry, ImageDataset
 from congruence.datasets.bundle import KINDS, Bundle, read_bundle, write_bundle
 from congruence.datasets.caltech101 import ENTRY as _CALTECH101

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, name_rows
-from congruence._extras import require
-from congruence._ids import id_texts
+from congruence._utils.ids import id_texts
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, name_rows
 from congruence.datasets.download import Resource
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, ParameterError
 

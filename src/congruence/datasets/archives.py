@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from congruence._check import check_positive
-from congruence._owner import find_left_over, temporary_beside
+from congruence._utils.owner import find_left_over, temporary_beside
+from congruence._utils.validation import check_positive
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 
 #: The largest of the known archives unpacks to 3.1 GB in nine files, the most numerous to some 9,000 files.

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from congruence._atomic import atomic_path
-from congruence._ids import id_texts, is_in, text_keys
+from congruence._utils.atomic import atomic_path
+from congruence._utils.ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from congruence._display import short
+from congruence._utils.display import short
 from congruence.errors import CorruptFileError, FileError, InputError
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from congruence._atomic import atomic_path
+from congruence._utils.atomic import atomic_path
 from congruence.datasets.archives import extract, remove_left_over
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_seed
+from congruence._utils.validation import check_choice, check_seed
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.splits import Split
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from congruence import datasets
-from congruence._check import check_choice
-from congruence._ids import as_ids, id_texts
+from congruence._utils.ids import as_ids, id_texts
+from congruence._utils.validation import check_choice
 from congruence.datasets.sugarcrepe import CATEGORIES
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 from congruence.stores import parse_spec, read_column, read_ids
@@ -42,7 +42,7 @@ class Items:
         Where they come from, for reports.
     modality : {"image", "text"}
     ids : ndarray of str or int, shape (n,)
-        Each different, as from :func:`congruence._ids.as_ids`.
+        Each different, as from :func:`congruence._utils.ids.as_ids`.
     fetch : callable
         From a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable

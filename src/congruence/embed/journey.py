@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path, check_output
-from congruence._check import check_choice, check_positive
-from congruence._lock import locked
+from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.lock import locked
+from congruence._utils.validation import check_choice, check_positive
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embed.output import (

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import atomic_path
-from congruence._display import is_formula
+from congruence._utils.atomic import atomic_path
+from congruence._utils.display import is_formula
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.errors import IdError

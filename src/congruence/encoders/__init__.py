@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.encoders._base import ENCODED, POOLINGS, Encoder, Options, item_digest, open_image
 from congruence.errors import ParameterError
 

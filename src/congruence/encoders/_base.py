@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive, check_rows
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
 from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
 

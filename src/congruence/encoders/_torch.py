@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
-from congruence._extras import choose_device, require
+from congruence._utils.optional import choose_device, require
+from congruence._utils.validation import check_choice
 from congruence.encoders._base import Encoder, Options
 
 #: Precisions a model can run in; its weights stay in float32, autocast lowers the products.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.encoders._base import Options, check_modality, check_pooling, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 from congruence.errors import ParameterError

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice
 from congruence.encoders._base import POOLINGS, Encoder, Options, check_modality, fingerprint, loading
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 

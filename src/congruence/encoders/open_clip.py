@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.encoders._base import Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 from congruence.errors import ParameterError

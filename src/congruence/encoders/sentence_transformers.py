@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.encoders._base import Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TorchEncoder, weights_digest
 

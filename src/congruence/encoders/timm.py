@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.encoders._base import Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 

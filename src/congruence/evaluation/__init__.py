@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import name_rows
-from congruence._ids import id_texts, text_keys
 from congruence._inputs import by_modality
+from congruence._utils.ids import id_texts, text_keys
+from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
 from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes

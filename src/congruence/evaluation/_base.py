@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import shorten
-from congruence._ids import id_texts
+from congruence._utils.ids import id_texts
+from congruence._utils.validation import shorten
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_seed, check_width
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError, TooFewAnchorsError

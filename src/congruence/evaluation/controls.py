@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_seed
+from congruence._utils.validation import check_seed
 from congruence.maps import AffineMap, Map, OrthogonalMap
 from congruence.metrics import paired_cosine
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_same_rows
-from congruence._ids import id_texts
+from congruence._utils.ids import id_texts
+from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
 from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path
-from congruence._extras import require
+from congruence._utils.atomic import atomic_path
+from congruence._utils.optional import require
 from congruence.errors import NormWarning, ParameterError, ShapeError
 from congruence.maps import AffineMap, Map
 

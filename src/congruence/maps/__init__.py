@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from congruence import persist
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError
 from congruence.maps._base import AffineMap, Map
 from congruence.maps._saved import check_config, check_restored

@@ -17,11 +17,18 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from congruence import persist
-from congruence._arrays import as_given, beside, is_tensor, widen
-from congruence._check import as_matrix, as_native, check_same_rows, check_scale, check_width, refuse_overflow
-from congruence._columns import to_rows
-from congruence._display import as_markdown
 from congruence._inputs import as_embeddings, check_order
+from congruence._utils.arrays import as_given, beside, is_tensor, widen
+from congruence._utils.columns import to_rows
+from congruence._utils.display import as_markdown
+from congruence._utils.validation import (
+    as_matrix,
+    as_native,
+    check_same_rows,
+    check_scale,
+    check_width,
+    refuse_overflow,
+)
 from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
     CongruenceError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import beside, blocks, is_tensor, namespace, normalize_rows, to_numpy
+from congruence._utils.arrays import beside, blocks, is_tensor, namespace, normalize_rows, to_numpy
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 
 #: Layers within layers go no deeper; a saved file must not be able to exhaust the stack.

@@ -6,8 +6,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from congruence._display import as_html, as_text
 from congruence._space import Space
+from congruence._utils.display import as_html, as_text
 
 
 class Shown(BaseEstimator):

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import scipy.linalg
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence.errors import InputError
-from congruence.linalg import cross_svd
+from congruence.linalg.procrustes import cross_svd
 from congruence.maps.projections import ProjectionMap, Rows
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from congruence._arrays import as_given
+from congruence._utils.arrays import as_given
 from congruence.embeddings import Space
 from congruence.errors import ParameterError, ShapeError
 from congruence.maps import _layers

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import scipy.linalg
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
+from congruence.linalg.moments import CrossMoments
 from congruence.maps._base import AffineMap
 from congruence.maps._saved import check_arrays, count, number
-from congruence.moments import CrossMoments
 
 
 class LinearMap(AffineMap):

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from congruence._arrays import as_given, beside, blocks, is_tensor, namespace
-from congruence._check import check_positive, check_seed, refuse_overflow
-from congruence._extras import require
+from congruence._utils.arrays import as_given, beside, blocks, is_tensor, namespace
+from congruence._utils.optional import require
+from congruence._utils.validation import check_positive, check_seed, refuse_overflow
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
 from congruence.maps._layers import gelu

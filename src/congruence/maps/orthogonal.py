@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from congruence._arrays import as_given, beside, to_numpy
-from congruence._check import check_choice, check_positive, check_seed, check_width
+from congruence._utils.arrays import as_given, beside, to_numpy
+from congruence._utils.validation import check_choice, check_positive, check_seed, check_width
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows
 from congruence.errors import (
     DegenerateWarning,
@@ -21,11 +21,11 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
-from congruence.linalg import cross_svd, rotation_from_svd
+from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
+from congruence.linalg.procrustes import cross_svd, rotation_from_svd
+from congruence.linalg.shrinkage import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap, check_mean, check_native, check_same_kind
 from congruence.maps._saved import check_rotation
-from congruence.moments import CrossMoments, pooled_cross, pooled_size
-from congruence.spectrum import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
 
 #: Attributes computed from the moments; ``partial_fit`` drops them and the next use computes them again.
 _SOLVED = (
@@ -61,9 +61,9 @@ class OrthogonalMap(AffineMap):
         * ``"probed"``: the partial isometry ``U_r V_rᵀ`` of the directions the anchors probed: all that is
           identifiable (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), the noise level τ read off the anchors
-          (:func:`congruence.spectrum.wiener_gains`). Exact data give the exact isometry. Where few anchors leave
+          (:func:`congruence.linalg.shrinkage.wiener_gains`). Exact data give the exact isometry. Where few anchors leave
           directions unprobed and their means correspond, the direction of the means counts as probed
-          (:func:`congruence.spectrum.mean_isometry`).
+          (:func:`congruence.linalg.shrinkage.mean_isometry`).
         * ``"soft"``: gain s / (s + strength · s₁).
         * ``"cv"``: ``"wiener"`` with the strength under which held-out pairs are likeliest, by five-fold cross-validation
           and a softmax over cosines.
@@ -97,7 +97,7 @@ class OrthogonalMap(AffineMap):
         Pairs with positive weight.
     cv_strength_, cv_scores_ : float, ndarray
         Strength chosen and mean log-probability of held-out pairs for each of
-        :data:`congruence.spectrum.CV_STRENGTHS`, under
+        :data:`congruence.linalg.shrinkage.CV_STRENGTHS`, under
         ``spectrum="cv"``.
 
     Raises

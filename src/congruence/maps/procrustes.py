@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.linalg
 
-from congruence._arrays import blocks
-from congruence.linalg import cross_svd
+from congruence._utils.arrays import blocks
+from congruence.linalg.procrustes import cross_svd
 from congruence.maps._saved import check_orthonormal
 from congruence.maps.projections import ProjectionMap, Rows
 

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from congruence._arrays import blocks, is_tensor
-from congruence._check import check_positive
+from congruence._utils.arrays import blocks, is_tensor
+from congruence._utils.validation import check_positive
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.maps import _layers

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from congruence._arrays import as_given, is_tensor
-from congruence._check import check_choice, check_width, refuse_overflow
-from congruence._display import as_markdown
 from congruence._inputs import as_embeddings
+from congruence._utils.arrays import as_given, is_tensor
+from congruence._utils.display import as_markdown
+from congruence._utils.validation import check_choice, check_width, refuse_overflow
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
 from congruence.maps._base import Map, check_native

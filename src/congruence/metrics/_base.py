@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import device, is_tensor, namespace, to_numpy
-from congruence._check import as_matrix, as_native, check_same_rows, check_scale
-from congruence._ids import fits_fixed_width, id_texts
 from congruence._inputs import check_order
+from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
+from congruence._utils.ids import fits_fixed_width, id_texts
+from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
 #: What may be done without changing a value. Up to ``"joint permutation"`` to either side alone, each in its own way.

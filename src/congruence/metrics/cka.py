@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence import kernels
-from congruence._arrays import blocks, device, is_tensor, namespace, to_numpy
-from congruence._check import check_choice, check_positive, check_seed
+from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
+from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.errors import InputError, ShapeError
+from congruence.linalg import kernels
 from congruence.metrics._base import give, native_pair
 
 ESTIMATORS = ("debiased", "biased", "minibatch")

@@ -12,8 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import device, namespace, to_numpy
-from congruence._check import as_matrix, check_choice, check_positive, check_same_rows, check_scale, check_width
+from congruence._utils.arrays import device, namespace, to_numpy
+from congruence._utils.validation import (
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_same_rows,
+    check_scale,
+    check_width,
+)
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair
 

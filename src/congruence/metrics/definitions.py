@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics import null
 from congruence.metrics._base import unit

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
-from congruence._check import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
+from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
+from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics._base import unit
 

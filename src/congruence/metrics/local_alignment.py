@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_choice, check_same_rows
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
 from congruence.metrics._base import unit
 from congruence.metrics.neighbours import check_k, home, moderate, neighbour_table, pair_values

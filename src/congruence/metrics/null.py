@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from congruence import kernels
 from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.linalg import kernels
 from congruence.metrics import correlations, neighbours
 from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked

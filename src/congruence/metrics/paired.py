@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
-from congruence._check import check_scale
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import check_scale
 from congruence.metrics._base import paired, unit
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_choice, check_positive
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, codes, unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair
 

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive, check_same_rows, check_seed
+from congruence._utils.validation import check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.negatives.add import add_att, add_obj
 from congruence.negatives.caption import Caption, Spots, look_at

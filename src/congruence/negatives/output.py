@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from congruence._atomic import atomic_path
-from congruence._check import check_choice, check_same_rows
-from congruence._display import is_formula
+from congruence._utils.atomic import atomic_path
+from congruence._utils.display import is_formula
+from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import CongruenceWarning, ShapeError
 from congruence.negatives.generate import Negative
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_positive, check_same_rows, check_seed
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import ParameterError
 from congruence.negatives.generate import Negative, check_captions
 from congruence.negatives.words import Edit, Sentence, changed_words

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._atomic import atomic_path
+from congruence._utils.atomic import atomic_path
 from congruence.errors import CorruptFileError, InputError, ShapeError
 
 #: Items embedded between two writes.

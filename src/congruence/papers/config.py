@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from congruence._yaml import parse_yaml, read_yaml
+from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
 from congruence.papers.checks import check_chosen, check_keys, check_type
 from congruence.papers.claims import parse_rule
@@ -36,7 +36,7 @@ def parse_config(text: str, name: str) -> Config:
     Raises
     ------
     CorruptFileError
-        Not YAML as :func:`congruence._yaml.parse_yaml` takes it, or not a mapping.
+        Not YAML as :func:`congruence._utils.yaml.parse_yaml` takes it, or not a mapping.
     ParameterError
         An unknown or missing key, a wrong type, an unknown choice.
     """

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from congruence._check import as_matrix
+from congruence._utils.validation import as_matrix
 from congruence.errors import ShapeError
 
 
@@ -69,7 +69,7 @@ def check_embedded(rows: np.ndarray, count: int, what: str) -> None:
     ShapeError
         There are more or fewer than ``count``.
     NotFiniteError, ZeroRowError, DtypeError
-        See :func:`congruence._check.as_matrix`.
+        See :func:`congruence._utils.validation.as_matrix`.
     """
     as_matrix(rows, what)
     if len(rows) != count:

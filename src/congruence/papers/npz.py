@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from congruence._check import check_rows
+from congruence._utils.validation import check_rows
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence._version import __version__
 from congruence.errors import InputError, ParameterError
 from congruence.papers.claims import check_claim

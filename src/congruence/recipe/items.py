@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_same_rows
-from congruence._ids import id_rows
+from congruence._utils.ids import id_rows
+from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError
 from congruence.recipe.plan import Recipe

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
-from congruence._yaml import parse_yaml, read_yaml
+from congruence._utils.validation import check_choice
+from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
 from congruence.recipe._schema import check_parameters, check_types
 from congruence.train import JAM, METHODS, make_method

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence._ids import id_texts
+from congruence._utils.ids import id_texts
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.maps import Map, OrthogonalMap

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from congruence._atomic import atomic_path
+from congruence._utils.atomic import atomic_path
 from congruence.report.figures import Plot
 from congruence.report.render import fill
 from congruence.upgrade.certify import ACTIONS, Certificate, Estimate

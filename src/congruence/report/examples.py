@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._ids import is_in
+from congruence._utils.ids import is_in
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.evaluation.controls import chance_at_k

@@ -13,8 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from congruence._atomic import atomic_path, why_foreign
-from congruence._display import visible
+from congruence._utils.atomic import atomic_path, why_foreign
+from congruence._utils.display import visible
 from congruence.papers import STUDIES, Outcome, claim_lines, data_lines
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png

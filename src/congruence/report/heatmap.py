@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from congruence._atomic import atomic_path
-from congruence._display import visible
+from congruence._utils.atomic import atomic_path
+from congruence._utils.display import visible
 
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 6.6
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._ids import id_texts, is_in
+from congruence._utils.ids import id_texts, is_in
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Pairs
 from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls

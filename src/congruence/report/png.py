@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from congruence._check import check_positive
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_positive
 
 
 def svg_to_png(svg: str, *, zoom: float = 2.0) -> bytes:

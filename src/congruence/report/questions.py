@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.datasets import SugarCrepe
 from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError

@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from congruence._atomic import atomic_path
-from congruence._display import visible
+from congruence._utils.atomic import atomic_path
+from congruence._utils.display import visible
 from congruence.report import figures
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_seed
+from congruence._utils.validation import check_seed
 from congruence._version import __version__
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_positive, check_seed
-from congruence._ids import id_texts
+from congruence._utils.ids import id_texts
+from congruence._utils.validation import check_positive, check_seed
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows

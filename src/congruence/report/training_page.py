@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from congruence._atomic import atomic_path
+from congruence._utils.atomic import atomic_path
 from congruence.report.figures import WIDTH, Plot
 from congruence.report.render import fill
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._display import short
-from congruence._memory import check_memory
-from congruence._refusals import is_refusal, say_refusal
+from congruence._utils.display import short
+from congruence._utils.memory import check_memory
+from congruence._utils.refusals import is_refusal, say_refusal
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,

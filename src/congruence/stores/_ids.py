@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from congruence._ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
+from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence.errors import CorruptFileError, IdError
 
 #: A plain column of a file: as its table has it, or numbers, or Python's values in an object array.
@@ -148,7 +148,7 @@ def column_texts(column: Column, name: str) -> np.ndarray:
 
 
 def arrow_ids(ids: np.ndarray) -> pa.Array:
-    """Return ids, as :func:`congruence._ids.to_ids` gives them, as Arrow holds them: int64, uint64 or large_string."""
+    """Return ids, as :func:`congruence._utils.ids.to_ids` gives them, as Arrow holds them: int64, uint64 or large_string."""
     return pa.array(ids, pa.large_string() if ids.dtype == object else None)
 
 

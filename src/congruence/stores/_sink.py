@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import atomic_path, has_marker
+from congruence._utils.atomic import atomic_path, has_marker
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, IdError, OutputExistsError, ParameterError, ShapeError, StorageError
 from congruence.stores._base import is_space, sidecar, space_json

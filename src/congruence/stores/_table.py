@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from congruence._check import name_rows
-from congruence._display import short
-from congruence._ids import refuse_missing
+from congruence._utils.display import short
+from congruence._utils.ids import refuse_missing
+from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (

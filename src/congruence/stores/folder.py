@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from congruence._atomic import why_foreign
+from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.stores._base import BATCH, Source, missing_file, natural, read_sidecar, slice_ids

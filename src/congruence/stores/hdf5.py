@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
 from congruence.stores._base import (

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._check import shorten
+from congruence._utils.validation import shorten
 from congruence.errors import CongruenceError
 from congruence.stores._base import is_folder, reading
 from congruence.stores._ids import Column, column_ids

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._extras import require
+from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
 from congruence.stores._base import as_row_numbers, check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes

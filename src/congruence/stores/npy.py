@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._ids import fits_fixed_width
+from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._base import (
     BATCH,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._check import RowNames, check_positive, check_rows
+from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
 from congruence.stores._base import Source, check_all_rows
 from congruence.stores.npy import NpySource

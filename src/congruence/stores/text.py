@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._display import short
-from congruence._ids import MAX_ID_BYTES, to_ids
+from congruence._utils.display import short
+from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
 from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, read_sidecar, reading, slice_ids
 from congruence.stores._columns import Columns, Rows, list_array

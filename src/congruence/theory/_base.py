@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_positive, check_same_rows, check_scale
+from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale
 from congruence.errors import InputError, ParameterError, ShapeError
 
 #: No two unit vectors are farther apart: a bound above this says nothing.

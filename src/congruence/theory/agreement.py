@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.theory._base import check_levels, dual_encoders, paired_models
 from congruence.theory.lines import FLAT, Envelope, Line
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 from congruence.errors import InputError, TooFewAnchorsError
-from congruence.linalg import cross_svd
+from congruence.linalg.procrustes import cross_svd
 from congruence.theory._base import (
     Bound,
     as_map,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_width
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
 from congruence.theory._base import paired_models
 from congruence.theory.probed import probed_subspace

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from congruence._arrays import to_numpy
-from congruence._check import as_matrix, check_positive, check_width
+from congruence._utils.arrays import to_numpy
+from congruence._utils.validation import as_matrix, check_positive, check_width
 from congruence.errors import ParameterError
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_positive, check_seed
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.theory.probed import rounding_floor
 
 #: Matrices are decomposed whole up to this many rows or columns, whichever are fewer.

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import linprog
 
-from congruence._check import check_positive, check_seed
+from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
 

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from congruence._arrays import blocks
-from congruence._check import as_matrix, check_positive
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import as_matrix, check_positive
 from congruence.errors import ParameterError
-from congruence.linalg import cross_svd, rotation_from_svd
+from congruence.linalg.procrustes import cross_svd, rotation_from_svd
 from congruence.theory._base import (
     FARTHEST,
     Bound,

@@ -5,7 +5,7 @@ torch is imported when a method is fitted, not before.
 
 from typing import Any
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.train._base import HeadTrainer
 from congruence.train.captions import split_by_group

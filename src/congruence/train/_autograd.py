@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 
 #: Bytes of a strip of logits. A few of its size are alive at once; they should stay in the cache of one core.
 STRIP = 8 * 2**20

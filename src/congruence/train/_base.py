@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from congruence._check import check_choice, check_positive, check_width
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.embeddings import Space
 from congruence.errors import ParameterError, TooFewAnchorsError
 from congruence.maps import HeadsMap

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 from congruence.errors import ParameterError
 from congruence.train.rows import Rows, scannable
 

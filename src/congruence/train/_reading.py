@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_same_rows, check_width, shorten
-from congruence._ids import id_texts, is_in
+from congruence._utils.ids import id_texts, is_in
+from congruence._utils.validation import as_matrix, check_same_rows, check_width, shorten
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.train.rows import ArrayRows, Rows, as_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._extras import require
+from congruence._utils.optional import require
 
 Layers = list[dict[str, Any]]
 

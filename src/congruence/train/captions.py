@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_same_rows, check_width
-from congruence._ids import id_rows
+from congruence._utils.ids import id_rows
+from congruence._utils.validation import as_matrix, check_same_rows, check_width
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from congruence._atomic import atomic_path, check_output, recover, why_foreign
+from congruence._utils.atomic import atomic_path, check_output, recover, why_foreign
 from congruence.errors import CorruptFileError, FileError, TrainingError
 
 WEIGHTS, STATE = "checkpoint.safetensors", "checkpoint.json"

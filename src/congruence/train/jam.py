@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from congruence._check import check_choice, check_positive
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.maps import HeadsMap

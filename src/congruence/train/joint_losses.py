@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._check import check_same_rows
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_same_rows
 from congruence.errors import ParameterError, ShapeError
 from congruence.train._batches import batches, check_temperature
 

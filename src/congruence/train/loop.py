@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from congruence._check import check_choice, check_positive
-from congruence._extras import choose_device, require
+from congruence._utils.optional import choose_device, require
+from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, TrainingError
 from congruence.train.checkpoint import Checkpoint, History
 

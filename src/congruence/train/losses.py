@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._check import check_choice, check_positive, check_same_rows
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import ShapeError
 from congruence.train._batches import batches, check_temperature
 from congruence.train.joint_losses import con_loss, negcon_loss, spread_loss

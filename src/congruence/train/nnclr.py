@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence.errors import InputError
 from congruence.train._base import Batch, HeadTrainer
 from congruence.train._neighbours import nearest_rows

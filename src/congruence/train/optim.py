@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 
 #: Optimisers by name.
 OPTIMIZERS = ("lion", "adamw")

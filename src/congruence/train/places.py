@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from congruence._atomic import atomic_path, has_marker
-from congruence._lock import locked
-from congruence._refusals import say_refusal
+from congruence._utils.atomic import atomic_path, has_marker
+from congruence._utils.lock import locked
+from congruence._utils.refusals import say_refusal
 from congruence.errors import OutputExistsError, StorageError
 from congruence.train.checkpoint import why_no_checkpoint
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_same_rows
+from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
 from congruence.metrics import recall_at_k
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from congruence._arrays import blocks
-from congruence._check import RowNames, as_matrix, check_rows, check_width
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import RowNames, as_matrix, check_rows, check_width
 from congruence.embeddings import Embeddings
 from congruence.errors import DtypeError, InputError
 

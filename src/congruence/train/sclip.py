@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from congruence._check import check_choice, check_positive, check_same_rows
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import InputError
 from congruence.train._base import Batch, HeadTrainer
 

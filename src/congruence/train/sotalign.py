@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from congruence._check import check_choice, check_positive, check_width
+from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.embeddings import Space
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads

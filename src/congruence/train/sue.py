@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap
 from congruence.train._base import MEAN_ROWS, Batch, HeadTrainer

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 from congruence.transport._kernel import Affinity, exponential, exponents, strip_bytes
 from congruence.transport._scaling import Potentials
 

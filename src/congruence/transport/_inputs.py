@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import is_tensor, namespace, to_numpy
-from congruence._check import as_matrix, as_native, check_positive
+from congruence._utils.arrays import is_tensor, namespace, to_numpy
+from congruence._utils.validation import as_matrix, as_native, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.transport._kernel import Affinity, Products
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from congruence._arrays import blocks, device, namespace, to_numpy
+from congruence._utils.arrays import blocks, device, namespace, to_numpy
 
 #: Bytes of one strip. Held, it is read twice in a row and should stay in the cache; computed, it is one side of a matrix product,
 #: which needs some hundred rows; on a GPU each strip costs a launch.

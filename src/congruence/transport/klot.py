@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._check import check_choice, check_same_rows
-from congruence._extras import require
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import DtypeError, ShapeError
 from congruence.transport._comparison import Side
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_positive, check_seed
+from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.transport.sliced import choose_cost, circle_costs, random_frames, sphere_pair
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from congruence._check import check_choice, check_positive
+from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
 from congruence.transport._kernel import Affinity, Dense, exponential, exponents

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, to_numpy
-from congruence._check import as_matrix, check_choice, check_positive, check_seed
+from congruence._utils.arrays import blocks, to_numpy
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
 

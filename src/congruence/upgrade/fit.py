@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_same_rows, check_seed
 from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.validation import check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.datasets import load_sample
 from congruence.papers.canonical.data import Collection, Model, every_second, unit_rows
 from congruence.papers.canonical.heads import contrastive_heads

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.maps import CCAMap, TwoSidedMap
 from congruence.papers.jam.data import JAMParts
 from congruence.train import JAM

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 
 #: Places of the table that words and pairs of words are hashed into, and the weight of a pair beside a word.

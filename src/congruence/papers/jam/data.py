@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import as_matrix, check_choice
+from congruence._utils.validation import as_matrix, check_choice
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.papers.data import Data, check_embedded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from congruence._ids import id_texts
+from congruence._utils.ids import id_texts
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, ParameterError

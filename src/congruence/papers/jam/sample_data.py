@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive
+from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.papers.data import Data, check_embedded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice
+from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 from congruence.papers.sotalign.data import SOTAlignData

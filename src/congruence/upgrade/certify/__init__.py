@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_choice, check_positive, check_seed
 from congruence._inputs import as_embeddings, as_pair, by_modality
+from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings, Pairs

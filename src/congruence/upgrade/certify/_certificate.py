@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from congruence._display import as_html, as_text
+from congruence._utils.display import as_html, as_text
 from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.verdict import Thresholds
 

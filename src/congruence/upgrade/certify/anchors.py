@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._check import check_seed
-from congruence._ids import id_texts, is_in
 from congruence._inputs import by_modality
+from congruence._utils.ids import id_texts, is_in
+from congruence._utils.validation import check_seed
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError
 from congruence.splits import Split

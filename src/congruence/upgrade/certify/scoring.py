@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 
 
 @dataclass(frozen=True)

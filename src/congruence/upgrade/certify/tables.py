@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from congruence._check import name_rows
-from congruence._ids import id_texts, is_in, text_keys
+from congruence._utils.ids import id_texts, is_in, text_keys
+from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
 

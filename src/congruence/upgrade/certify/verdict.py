@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from congruence._check import check_positive
+from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 
 ACTIONS = {

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import is_tensor, to_numpy
+from congruence._utils.arrays import is_tensor, to_numpy
 from congruence.errors import DtypeError, IdError, InputError, NotFiniteError, ShapeError
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from congruence._arrays import blocks, device, is_remote, namespace, to_numpy
-from congruence._check import check_seed
+from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
+from congruence._utils.validation import check_seed
 
 
 class KernelSums(NamedTuple):

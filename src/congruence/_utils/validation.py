@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._arrays import blocks, is_tensor, namespace, to_numpy
-from congruence._columns import refuse_sparse, to_rows
+from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
+from congruence._utils.columns import refuse_sparse, to_rows
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -135,7 +135,7 @@ def as_matrix(
     Parameters
     ----------
     X : array_like, shape (n, d)
-        Also a column of vectors, a table of numbers or a list of tensors, as :func:`congruence._columns.to_rows` takes them.
+        Also a column of vectors, a table of numbers or a list of tensors, as :func:`congruence._utils.columns.to_rows` takes them.
     name : str
         What the caller calls the array, for messages.
     ids : sequence of str, optional

@@ -9,10 +9,10 @@ import numpy as np
 import scipy.linalg
 from scipy.special import logsumexp
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 from congruence.errors import ParameterError
-from congruence.linalg import CrossSVD, cross_svd
-from congruence.moments import CrossMoments, pooled_cross, pooled_size
+from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
+from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.splits import duplicate_groups
 
 #: What :class:`~congruence.OrthogonalMap` accepts as ``spectrum``.

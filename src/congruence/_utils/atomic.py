@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from congruence._owner import find_left_over, temporary_beside
-from congruence._refusals import say_refusal
-from congruence._rename import exchange, rename_exclusive
+from congruence._utils.owner import find_left_over, temporary_beside
+from congruence._utils.refusals import say_refusal
+from congruence._utils.rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
 _REFUSED = {

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from congruence._arrays import blocks
+from congruence._utils.arrays import blocks
 from congruence.errors import ShapeError
 
 __all__ = ["CrossMoments", "pooled_cross", "pooled_size"]

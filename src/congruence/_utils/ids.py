@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from congruence._arrays import blocks, is_tensor, to_numpy
-from congruence._check import name_rows, shorten
+from congruence._utils.arrays import blocks, is_tensor, to_numpy
+from congruence._utils.validation import name_rows, shorten
 from congruence.errors import IdError
 
 #: Bytes that one id may take in UTF-8. Names of items are far shorter; what is longer is a text or an image in the wrong column.

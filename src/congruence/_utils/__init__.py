@@ -1,0 +1,1 @@
+"""What every package needs and nobody imports from outside: arrays, validation, atomic writes, optional imports."""
