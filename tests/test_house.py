@@ -55,9 +55,9 @@ def test_no_module_takes_the_place_of_a_function():
 
 
 def test_every_public_module_says_what_is_public():
-    public = [f"congruence.{name}" for name in set(dir(congruence)) - set(congruence.__all__)]
-    for package in (congruence.compare, congruence.upgrade):
-        public += [f"{package.__name__}.{name}" for name in package.__all__]
+    found = [module.name for module in pkgutil.walk_packages(congruence.__path__, "congruence.")]
+    public = [name for name in found if not re.search(r"\._", name)]
+    assert len(public) > 200
     for name in public:
         module = importlib.import_module(name)
         for item in module.__all__:

@@ -21,6 +21,16 @@ from congruence._utils.refusals import say_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 
+__all__ = [
+    "check_map_output",
+    "download_folder",
+    "find_map",
+    "numbers_digest",
+    "read_folder",
+    "upload_folder",
+    "write_folder",
+]
+
 FORMAT = "congruence-map"
 #: Version 1 had one digest of the whole of config.json; its folders are still read, and checked by that.
 FORMAT_VERSION = 2

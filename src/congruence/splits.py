@@ -18,6 +18,8 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
+__all__ = ["Split", "duplicate_groups", "warn_duplicates"]
+
 #: A further side joins rows only if it has more than the first side's number of different vectors divided by this.
 CLASS_RATIO = 3
 

@@ -41,6 +41,8 @@ from congruence.cli._ending import explain, named_by
 from congruence.cli._signals import Shielded, Stopped, stoppable
 from congruence.cli._streams import OutputLostError, discard_output, guarded
 
+__all__ = ["app", "main"]
+
 #: What a message may hold besides words: those of other libraries have lines.
 LINES = "\n\t"
 

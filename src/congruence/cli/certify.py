@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
     from congruence.upgrade.certify import Certificate
 
+__all__ = ["command", "print_certificate"]
+
 
 def command(
     data: Annotated[

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from congruence.datasets import Entry
     from congruence.datasets.download import Resource
 
+__all__ = ["command"]
+
 
 def command(
     name: Annotated[str | None, typer.Argument(help="One data set; all by default.")] = None,

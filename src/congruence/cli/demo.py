@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
     from congruence.maps import OrthogonalMap
 
+__all__ = ["command", "fit_on_images", "round_trip", "seen_and_unseen"]
+
 
 def command(
     out: Annotated[str, typer.Option("--out", "-o", help="Where to write the report.")] = "report.html",

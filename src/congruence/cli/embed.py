@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     encoder: Annotated[

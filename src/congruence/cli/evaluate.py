@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
 
+__all__ = ["command"]
+
 
 def command(
     map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],

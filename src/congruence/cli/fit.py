@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     source: Annotated[str, typer.Argument(help="Anchors in the source model: a file, or file:key.")],

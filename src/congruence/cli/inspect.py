@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     images: Annotated[str, typer.Argument(help="Images, or any first side: a file, or file:key.")],

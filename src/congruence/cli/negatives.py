@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     captions: Annotated[

@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from congruence.papers import Outcome
 
+__all__ = ["command"]
+
 
 def command(
     name: Annotated[

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     unpaired: Annotated[str, typer.Argument(help="Vectors of one collection: a file, or file:key.")],

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from congruence.compare.layers import LayerComparison
     from congruence.embeddings import Embeddings
 
+__all__ = ["command"]
+
 
 def command(
     first: Annotated[str, typer.Argument(help="Items in one model: a file, or file:key.")],

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+__all__ = ["command"]
+
 
 def command(
     method: Annotated[

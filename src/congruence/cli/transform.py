@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+__all__ = ["NORMALIZE", "command"]
+
 NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
 
 

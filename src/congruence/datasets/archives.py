@@ -20,6 +20,8 @@ from congruence._utils.owner import find_left_over, temporary_beside
 from congruence._utils.validation import check_positive
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 
+__all__ = ["extract", "remove_left_over"]
+
 #: The largest of the known archives unpacks to 3.1 GB in nine files, the most numerous to some 9,000 files.
 MAX_BYTES = 16 * 2**30
 MAX_FILES = 200_000

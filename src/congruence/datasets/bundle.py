@@ -17,6 +17,8 @@ from congruence._utils.ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
 
+__all__ = ["KINDS", "Bundle", "read_bundle", "write_bundle"]
+
 #: Kinds of rows, and the modality of each.
 KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
 

@@ -10,6 +10,8 @@ from congruence.datasets.download import Resource
 from congruence.datasets.folder import list_classes
 from congruence.datasets.prompts import TEMPLATES
 
+__all__ = ["ENTRY", "open_caltech101"]
+
 _SPLIT_FILE = "split_zhou_Caltech101.json"
 _IMAGES = "101_ObjectCategories"
 _LEFT_OUT = frozenset({"BACKGROUND_Google", "Faces_easy"})

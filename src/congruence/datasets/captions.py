@@ -10,6 +10,8 @@ from typing import Any
 from congruence._utils.display import short
 from congruence.errors import CorruptFileError, FileError, InputError
 
+__all__ = ["read_captions"]
+
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
     """Read captions of images or of classes.

@@ -11,6 +11,8 @@ from congruence.datasets.download import Resource
 from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import CorruptFileError, FileError
 
+__all__ = ["ENTRY", "open_cifar100"]
+
 _RECORD = 2 + 3 * 32 * 32  # coarse label, fine label, then red, green and blue, each by row
 
 

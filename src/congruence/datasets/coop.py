@@ -12,6 +12,8 @@ from congruence.datasets.download import Resource, check_recorded
 from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import CorruptFileError, FileError
 
+__all__ = ["SPLITS", "CoopSplits", "coop_resource", "open_coop", "read_coop"]
+
 #: The three splits of every such file.
 SPLITS = ("train", "val", "test")
 

@@ -17,6 +17,8 @@ from congruence._utils.atomic import atomic_path
 from congruence.datasets.archives import extract, remove_left_over
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 
+__all__ = ["Resource", "by_hand", "check_recorded", "fetch", "install", "record"]
+
 #: Schemes that are followed, also by a redirect.
 SCHEMES = ("https",)
 

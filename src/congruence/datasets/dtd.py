@@ -10,6 +10,8 @@ from congruence.datasets.download import Resource
 from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import CorruptFileError
 
+__all__ = ["ENTRY", "open_dtd"]
+
 _SPLIT_FILE = "split_zhou_DescribableTextures.json"
 
 

@@ -9,6 +9,8 @@ from congruence.datasets._base import Entry, ImageFiles
 from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import FileError, ParameterError
 
+__all__ = ["ENTRY", "list_classes", "open_folder"]
+
 #: Suffixes of what counts as an image.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 

@@ -10,6 +10,8 @@ from congruence.datasets.download import Resource
 from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import CorruptFileError
 
+__all__ = ["ENTRY", "open_pets"]
+
 _SPLIT_FILE = "split_zhou_OxfordPets.json"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["TEMPLATES"]
+
 _SHOTS = (
     "a photo of {a} {}.",
     "a blurry photo of {a} {}.",

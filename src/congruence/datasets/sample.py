@@ -9,6 +9,8 @@ from pathlib import Path
 from congruence.datasets.bundle import Bundle, read_bundle
 from congruence.errors import CorruptFileError, FileError
 
+__all__ = ["SAMPLE_PATH", "SAMPLE_SHA256", "load_sample"]
+
 #: Where the sample lies in an installed package.
 SAMPLE_PATH = Path(__file__).parent / "data" / "emoji.parquet"
 

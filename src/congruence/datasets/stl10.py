@@ -11,6 +11,8 @@ from congruence.datasets.download import Resource
 from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import CorruptFileError, FileError
 
+__all__ = ["ENTRY", "open_stl10"]
+
 _RECORD = 3 * 96 * 96  # red, green and blue, each by *column*
 
 

@@ -14,6 +14,8 @@ from congruence._utils.validation import check_choice, check_seed
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.splits import Split
 
+__all__ = ["CATEGORIES", "SugarCrepe", "load_sugarcrepe"]
+
 #: The seven kinds of wrong captions; each is a JSON file.
 CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from congruence.errors import CorruptFileError, FileError, StorageError
 
+__all__ = ["VectorCache"]
+
 
 class VectorCache:
     """Vectors of one encoder on disk, by the digest of their items, each with a checksum.

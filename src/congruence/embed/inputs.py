@@ -21,6 +21,8 @@ from congruence.datasets.sugarcrepe import CATEGORIES
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 from congruence.stores import parse_spec, read_column, read_ids
 
+__all__ = ["IMAGE_SUFFIXES", "Items", "open_items"]
+
 #: Names of files that a folder of images is searched for.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
 

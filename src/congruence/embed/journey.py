@@ -45,6 +45,8 @@ from congruence.stores import FORMATS, open_sink
 from congruence.stores._base import is_folder
 from congruence.stores._ids import arrow_ids, id_type_of
 
+__all__ = ["EmbedReport", "embed"]
+
 #: Items of a part unless told otherwise: what at most is lost when a run stops and there is no cache.
 PART_ITEMS = 4096
 

@@ -21,6 +21,17 @@ from congruence.errors import IdError
 from congruence.stores import open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 
+__all__ = [
+    "assemble",
+    "check_lines",
+    "checksum_of",
+    "is_failures",
+    "read_mark",
+    "read_parts",
+    "write_failures",
+    "write_ids",
+]
+
 #: Formats that have no room for ids, which go to a text file beside them.
 NO_IDS = (".npy", ".safetensors")
 

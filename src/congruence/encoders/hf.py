@@ -16,6 +16,8 @@ from congruence.encoders._base import Options, check_modality, check_pooling, fi
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 from congruence.errors import ParameterError
 
+__all__ = ["HfEncoder"]
+
 #: Text towers that saw every text padded to the full length, and read their vector off the last place.
 _PADDED = ("siglip", "siglip2")
 

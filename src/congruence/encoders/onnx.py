@@ -17,6 +17,8 @@ from congruence._utils.validation import check_choice
 from congruence.encoders._base import POOLINGS, Encoder, Options, check_modality, fingerprint, loading
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
+__all__ = ["OnnxEncoder"]
+
 #: What a description may say, and what holds when it does not. ``mean`` and ``std`` are in units of scaled pixels.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "image": {

@@ -10,6 +10,8 @@ from congruence.encoders._base import Options, check_modality, fingerprint, load
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 from congruence.errors import ParameterError
 
+__all__ = ["OpenClipEncoder"]
+
 
 class OpenClipEncoder(TensorEncoder):
     """A tower of a model of open_clip; rows have unit norm by default.

@@ -12,6 +12,8 @@ from congruence._utils.optional import require
 from congruence.encoders._base import Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TorchEncoder, weights_digest
 
+__all__ = ["SentenceTransformersEncoder"]
+
 
 class SentenceTransformersEncoder(TorchEncoder):
     """A model of sentence-transformers, as it is: its modules pool, project and, where they do so, normalise.

@@ -8,6 +8,8 @@ from congruence._utils.optional import require
 from congruence.encoders._base import Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 
+__all__ = ["TimmEncoder"]
+
 
 class TimmEncoder(TensorEncoder):
     """An image model of timm without its classifier, prepared as its pretrained configuration says; rows left unscaled.

@@ -13,6 +13,8 @@ from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError, TooFewAnchorsError
 
+__all__ = ["TIE", "TaskRecall", "chosen", "distractors", "recall_by_task", "same_words", "sugarcrepe_recall"]
+
 #: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
 TIE = 1e-6
 

@@ -16,6 +16,8 @@ from congruence._utils.validation import check_seed
 from congruence.maps import AffineMap, Map, OrthogonalMap
 from congruence.metrics import paired_cosine
 
+__all__ = ["ControlRows", "Controls", "chance_at_k", "control_rows", "control_rows_of", "cosine_controls"]
+
 #: Random rotations a control is averaged over, and what fixes them.
 DRAWS, RANDOM_STATE = 5, 0
 

@@ -18,6 +18,8 @@ from congruence.evaluation.controls import chance_at_k, control_rows_of
 from congruence.maps import TwoSidedMap
 from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
 
+__all__ = ["evaluate_joint"]
+
 #: Numbers of neighbours looked at.
 RECALLS = (1, 5, 10)
 

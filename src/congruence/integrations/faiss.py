@@ -13,6 +13,8 @@ from congruence._utils.optional import require
 from congruence.errors import NormWarning, ParameterError, ShapeError
 from congruence.maps import AffineMap, Map
 
+__all__ = ["export_faiss", "to_faiss", "to_faiss_index"]
+
 #: Names of files that hold an index, and with it several transforms.
 INDEX_SUFFIXES = (".index", ".faiss")
 

@@ -9,6 +9,16 @@ import numpy as np
 from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
 from congruence._utils.validation import check_seed
 
+__all__ = [
+    "KernelSums",
+    "hsic_biased",
+    "hsic_unbiased",
+    "linear_sums",
+    "median_squared_distance",
+    "rbf_sums",
+    "squared_distances",
+]
+
 
 class KernelSums(NamedTuple):
     """Sums over two kernel matrices K and L, from which biased and unbiased HSIC follow.

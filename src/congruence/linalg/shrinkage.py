@@ -15,6 +15,17 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.splits import duplicate_groups
 
+__all__ = [
+    "CV_STRENGTHS",
+    "SPECTRA",
+    "Group",
+    "choose_gains",
+    "cross_validate",
+    "mean_isometry",
+    "soft_gains",
+    "wiener_gains",
+]
+
 #: What :class:`~congruence.OrthogonalMap` accepts as ``spectrum``.
 SPECTRA = ("auto", "full", "probed", "wiener", "soft", "cv")
 

@@ -12,6 +12,8 @@ from congruence.errors import InputError
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps.projections import ProjectionMap, Rows
 
+__all__ = ["CCAMap"]
+
 
 class CCAMap(ProjectionMap):
     """Projections of both spaces into a joint one whose coordinates are whitened and correlate most.

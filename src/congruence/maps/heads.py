@@ -17,6 +17,8 @@ from congruence.maps._base import NotFittedMapError
 from congruence.maps._saved import count
 from congruence.maps.two_sided import TwoSidedMap
 
+__all__ = ["HeadsMap"]
+
 #: The parts of a map of heads, by the names arrays of a saved map begin with.
 _PARTS = ("source", "target", "decode_source", "decode_target")
 

@@ -14,6 +14,8 @@ from congruence.linalg.moments import CrossMoments
 from congruence.maps._base import AffineMap
 from congruence.maps._saved import check_arrays, count, number
 
+__all__ = ["LinearMap"]
+
 
 class LinearMap(AffineMap):
     """Ridge regression from source to target rows: the paper's linear alternative (§E.9).

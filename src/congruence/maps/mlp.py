@@ -19,6 +19,8 @@ from congruence.maps._saved import check_arrays, count
 from congruence.maps.linear import LinearMap
 from congruence.splits import duplicate_groups
 
+__all__ = ["MLPMap"]
+
 #: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
 _SHAPES = {
     "matrix": "io",

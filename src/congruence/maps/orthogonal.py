@@ -27,6 +27,8 @@ from congruence.linalg.shrinkage import SPECTRA, Group, choose_gains, cross_vali
 from congruence.maps._base import AffineMap, check_mean, check_native, check_same_kind
 from congruence.maps._saved import check_rotation
 
+__all__ = ["OrthogonalMap", "check_middle"]
+
 #: Attributes computed from the moments; ``partial_fit`` drops them and the next use computes them again.
 _SOLVED = (
     "rotation_",

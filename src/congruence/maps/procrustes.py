@@ -13,6 +13,8 @@ from congruence.linalg.procrustes import cross_svd
 from congruence.maps._saved import check_orthonormal
 from congruence.maps.projections import ProjectionMap, Rows
 
+__all__ = ["ProcrustesHeads"]
+
 
 class ProcrustesHeads(ProjectionMap):
     """Orthonormal projections of both spaces into a joint one that maximise the sum of paired inner products.

@@ -17,6 +17,8 @@ from congruence.maps import _layers
 from congruence.maps._saved import check_arrays, count
 from congruence.maps.two_sided import TwoSidedMap
 
+__all__ = ["ProjectionMap", "Rows"]
+
 
 @dataclass(frozen=True)
 class Rows:

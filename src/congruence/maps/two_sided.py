@@ -17,6 +17,8 @@ from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
 from congruence.maps._base import Map, check_native
 
+__all__ = ["TwoSidedMap"]
+
 #: The two sides of a map, as ``side=`` names them.
 SIDES = ("source", "target")
 

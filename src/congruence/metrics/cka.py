@@ -12,6 +12,8 @@ from congruence.errors import InputError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics._base import give, native_pair
 
+__all__ = ["cross_kernel_cka", "linear_cka", "rbf_cka"]
+
 ESTIMATORS = ("debiased", "biased", "minibatch")
 
 

@@ -24,6 +24,8 @@ from congruence._utils.validation import (
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair
 
+__all__ = ["CCAFit", "cca", "fit_cca", "kept", "pwcca", "spectrum", "svcca"]
+
 _EPS = float(np.finfo(np.float64).eps)
 _COMPONENTS = ("mean", "first", "all")
 

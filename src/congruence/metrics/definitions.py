@@ -17,6 +17,8 @@ from congruence.metrics._base import unit
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.null import Repaired, entry
 
+__all__ = ["FORMULAS", "Measure", "measures"]
+
 DEFINITIONS = ("both", "jam", "congruence")
 
 #: What is computed for a metric of the paper: there, and here.

@@ -18,6 +18,8 @@ from congruence._utils.validation import as_matrix, as_native, check_choice, che
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics._base import unit
 
+__all__ = ["MOST_ROWS", "Dissimilarities", "rsa"]
+
 _EPS = float(np.finfo(np.float64).eps)
 #: Squared distances below this share of the squared lengths are computed from differences.
 _CLOSE = 1e-5

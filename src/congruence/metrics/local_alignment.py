@@ -17,6 +17,8 @@ from congruence.errors import InputError
 from congruence.metrics._base import unit
 from congruence.metrics.neighbours import check_k, home, moderate, neighbour_table, pair_values
 
+__all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]
+
 
 def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bool = False) -> float:
     r"""Alignment of two spaces over pairs of rows that are near each other in both.

@@ -23,6 +23,24 @@ from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.metrics._base import unit
 
+__all__ = [
+    "check_k",
+    "common_length",
+    "common_share",
+    "cycle_knn",
+    "cycle_share",
+    "edit_knn",
+    "edit_share",
+    "home",
+    "lcs_knn",
+    "moderate",
+    "mutual_knn",
+    "nearest",
+    "neighbour_table",
+    "pair_values",
+    "tables",
+]
+
 #: What "near" means.
 NEIGHBOURS = ("inner", "cosine", "euclidean")
 

@@ -18,6 +18,8 @@ from congruence.metrics import correlations, neighbours
 from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
 
+__all__ = ["BIASED_CKA", "REPAIRED", "Chance", "Repaired", "chance", "compare_first", "entry"]
+
 
 @dataclass(frozen=True)
 class Repaired:

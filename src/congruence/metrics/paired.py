@@ -10,6 +10,8 @@ from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_scale
 from congruence.metrics._base import paired, unit
 
+__all__ = ["paired_cosine", "paired_cosines", "paired_distance"]
+
 
 def paired_cosines(X: Any, Y: Any) -> np.ndarray:
     """Cosine between row i of one matrix and row i of the other.

@@ -17,6 +17,15 @@ from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, codes, unit
 
+__all__ = [
+    "class_retrieval",
+    "ensemble_prompts",
+    "recall_at_k",
+    "top1_scores",
+    "zero_shot_accuracy",
+    "zero_shot_scores",
+]
+
 
 def _similarities(
     queries: Any, gallery: Any, center: tuple[Any, Any] | None

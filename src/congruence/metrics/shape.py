@@ -8,6 +8,8 @@ from congruence._utils.validation import check_choice
 from congruence.errors import InputError, ParameterError
 from congruence.metrics._base import float_pair
 
+__all__ = ["procrustes_distance"]
+
 
 def _centred(xp: Any, A: Any, name: str, scale: bool) -> Any:
     """Return A as n − 1 orthonormal contrasts of its rows, of unit Frobenius norm if asked."""

@@ -7,6 +7,8 @@ from congruence.negatives.lexicon import Term, word_set
 from congruence.negatives.tagging import AUXILIARIES, DETERMINERS, GENDERED, PREPOSITIONS
 from congruence.negatives.words import Edit, article
 
+__all__ = ["add_att", "add_obj"]
+
 _ALL = ("thing", "animal", "person")
 _HOLDERS = word_set("beside") | {"with", "holding", "carrying"}
 

@@ -11,6 +11,8 @@ from congruence.negatives.lexicon import Lexicon
 from congruence.negatives.tagging import Phrase, find_phrases, noun_at
 from congruence.negatives.words import Edit, Sentence
 
+__all__ = ["Caption", "Spots", "among", "look_at"]
+
 #: Edits by the place they are made at; one of a place is as good as another.
 Spots = Iterator[Sequence[tuple[Edit, ...]]]
 

@@ -19,6 +19,18 @@ from congruence.negatives.replace import replace_att, replace_obj, replace_rel
 from congruence.negatives.swap import swap_att, swap_obj
 from congruence.negatives.words import Sentence, changed_words, same_words
 
+__all__ = [
+    "GENERATORS",
+    "KINDS",
+    "Generator",
+    "Negative",
+    "by_rules",
+    "check_captions",
+    "count",
+    "generate",
+    "register",
+]
+
 #: A function from a caption to all edits of a kind.
 RULES: dict[str, Callable[[Caption], Spots]] = {
     "replace_obj": replace_obj,

@@ -9,6 +9,8 @@ from importlib.resources import files
 
 from congruence.negatives.words import plural
 
+__all__ = ["Lexicon", "Preposition", "Section", "Term", "Verb", "Words", "lexicon", "word_set"]
+
 Words = tuple[str, ...]
 
 

@@ -17,6 +17,8 @@ from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import CongruenceWarning, ShapeError
 from congruence.negatives.generate import Negative
 
+__all__ = ["write_negatives"]
+
 COLUMNS = ("id", "caption", "negative", "kind")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 

@@ -7,6 +7,8 @@ from congruence.negatives.lexicon import Term, word_set
 from congruence.negatives.tagging import GENDERED, PREPOSITIONS, SINGULAR, Phrase
 from congruence.negatives.words import Edit
 
+__all__ = ["replace_att", "replace_obj", "replace_rel"]
+
 _COUNTED = word_set("counted")
 _MEASURES = word_set("measures")
 _STATIC = word_set("static")

@@ -13,6 +13,8 @@ from congruence.errors import ParameterError
 from congruence.negatives.generate import Negative, check_captions
 from congruence.negatives.words import Edit, Sentence, changed_words
 
+__all__ = ["sibling_negatives"]
+
 
 def sibling_negatives(
     names: Sequence[str],

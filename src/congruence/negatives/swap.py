@@ -9,6 +9,8 @@ from congruence.negatives.lexicon import Term, Words, word_set
 from congruence.negatives.tagging import AUXILIARIES, GENDERED, PREPOSITIONS, Phrase, third_persons
 from congruence.negatives.words import Edit, article
 
+__all__ = ["swap_att", "swap_obj"]
+
 _BESIDE = word_set("beside")
 _BOUND = word_set("bound")
 _COUNTED = word_set("counted")

@@ -8,6 +8,19 @@ from functools import cache
 from congruence.negatives.lexicon import Lexicon, Term, lexicon, word_set
 from congruence.negatives.words import Sentence
 
+__all__ = [
+    "AUXILIARIES",
+    "DETERMINERS",
+    "GENDERED",
+    "PREPOSITIONS",
+    "SINGULAR",
+    "Adjective",
+    "Phrase",
+    "find_phrases",
+    "noun_at",
+    "third_persons",
+]
+
 SINGULAR = word_set("singular")
 DETERMINERS = word_set("determiners")
 PREPOSITIONS = word_set("prepositions")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+__all__ = ["Edit", "Sentence", "article", "changed_words", "plural", "same_words"]
+
 # An apostrophe or a hyphen inside belongs to the word.
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _CONSONANT = re.compile(r"(?:uni(?!n)|us(?:e|u|a)|eu|ewe|one\b|once|ukulele|u\.|uk\b|ut(?:e|i))")

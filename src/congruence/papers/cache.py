@@ -12,6 +12,8 @@ import numpy as np
 from congruence._utils.atomic import atomic_path
 from congruence.errors import CorruptFileError, InputError, ShapeError
 
+__all__ = ["SHARD", "embed_rows"]
+
 #: Items embedded between two writes.
 SHARD = 256
 

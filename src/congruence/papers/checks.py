@@ -7,6 +7,8 @@ from typing import Any
 
 from congruence.errors import ParameterError
 
+__all__ = ["check_chosen", "check_keys", "check_type"]
+
 _NAMES = {
     str: "text",
     bool: "true or false",

@@ -15,6 +15,8 @@ from typing import Any
 
 from congruence.errors import ParameterError
 
+__all__ = ["check_claim", "check_rule", "parse_rule"]
+
 #: Keys of a row that a reference may pick.
 PICKED = ("data", "pair", "series", "part", "x", "quantity")
 

@@ -17,6 +17,8 @@ from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES, kinds
 from congruence.papers.study import Study
 
+__all__ = ["config_names", "load_config", "parse_config", "place", "with_parameters"]
+
 
 def parse_config(text: str, name: str) -> Config:
     """Read and check one experiment.

@@ -11,6 +11,8 @@ import numpy as np
 from congruence._utils.validation import as_matrix
 from congruence.errors import ShapeError
 
+__all__ = ["Data", "DataT", "check_embedded"]
+
 
 @dataclass(frozen=True)
 class Data:

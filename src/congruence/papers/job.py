@@ -9,6 +9,8 @@ from typing import Any, Generic
 from congruence.papers.data import DataT
 from congruence.papers.results import Results
 
+__all__ = ["QUICK_DRAWS", "Config", "Job"]
+
 #: Most draws in a quick run.
 QUICK_DRAWS = 2
 

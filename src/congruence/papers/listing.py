@@ -11,6 +11,8 @@ from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES
 from congruence.papers.study import Study
 
+__all__ = ["NOT_RUN", "count_experiments", "experiment_of", "listing"]
+
 #: Said wherever sample data are listed: what has not been done.
 NOT_RUN = "The paper's published weights and data sets have not been run: what runs here are stand-ins."
 

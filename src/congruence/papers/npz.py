@@ -13,6 +13,8 @@ import numpy as np
 from congruence._utils.validation import check_rows
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
 
+__all__ = ["FILES", "IMAGE_ENCODERS", "TEXT_ENCODERS", "open_npz"]
+
 T = TypeVar("T")
 
 #: Files by the name of the data.

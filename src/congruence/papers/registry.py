@@ -7,6 +7,8 @@ from typing import Any
 from congruence.papers import canonical, jam, sotalign
 from congruence.papers.study import Study
 
+__all__ = ["STUDIES", "kinds"]
+
 #: Every paper by name, in the order in which they are listed.
 STUDIES: dict[str, Study[Any]] = {
     "canonical": canonical.STUDY,

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["KEYS", "Results"]
+
 #: Columns that say what a number is.
 KEYS = ("data", "pair", "series", "part", "x", "metric", "quantity")
 

@@ -20,6 +20,8 @@ from congruence.papers.job import QUICK_DRAWS, Config, Job
 from congruence.papers.registry import kinds
 from congruence.papers.study import Request, Study
 
+__all__ = ["Outcome", "run", "title_of", "versions"]
+
 #: Version of the form of ``results.json``.
 FORMAT = 1
 

@@ -11,6 +11,8 @@ from congruence.errors import ParameterError
 from congruence.papers.data import DataT
 from congruence.papers.job import Config, Job
 
+__all__ = ["Kind", "Request", "Study"]
+
 
 @dataclass(frozen=True)
 class Kind:

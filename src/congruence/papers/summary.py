@@ -7,6 +7,8 @@ from typing import Any
 
 from congruence.papers.registry import kinds
 
+__all__ = ["claim_lines", "data_lines"]
+
 
 def claim_lines(results: Mapping[str, Any]) -> list[str]:
     """Return a paper's claim and whether it held as lines of text.

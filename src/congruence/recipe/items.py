@@ -17,6 +17,8 @@ from congruence.splits import Split, duplicate_groups
 from congruence.stores import open_rows, open_source, read_column, read_embeddings
 from congruence.train.captions import Captions, read_captions
 
+__all__ = ["Items", "group", "hold_out", "keep_some", "read_items", "read_unpaired"]
+
 #: Bytes of a file of unpaired rows above which it is not read into memory but streamed.
 MEMORY = 2**30
 

@@ -18,6 +18,8 @@ from congruence.errors import CorruptFileError, ParameterError
 from congruence.recipe._schema import check_parameters, check_types
 from congruence.train import JAM, METHODS, make_method
 
+__all__ = ["Recipe", "make_recipe", "read_recipe"]
+
 #: Share of the pairs to choose by and share to test on where a recipe says nothing; JAM's are the paper's, of images.
 _SHARES = {JAM.method: (0.15, 0.15)}
 

@@ -20,6 +20,8 @@ from congruence.train import JAM, METHODS, make_method
 from congruence.train.retrieval import each_once, recalls
 from congruence.train.tuning import Tuned, search, tune
 
+__all__ = ["Run", "run_recipe"]
+
 #: Captions to choose from beside a single wrong one: the paper's 5-way task.
 OPTIONS = 5
 

@@ -13,6 +13,8 @@ from congruence.report.figures import Plot
 from congruence.report.render import fill
 from congruence.upgrade.certify import ACTIONS, Certificate, Estimate
 
+__all__ = ["curve_chart", "render_certificate", "ways_chart", "write_certificate"]
+
 _NAMES = {
     "keep": "keep the old model",
     "stored": "map the store",

@@ -15,6 +15,8 @@ from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
 from congruence.report._base import carry, some, unit
 
+__all__ = ["commuting", "edits"]
+
 _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 

@@ -19,6 +19,8 @@ from congruence.papers import STUDIES, Outcome, claim_lines, data_lines
 from congruence.report.figures import HEIGHT, WIDTH, Plot, clouds, kernel, ticks
 from congruence.report.png import svg_to_png
 
+__all__ = ["draw_experiment", "to_csv", "why_no_experiment", "write_experiment", "write_files"]
+
 _STYLE = """
 svg{font:11px system-ui,sans-serif;background:#fff}
 .title{font-size:13px;font-weight:600;fill:#1b2430}

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+__all__ = ["Plot", "clouds", "few_anchors", "histogram", "kernel", "spectrum", "ticks"]
+
 #: Size of a plot in its own units, small enough that labels stay readable on a telephone.
 WIDTH, HEIGHT = 360, 250
 

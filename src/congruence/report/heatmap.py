@@ -9,6 +9,8 @@ from typing import Any
 from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
 
+__all__ = ["heatmap", "shades", "write_heatmap"]
+
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 6.6
 
 #: Shades from which words turn to white in light, and to black in dark: on both sides of them the contrast is at least 4.5.

@@ -14,6 +14,8 @@ from congruence.train import split_by_group
 from congruence.train.captions import Captions
 from congruence.train.retrieval import each_once, recalls
 
+__all__ = ["remembers", "unseen_rows"]
+
 #: Errors of reconstruction this close to each other, as a share, are one: other rows differ by more, other machines by less.
 _SAME = 1e-4
 

@@ -9,6 +9,8 @@ import numpy as np
 
 from congruence.maps import TwoSidedMap
 
+__all__ = ["MARKS", "curves", "facts", "source", "teacher", "thin", "validation"]
+
 #: Most marks of a curve; a picture needs no more.
 MARKS = 300
 

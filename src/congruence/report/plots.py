@@ -17,6 +17,8 @@ from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accura
 from congruence.report._base import carry, held_out_ids, some, unit, with_means
 from congruence.splits import Split, duplicate_groups
 
+__all__ = ["clouds", "few_anchors", "histograms", "kernel", "spectrum"]
+
 #: Most rows looked at for histograms and scatter plots, and most marks drawn; a picture needs no more.
 _ROWS, _MARKS = 5_000, 400
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from congruence._utils.optional import require
 from congruence._utils.validation import check_positive
 
+__all__ = ["svg_to_png"]
+
 
 def svg_to_png(svg: str, *, zoom: float = 2.0) -> bytes:
     """Return a figure as PNG on white.

@@ -18,6 +18,8 @@ from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
 from congruence.evaluation.compositional import TIE, chosen, recall_by_task, sugarcrepe_recall
 
+__all__ = ["Questions", "by_task", "changed", "margins", "thumbnail", "worked"]
+
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128
 

@@ -12,6 +12,8 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
 from congruence.report import figures
 
+__all__ = ["fill", "render", "write_report"]
+
 
 def render(summary: dict[str, Any]) -> str:
     """Return a report as one self-contained HTML page.

@@ -20,6 +20,8 @@ from congruence.report import plots
 from congruence.report._base import carry, held_out_ids
 from congruence.splits import Split
 
+__all__ = ["summarize"]
+
 #: A mapped query reaches this share of what the target model reaches by itself.
 CARRIES, PARTLY = 0.8, 0.4
 

@@ -23,6 +23,8 @@ from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
 from congruence.train.retrieval import chance_recall, once, recalls
 
+__all__ = ["summarize_training"]
+
 
 def summarize_training(
     mapping: Map,

@@ -12,6 +12,8 @@ from congruence._utils.atomic import atomic_path
 from congruence.report.figures import WIDTH, Plot
 from congruence.report.render import fill
 
+__all__ = ["loss_curves", "margin_histogram", "render_training", "task_bars", "validation_curve", "write_training"]
+
 #: Most tasks drawn as bars; the table has all of them.
 _TASKS = 12
 

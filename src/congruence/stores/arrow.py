@@ -12,6 +12,8 @@ from congruence.errors import DtypeError
 from congruence.stores._base import check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 
+__all__ = ["ArrowSink", "ArrowSource", "arrow_shapes", "read_arrow_column"]
+
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 #: First bytes of a file; a stream, as the ``datasets`` library writes it under the same suffix, has others.

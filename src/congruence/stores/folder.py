@@ -26,6 +26,8 @@ from congruence.stores._sink import Sink
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
 
+__all__ = ["FolderSink", "FolderSource", "mark_parts", "why_no_parts"]
+
 #: Rows of a part when there is no source layout to mirror.
 PART_ROWS = 1_000_000
 

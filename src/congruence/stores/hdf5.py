@@ -36,6 +36,8 @@ from congruence.stores._base import (
 from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
 
+__all__ = ["Hdf5Sink", "Hdf5Source", "hdf5_shapes", "read_hdf5_column"]
+
 #: What h5py raises about damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 

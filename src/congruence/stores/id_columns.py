@@ -25,6 +25,8 @@ from congruence.stores.parquet import parquet_shapes, read_parquet_column
 from congruence.stores.safetensors_file import read_safetensors_column, safetensors_shapes
 from congruence.stores.text import read_csv_column, read_jsonl_column
 
+__all__ = ["id_columns", "id_fault", "usual_id_column"]
+
 #: Names by which ids are found when none is given, in this order.
 USUAL_NAMES = ("id", "ids", "names")
 

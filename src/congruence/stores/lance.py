@@ -17,6 +17,8 @@ from congruence.errors import CorruptFileError, FileError
 from congruence.stores._base import as_row_numbers, check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 
+__all__ = ["LanceSink", "LanceSource", "lance_shapes", "read_lance_column"]
+
 #: What Lance raises about damaged files.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 

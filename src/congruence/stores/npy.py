@@ -38,6 +38,8 @@ from congruence.stores._base import (
 from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
 
+__all__ = ["NpySink", "NpySource", "NpzSink", "NpzSource", "npz_shapes", "read_npy_column", "read_npz_column"]
+
 #: What zipfile and zlib raise about damaged archives; NotImplementedError and RuntimeError are an unknown compression
 #: and a password, of which a flipped bit can make either.
 _ZIP_DAMAGE = (

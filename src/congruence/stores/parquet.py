@@ -13,6 +13,8 @@ from congruence.errors import DtypeError
 from congruence.stores._base import check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 
+__all__ = ["ParquetSink", "ParquetSource", "parquet_shapes", "read_parquet_column"]
+
 #: What pyarrow raises about damaged files: its I/O errors are plain OSErrors, and names may be no UTF-8.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 

@@ -18,6 +18,8 @@ from congruence.stores.npy import NpySource
 if TYPE_CHECKING:
     from congruence.train.rows import Rows
 
+__all__ = ["StreamedRows", "open_rows"]
+
 #: Rows of a stretch.
 POOL = 65_536
 

@@ -37,6 +37,8 @@ from congruence.stores._base import (
 )
 from congruence.stores._sink import Sink
 
+__all__ = ["SafetensorsSink", "SafetensorsSource", "read_safetensors_column", "safetensors_shapes"]
+
 _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",

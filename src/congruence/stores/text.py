@@ -22,6 +22,8 @@ from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, 
 from congruence.stores._columns import Columns, Rows, list_array
 from congruence.stores._ids import arrow_ids
 
+__all__ = ["CsvSource", "JsonlSource", "read_csv_column", "read_jsonl_column", "read_txt_column"]
+
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
 

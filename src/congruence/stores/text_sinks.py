@@ -28,6 +28,8 @@ from congruence.stores._columns import (
 )
 from congruence.stores._sink import Sink
 
+__all__ = ["CsvSink", "JsonlSink"]
+
 
 class _TextSink(Sink):
     """What both share: the source's columns, as far as text holds them."""

@@ -16,6 +16,8 @@ from congruence._utils.validation import check_choice
 from congruence.theory._base import check_levels, dual_encoders, paired_models
 from congruence.theory.lines import FLAT, Envelope, Line
 
+__all__ = ["KernelAgreement", "gram_agreement", "kernel_agreement"]
+
 RELATIONS = ("raw", "constant", "affine")
 
 #: Items on a side of the tile of a kernel that is in memory at a time.

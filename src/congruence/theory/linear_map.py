@@ -31,6 +31,8 @@ from congruence.theory._base import (
     paired_models,
 )
 
+__all__ = ["AnchorMap", "TextError", "anchor_map", "linear_bound", "linear_text_error"]
+
 
 @dataclass(frozen=True)
 class AnchorMap:

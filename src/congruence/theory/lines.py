@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+__all__ = ["FLAT", "Envelope", "Line"]
+
 #: Points whose x differ by less than this have no slope: what differs is rounding.
 FLAT = 1e-12
 

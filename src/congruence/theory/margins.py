@@ -15,6 +15,8 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.theory._base import paired_models
 from congruence.theory.probed import probed_subspace
 
+__all__ = ["Margins", "class_margins"]
+
 #: A margin smaller than this, times the largest squared norm, could be rounding.
 _ROUNDING = 1e-12
 

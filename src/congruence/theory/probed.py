@@ -12,6 +12,8 @@ from congruence._utils.arrays import to_numpy
 from congruence._utils.validation import as_matrix, check_positive, check_width
 from congruence.errors import ParameterError
 
+__all__ = ["Probed", "ProbedShare", "probed_share", "probed_subspace", "rounding_floor"]
+
 
 @dataclass(frozen=True)
 class Probed:

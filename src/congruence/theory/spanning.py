@@ -15,6 +15,18 @@ from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.theory.probed import rounding_floor
 
+__all__ = [
+    "Spanning",
+    "analyse",
+    "anchors_needed",
+    "decompose",
+    "features",
+    "pack",
+    "seen_by",
+    "sym_spanning",
+    "unpack",
+]
+
 #: Matrices are decomposed whole up to this many rows or columns, whichever are fewer.
 DENSE = 3_000
 # … and as long as all features of all rows take no more than this many numbers.

@@ -13,6 +13,8 @@ from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
 
+__all__ = ["Kappa", "kappa"]
+
 #: Linear programmes are solved up to this many features of all rows together, about a second each.
 _LP_FEATURES = 100_000
 _ROUNDS = 50

@@ -36,6 +36,16 @@ from congruence.theory._base import (
     paired_models,
 )
 
+__all__ = [
+    "PolarRotation",
+    "RankTradeOff",
+    "orthogonal_bound",
+    "polar_rotation",
+    "projected_text_bound",
+    "rank_trade_off",
+    "text_bound",
+]
+
 
 @dataclass(frozen=True)
 class PolarRotation:

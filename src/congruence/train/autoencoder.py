@@ -11,6 +11,8 @@ import numpy as np
 
 from congruence._utils.optional import require
 
+__all__ = ["Cost", "autoencoder", "count", "in_units"]
+
 Layers = list[dict[str, Any]]
 
 

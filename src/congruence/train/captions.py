@@ -14,6 +14,8 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split
 
+__all__ = ["Captions", "read_captions", "read_held", "split_by_group"]
+
 
 @dataclass(frozen=True)
 class Captions:

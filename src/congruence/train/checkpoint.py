@@ -12,6 +12,8 @@ from typing import Any
 from congruence._utils.atomic import atomic_path, check_output, recover, why_foreign
 from congruence.errors import CorruptFileError, FileError, TrainingError
 
+__all__ = ["Checkpoint", "History", "why_no_checkpoint"]
+
 WEIGHTS, STATE = "checkpoint.safetensors", "checkpoint.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1
 

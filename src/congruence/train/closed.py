@@ -14,6 +14,8 @@ from congruence.maps.two_sided import TwoSidedMap
 from congruence.train._base import HeadTrainer
 from congruence.train.retrieval import mean_recall
 
+__all__ = ["CCA", "ClosedForm", "Procrustes"]
+
 
 class ClosedForm(BaseEstimator):
     """Base of the methods that fit a two-sided map on the pairs in one go; a subclass sets ``method`` and implements :meth:`make`."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from congruence.train.sail import SAIL
 
+__all__ = ["Contrastive"]
+
 
 class Contrastive(SAIL):
     """:class:`SAIL` with other defaults: ``supervised="infonce"`` and ``head="mlp"``.

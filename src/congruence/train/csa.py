@@ -6,6 +6,8 @@ from congruence.maps import CCAMap
 from congruence.maps.two_sided import TwoSidedMap
 from congruence.train.closed import ClosedForm
 
+__all__ = ["CSA"]
+
 
 class CSA(ClosedForm):
     """Canonical similarity analysis: CCA cut to its strongest directions, which are weighted by their correlations.

@@ -23,6 +23,8 @@ from congruence.train.loop import Schedule, autocast, place, run
 from congruence.train.retrieval import partners
 from congruence.train.rows import ArrayRows
 
+__all__ = ["JAM"]
+
 LOSSES = ("spread", "negcon", "con")
 #: The largest 1/τ a learned temperature may reach, as in CLIP.
 LARGEST_SCALE = 100.0

@@ -13,6 +13,8 @@ from congruence._utils.validation import check_same_rows
 from congruence.errors import ParameterError, ShapeError
 from congruence.train._batches import batches, check_temperature
 
+__all__ = ["con_loss", "negcon_loss", "spread_loss"]
+
 
 def con_loss(v: Any, pos: Any, temperature: Any = 0.07) -> Any:
     """Contrastive loss: each image finds its caption among the captions of the batch, each caption its image.

@@ -16,6 +16,8 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, TrainingError
 from congruence.train.checkpoint import Checkpoint, History
 
+__all__ = ["Objective", "Schedule", "autocast", "place", "run"]
+
 PRECISIONS = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "constant")
 

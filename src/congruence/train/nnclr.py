@@ -13,6 +13,8 @@ from congruence.train._base import Batch, HeadTrainer
 from congruence.train._neighbours import nearest_rows
 from congruence.train.rows import Rows, scannable
 
+__all__ = ["NNCLR"]
+
 
 class NNCLR(HeadTrainer):
     """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbour of it.

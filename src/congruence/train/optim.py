@@ -10,6 +10,8 @@ import torch
 
 from congruence._utils.validation import check_choice
 
+__all__ = ["Lion", "make_optimizer", "rate_at"]
+
 #: Optimisers by name.
 OPTIMIZERS = ("lion", "adamw")
 

@@ -16,6 +16,8 @@ from congruence._utils.refusals import say_refusal
 from congruence.errors import OutputExistsError, StorageError
 from congruence.train.checkpoint import why_no_checkpoint
 
+__all__ = ["named_folder", "own_folder"]
+
 MARKER = "checkpoints.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoints", 1
 

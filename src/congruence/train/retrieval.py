@@ -11,6 +11,8 @@ from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
 from congruence.metrics import recall_at_k
 
+__all__ = ["chance_recall", "each_once", "mean_recall", "once", "partners", "recalls"]
+
 
 def recalls(
     X: np.ndarray, Y: np.ndarray, x_labels: Any = None, y_labels: Any = None, ks: Sequence[int] = (1, 5, 10)

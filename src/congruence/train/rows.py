@@ -15,6 +15,8 @@ from congruence._utils.validation import RowNames, as_matrix, check_rows, check_
 from congruence.embeddings import Embeddings
 from congruence.errors import DtypeError, InputError
 
+__all__ = ["ArrayRows", "Rows", "Sources", "as_rows", "sample", "scannable"]
+
 
 @runtime_checkable
 class Rows(Protocol):

@@ -8,6 +8,8 @@ from typing import Any
 from congruence.errors import InputError
 from congruence.train._base import Batch, HeadTrainer
 
+__all__ = ["SAIL"]
+
 
 class SAIL(HeadTrainer):
     """Train heads with the supervised loss on pairs.

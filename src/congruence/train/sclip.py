@@ -10,6 +10,8 @@ from congruence._utils.validation import check_choice, check_positive, check_sam
 from congruence.errors import InputError
 from congruence.train._base import Batch, HeadTrainer
 
+__all__ = ["SCLIP", "pseudo_label_loss"]
+
 ASSIGNMENTS = ("hard", "soft", "ot")
 SPACES = ("unimodal", "joint")
 

@@ -18,6 +18,8 @@ from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
 
+__all__ = ["SOTAlign"]
+
 TEACHERS = ("cca", "procrustes", "contrastive")
 DIVERGENCES = ("klot", "infonce", "cka")
 STARTS = ("random", "teacher")

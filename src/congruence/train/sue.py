@@ -16,6 +16,8 @@ from congruence.train._base import MEAN_ROWS, Batch, HeadTrainer
 from congruence.train.loop import Schedule, run
 from congruence.train.rows import ArrayRows, Rows, Sources, sample
 
+__all__ = ["SUE"]
+
 
 class SUE(HeadTrainer):
     """Learn spectral embeddings without pairs, join them with few.

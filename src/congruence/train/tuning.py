@@ -14,6 +14,8 @@ from congruence.errors import ParameterError
 from congruence.train._reading import read_validation
 from congruence.train.retrieval import mean_recall
 
+__all__ = ["Tuned", "grid_points", "search", "tune"]
+
 
 @dataclass(frozen=True)
 class Tuned:

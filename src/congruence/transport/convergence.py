@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from congruence.errors import ConvergenceWarning
 
+__all__ = ["GRADIENT_ERROR", "Convergence", "warn_unconverged"]
+
 #: Share of ‖P − P*‖₁ past which marginal errors are warned of: the gradient is then off by 1 % to 5 % in L1 norm at least (docs/transport.md).
 GRADIENT_ERROR = 0.01
 

@@ -14,6 +14,8 @@ from congruence.transport._scaling import iterate
 from congruence.transport.convergence import Convergence, warn_unconverged
 from congruence.transport.sinkhorn import CONVERGED, MASSES, MEMORY, check_options
 
+__all__ = ["klot", "klot_features", "solve_teacher"]
+
 
 def klot(
     student: Any,

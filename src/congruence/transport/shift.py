@@ -12,6 +12,8 @@ from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.transport.sliced import choose_cost, circle_costs, random_frames, sphere_pair
 
+__all__ = ["Distance", "DistributionShift", "distribution_shift"]
+
 
 @dataclass(frozen=True)
 class Distance:

@@ -13,6 +13,8 @@ from congruence.transport._kernel import Affinity, Dense, exponential, exponents
 from congruence.transport._scaling import iterate
 from congruence.transport._scaling import marginals as plan_marginals
 
+__all__ = ["CONVERGED", "MASSES", "MEMORY", "SinkhornResult", "check_options", "sinkhorn"]
+
 MASSES = ("unit", "bistochastic")
 #: The L1 error of the marginals at which the paper calls a plan converged (SOTAlign, figure 6).
 CONVERGED = 1e-6

@@ -13,6 +13,8 @@ from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
 
+__all__ = ["choose_cost", "circle_costs", "random_frames", "sliced_wasserstein_sphere", "sphere_pair"]
+
 Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 VARIANTS = ("circular", "linear")

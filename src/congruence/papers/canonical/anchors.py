@@ -13,6 +13,23 @@ from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import Means, View, references
 from congruence.papers.job import Job
 
+__all__ = [
+    "add_references",
+    "anchor_rows",
+    "both_rows",
+    "draw",
+    "draw_anchors",
+    "draw_subset",
+    "fit_modality",
+    "fit_on",
+    "fitted_once",
+    "means",
+    "pair_name",
+    "rows_of",
+    "test_part",
+    "view",
+]
+
 #: Most anchors in a quick run.
 QUICK_ANCHORS = 600
 

@@ -13,6 +13,8 @@ from congruence.maps import Map, make_map
 from congruence.papers.canonical.metrics import Means
 from congruence.synthetic import random_rotation
 
+__all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
+
 #: Maps by the names the configurations use.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "orthogonal": ("orthogonal", {"spectrum": "full"}),

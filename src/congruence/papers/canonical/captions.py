@@ -10,6 +10,8 @@ import numpy as np
 
 from congruence.errors import InputError, ShapeError
 
+__all__ = ["CaptionBank", "edit_caption", "edit_captions", "no_captions", "plain", "shared_words"]
+
 
 @dataclass(frozen=True)
 class CaptionBank:

@@ -11,6 +11,8 @@ from congruence.evaluation.controls import DRAWS, ControlRows
 from congruence.papers.canonical.baselines import RandomRotation
 from congruence.papers.canonical.metrics import View, measure
 
+__all__ = ["controls"]
+
 #: Measures of paired rows; classification among mapped rows, which any rotation keeps, has the random rotation alone beside it.
 PAIRED = ("image_cosine", "text_cosine", "image_distance", "text_distance")
 KEPT = "aligned_image_aligned_text"

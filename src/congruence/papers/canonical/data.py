@@ -14,6 +14,8 @@ from congruence.metrics import ensemble_prompts
 from congruence.papers.canonical.captions import CaptionBank
 from congruence.papers.data import Data, check_embedded
 
+__all__ = ["Collection", "Model", "every_second", "unit_rows"]
+
 
 @dataclass(frozen=True)
 class Model:

@@ -10,6 +10,8 @@ from scipy import linalg
 from congruence.papers.canonical.data import unit_rows
 from congruence.synthetic import random_rotation
 
+__all__ = ["Heads", "contrastive_heads"]
+
 
 @dataclass(frozen=True)
 class Heads:

@@ -11,6 +11,8 @@ import numpy as np
 from congruence.errors import InputError
 from congruence.metrics import class_retrieval, paired_cosine, paired_distance, zero_shot_accuracy
 
+__all__ = ["METRICS", "Means", "View", "measure", "references"]
+
 #: Every measure, with the words that stand on a figure's axis.
 METRICS = {
     "image_cosine": "image–image cosine",

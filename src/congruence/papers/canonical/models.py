@@ -16,6 +16,8 @@ from congruence.papers.cache import embed_rows
 from congruence.papers.canonical.captions import edit_captions
 from congruence.papers.canonical.data import Collection, Model, unit_rows
 
+__all__ = ["MODELS", "open_models", "resolve_models"]
+
 #: The paper's models by short name. SigLIP and FLAVA are given without a version there; these are the ones of the
 #: width of CLIP ViT-L/14, which the paper's square maps need.
 MODELS = {

@@ -9,6 +9,8 @@ from congruence.papers.canonical.anchors import pair_name, test_part
 from congruence.papers.canonical.data import Collection
 from congruence.papers.job import Job
 
+__all__ = ["item", "nearest", "usable"]
+
 
 def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
     """Return each collection, the classes of it that are measured on, and each pair with images and texts of both models."""

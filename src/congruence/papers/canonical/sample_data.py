@@ -15,6 +15,8 @@ from congruence.papers.canonical.data import Collection, Model, every_second, un
 from congruence.papers.canonical.heads import contrastive_heads
 from congruence.papers.npz import open_npz
 
+__all__ = ["SAMPLE_DATA", "VARIANTS", "open_sample"]
+
 #: Data the experiments run on without the paper's models, and what an experiment may ask of them.
 SAMPLE_DATA = ("sample", "lvis", "caltech101")
 VARIANTS = ("items", "narrow", "third", "same_data")

@@ -20,6 +20,8 @@ from congruence.papers.checks import check_type
 from congruence.papers.job import Config
 from congruence.papers.study import Request, Study
 
+__all__ = ["STUDY", "CanonicalStudy"]
+
 
 def _check_classes(where: str, value: Any) -> None:
     for n in value:

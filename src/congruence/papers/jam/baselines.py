@@ -13,6 +13,8 @@ from congruence.maps import CCAMap, TwoSidedMap
 from congruence.papers.jam.data import JAMParts
 from congruence.train import JAM
 
+__all__ = ["BASELINES", "fit_baseline"]
+
 #: What can stand in a row of a table.
 BASELINES = {"con": "Con", "negcon": "NegCon", "spread": "Spread", "cca": "CCA"}
 

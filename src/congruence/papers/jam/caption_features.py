@@ -12,6 +12,8 @@ import numpy as np
 from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 
+__all__ = ["caption_features"]
+
 #: Places of the table that words and pairs of words are hashed into, and the weight of a pair beside a word.
 BUCKETS, PAIR = 8192, 0.7
 

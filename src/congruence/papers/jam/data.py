@@ -15,6 +15,8 @@ from congruence.papers.data import Data, check_embedded
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
 
+__all__ = ["LAYERS", "TASKS", "JAMData", "JAMParts", "layer_numbers"]
+
 TASKS = ("replace", "add", "swap")
 
 #: Depths of hidden layers. The paper prints no numbers: a quarter of the blocks, half of them, and the last.

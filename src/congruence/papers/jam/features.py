@@ -14,6 +14,8 @@ from congruence.errors import FileError, IdError, ParameterError
 from congruence.papers.jam.data import JAMData, layer_numbers
 from congruence.stores import FORMATS, matrices, read_embeddings
 
+__all__ = ["open_features"]
+
 _KINDS = ("images", "captions", "negatives")
 
 

@@ -10,6 +10,8 @@ from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import sugarcrepe_recall
 from congruence.maps import TwoSidedMap
 
+__all__ = ["METRICS", "measure_recall"]
+
 #: Every metric, with what it is.
 METRICS = {
     "binary_recall": "the image is nearer its caption than the wrong one",

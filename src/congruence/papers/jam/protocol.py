@@ -11,6 +11,18 @@ from congruence.errors import InputError
 from congruence.papers.jam.data import TASKS, JAMData, JAMParts
 from congruence.papers.job import Job
 
+__all__ = [
+    "RESAMPLED",
+    "in_task",
+    "pair_name",
+    "paper_seeds",
+    "record_order",
+    "record_run",
+    "split",
+    "tasks",
+    "training",
+]
+
 RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), the first weights, and the distractors"
 
 #: In place of those of the data in a quick run.

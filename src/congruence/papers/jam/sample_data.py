@@ -20,6 +20,8 @@ from congruence.papers.jam.caption_features import caption_features
 from congruence.papers.jam.data import JAMData, layer_numbers
 from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 
+__all__ = ["CAPTION_FEATURES", "SAMPLE_DATA", "open_sample"]
+
 #: What JAM's experiments run on here.
 SAMPLE_DATA = ("synthetic", "sugarcrepe", "imagenet1000", "caltech101")
 

@@ -18,6 +18,8 @@ from congruence.papers.jam.sample_data import SAMPLE_DATA, open_sample
 from congruence.papers.job import Config
 from congruence.papers.study import Request, Study
 
+__all__ = ["STUDY", "JAMStudy"]
+
 
 def _check_alpha(where: str, value: Any) -> None:
     if len(value) != 2 or not all(type(end) in (int, float) and 0 <= end <= 1 for end in value):

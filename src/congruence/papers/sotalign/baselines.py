@@ -12,6 +12,8 @@ from congruence.papers.sotalign.data import Parts
 from congruence.papers.sotalign.metrics import measure_heads
 from congruence.train import METHODS, HeadTrainer, make_method
 
+__all__ = ["BASELINES", "Baseline", "choose", "combinations", "fit_baseline", "method_parameters"]
+
 #: Pairs for which the paper's weights α are meant.
 PAPER_PAIRS = 10_000
 

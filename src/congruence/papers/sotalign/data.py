@@ -12,6 +12,8 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.papers.data import Data, check_embedded
 
+__all__ = ["Heldout", "Parts", "SOTAlignData", "check_sources"]
+
 
 @dataclass(frozen=True)
 class Heldout:

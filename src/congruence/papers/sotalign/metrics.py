@@ -9,6 +9,8 @@ from congruence.metrics import ensemble_prompts, mutual_knn, zero_shot_accuracy
 from congruence.papers.sotalign.data import Heldout, SOTAlignData
 from congruence.train.retrieval import recalls
 
+__all__ = ["METRICS", "encoder_agreement", "measure_heads"]
+
 #: Every metric, with the words that stand on a figure's axis.
 METRICS = {
     **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},

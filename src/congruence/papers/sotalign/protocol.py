@@ -13,6 +13,8 @@ from congruence.papers.sotalign.data import Parts, SOTAlignData
 from congruence.papers.sotalign.metrics import measure_heads
 from congruence.train.retrieval import chance_recall
 
+__all__ = ["RESAMPLED", "TUNING_SEEDS", "add_chance", "measure_baseline", "size", "split", "training", "tuned"]
+
 RESAMPLED = "the split: pairs, unpaired rows, what is chosen by and what is measured on"
 
 #: Seeds of the splits that parameters are chosen on; nothing is reported of them.

@@ -14,6 +14,8 @@ from congruence.papers.npz import IMAGE_ENCODERS, TEXT_ENCODERS, open_npz
 from congruence.papers.sotalign.data import SOTAlignData
 from congruence.synthetic import unimodal_problem
 
+__all__ = ["SAMPLE_DATA", "open_sample"]
+
 #: What the semi-supervised experiments run on here.
 SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
 

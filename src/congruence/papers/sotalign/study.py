@@ -13,6 +13,8 @@ from congruence.papers.sotalign.metrics import METRICS
 from congruence.papers.sotalign.sample_data import SAMPLE_DATA, open_sample
 from congruence.papers.study import Request, Study
 
+__all__ = ["STUDY", "SOTAlignStudy"]
+
 
 class SOTAlignStudy(Study[SOTAlignData]):
     """Roschmann et al. (2026), "SOTAlign"."""

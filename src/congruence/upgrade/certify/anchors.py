@@ -14,6 +14,8 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError
 from congruence.splits import Split
 
+__all__ = ["choose_anchors", "split_texts"]
+
 Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 

@@ -14,6 +14,8 @@ from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score
 
+__all__ = ["Curve", "measure_curves"]
+
 #: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as its square; slower laws,
 #: which the start of a curve suggests and its end does not, promised more than further anchors then brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()

@@ -10,6 +10,8 @@ from congruence.embeddings import normalize_rows
 from congruence.upgrade.certify.scoring import nearest_rows
 from congruence.upgrade.certify.tables import Tables
 
+__all__ = ["deal", "near_duplicates", "shuffle"]
+
 #: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
 #: dimensions or more have no such neighbors: the first of ten stands at 10^(−1/4) = 0.56 of the tenth's distance there.
 _NEAR = 0.5

@@ -7,6 +7,18 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from scipy.stats import norm, t
 
+__all__ = [
+    "WIDER",
+    "Estimate",
+    "covariance",
+    "draw_scores",
+    "freedom",
+    "joint_covariance",
+    "mean_interval",
+    "rate_interval",
+    "ratio_interval",
+]
+
 #: Ratios' intervals are this much wider than the items' spread makes them: maps of different folds share most of their anchors,
 #: so the errors of their items do not average out like independent ones. By ``benchmarks/certify_calibration.py``.
 WIDER = 1.05

@@ -11,6 +11,8 @@ from congruence.upgrade.certify.curve import Curve
 from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.verdict import ACTIONS, Decision, Thresholds, decide, is_of_lists, with_known
 
+__all__ = ["judge"]
+
 #: Share of a modality's variance in directions the anchors cover, below which anchors of that modality are asked for.
 WELL_COVERED = 0.9
 

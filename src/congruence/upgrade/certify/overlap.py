@@ -15,6 +15,8 @@ from congruence.maps import OrthogonalMap
 from congruence.upgrade.certify.scoring import Hits
 from congruence.upgrade.certify.tables import Tables
 
+__all__ = ["Search", "compare_lists", "depth", "overlap_of", "searches_of", "similarity_in"]
+
 #: Text queries, at most.
 _MOST_TEXTS = 2000
 

@@ -15,6 +15,8 @@ from congruence.upgrade.certify.overlap import Search, compare_lists, depth, sim
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, Measured, fit_map
 
+__all__ = ["controls", "cross_fit_overlap", "overlap_on"]
+
 #: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
 #: the same with half as many parts says what the rows left out would have added.
 _PARTS = 8

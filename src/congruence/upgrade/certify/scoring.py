@@ -13,6 +13,8 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 
+__all__ = ["Hits", "nearest_rows", "recall"]
+
 
 @dataclass(frozen=True)
 class Hits:

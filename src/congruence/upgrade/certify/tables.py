@@ -12,6 +12,8 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
 
+__all__ = ["Tables", "check_alike", "make_tables"]
+
 #: Fewest anchors on which held-out scores and a learning curve mean anything.
 FEWEST = 20
 

@@ -28,6 +28,8 @@ from congruence.theory import (
 )
 from congruence.upgrade.certify.tables import Tables
 
+__all__ = ["theory_entries"]
+
 #: Rows of a modality that are looked at, at most.
 _MOST = 2000
 

@@ -14,6 +14,20 @@ from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.scoring import Hits, recall
 from congruence.upgrade.certify.tables import Tables
 
+__all__ = [
+    "PULL",
+    "SHARED_FOLDS",
+    "WAYS",
+    "Measured",
+    "cosines",
+    "cross_fit",
+    "fit_map",
+    "part_seen",
+    "score",
+    "tasks_of",
+    "try_on",
+]
+
 #: Whose query vectors search whose stored vectors: the source's both; the target's queries among mapped vectors; mapped
 #: queries among the source's vectors; the target's both.
 WAYS = ("keep", "stored", "queries", "re-embed")

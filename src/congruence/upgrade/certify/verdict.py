@@ -9,6 +9,8 @@ from typing import Any
 from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 
+__all__ = ["ACTIONS", "Decision", "Thresholds", "decide", "is_of_lists", "with_known"]
+
 ACTIONS = {
     "map": "map the stored vectors",
     "queries": "map the queries",

@@ -16,6 +16,8 @@ from congruence.papers.canonical.figures import (
 )
 from congruence.papers.study import Kind
 
+__all__ = ["KINDS"]
+
 #: What class prototypes are made of when texts are measured: all templates (eq. 6), or the first alone, as the caption of table 2 says.
 _EVALUATED: dict[str, Any] = {"evaluation_templates": "all"}
 

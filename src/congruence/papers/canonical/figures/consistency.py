@@ -21,6 +21,8 @@ from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import measure
 from congruence.papers.job import Job
 
+__all__ = ["run_composition", "run_cycle"]
+
 RESAMPLED = "the anchors of every map independently: {share:.0%} of the training rows each"
 
 

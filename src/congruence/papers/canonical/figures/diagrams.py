@@ -17,6 +17,8 @@ from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
 from congruence.papers.job import Job
 
+__all__ = ["run_commuting"]
+
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows"
 
 

@@ -15,6 +15,8 @@ from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.neighbors import item, nearest, usable
 from congruence.papers.job import Job
 
+__all__ = ["run_edits"]
+
 RESAMPLED = "the anchors, {share:.0%} of the training rows each time, and the texts edited"
 
 

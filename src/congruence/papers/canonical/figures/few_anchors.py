@@ -9,6 +9,8 @@ from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import measure
 from congruence.papers.job import Job
 
+__all__ = ["run"]
+
 RESAMPLED = "the N classes fitted on"
 
 

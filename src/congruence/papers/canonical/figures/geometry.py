@@ -24,6 +24,8 @@ from congruence.papers.canonical.data import Collection, unit_rows
 from congruence.papers.canonical.metrics import measure
 from congruence.papers.job import Job
 
+__all__ = ["run_clouds", "run_gap", "run_kernels"]
+
 RESAMPLED_CLOUDS = "the anchors: each draw takes {share:.0%} of the training rows"
 RESAMPLED_GAP = "nothing: every number is a property of the embeddings"
 RESAMPLED_KERNELS = RESAMPLED_GAP

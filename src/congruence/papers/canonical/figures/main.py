@@ -23,6 +23,8 @@ from congruence.papers.canonical.data import Collection
 from congruence.papers.canonical.metrics import measure
 from congruence.papers.job import Job
 
+__all__ = ["run"]
+
 RESAMPLED = "the anchors: each draw takes {share:.0%} of the training rows; the test part is fixed"
 
 

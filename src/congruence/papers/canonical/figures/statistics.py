@@ -7,6 +7,8 @@ import numpy as np
 from congruence.papers.canonical.data import Collection
 from congruence.papers.job import Job
 
+__all__ = ["run_statistics", "run_templates"]
+
 RESAMPLED = "nothing: these are counts"
 
 

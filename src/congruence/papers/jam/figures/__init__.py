@@ -9,6 +9,8 @@ from congruence.papers.jam.figures import losses, statistics
 from congruence.papers.jam.protocol import RESAMPLED
 from congruence.papers.study import Kind
 
+__all__ = ["KINDS"]
+
 #: Parts; 0 or nothing leaves them to the data.
 _PARTS: dict[str, Any] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
 

@@ -11,6 +11,8 @@ from congruence.papers.jam.metrics import measure_recall
 from congruence.papers.jam.protocol import in_task, pair_name, record_order, record_run, split, tasks, training
 from congruence.papers.job import Job
 
+__all__ = ["run_layers", "run_losses"]
+
 
 def run_losses(job: Job[JAMData]) -> None:
     """Train with every loss on every task, and measure dual encoders beside (tables 2 and 3)."""

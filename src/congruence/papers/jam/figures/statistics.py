@@ -13,6 +13,8 @@ from congruence.papers.jam.protocol import in_task, pair_name, tasks
 from congruence.papers.job import Job
 from congruence.train.autoencoder import autoencoder, count
 
+__all__ = ["cases", "measure_statistics", "run_sizes", "run_statistics"]
+
 RESAMPLED = "the images, and the item of each"
 
 #: Dimensions of the paper's measures, and neighbours.

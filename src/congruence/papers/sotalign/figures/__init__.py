@@ -8,6 +8,8 @@ from congruence.papers.sotalign.figures import methods, sources
 from congruence.papers.sotalign.protocol import RESAMPLED
 from congruence.papers.study import Kind
 
+__all__ = ["KINDS"]
+
 #: Sizes; 0 or nothing leaves them to the data.
 _SIZES: dict[str, Any] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True}
 _TWO = ["sail", "sotalign"]

@@ -9,6 +9,8 @@ from congruence.papers.sotalign.baselines import choose
 from congruence.papers.sotalign.data import SOTAlignData
 from congruence.papers.sotalign.protocol import TUNING_SEEDS, add_chance, measure_baseline, size, split, training, tuned
 
+__all__ = ["run_methods", "run_sweep", "run_teachers"]
+
 #: The teacher itself among the baselines.
 _ALONE = {"cca": "cca", "procrustes": "procrustes", "contrastive": "sail"}
 #: α tried of each teacher and divergence, as the paper does.

@@ -15,6 +15,8 @@ from congruence.papers.sotalign.metrics import encoder_agreement
 from congruence.papers.sotalign.protocol import measure_baseline, size, split, tuned
 from congruence.transport import DistributionShift, distribution_shift
 
+__all__ = ["run_encoders", "run_paired_sources", "run_source_distances", "run_unpaired_sources"]
+
 
 def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
     """Take unpaired images and texts from every source, with eq. 14's distance beside each (table 7, figures 5, 10 and 11)."""
