@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from congruence import Space
+from congruence.embed.inputs import open_items
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -459,3 +460,27 @@ def test_text_beyond_unicode_is_damage(order, tmp_path):
     for read, what in ((read_embeddings, ""), (read_column, ":ids")):
         with pytest.raises(CorruptFileError, match="beyond Unicode"):
             read(f"{tmp_path}/a.npz{what}")
+
+
+def test_labels_that_are_no_text_are_damage(tmp_path):
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
+    pq.write_table(pa.table({"label": broken}), tmp_path / "a.parquet")
+    with pytest.raises(CorruptFileError, match="no text"):
+        read_column(f"{tmp_path}/a.parquet:label")
+
+
+def test_a_message_stays_short_whatever_the_file_says(tmp_path):
+    name = "n" * 60_000
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr(f"{name}.npy", b"x")
+    data = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(data.replace(b"n" * 60_000, b"m" * 60_000, 1))  # the two names of an entry differ
+    with pytest.raises(CongruenceError) as caught:
+        read_embeddings(tmp_path / "a.npz")
+    assert len(str(caught.value)) < 2000
+    (tmp_path / "items.csv").write_text(f"id,{'c' * 60_000}\n1,2\n")
+    with pytest.raises(CongruenceError) as caught:
+        open_items(tmp_path / "items.csv")
+    assert len(str(caught.value)) < 2000

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from congruence import datasets
+from congruence._utils.display import short
 from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
 from congruence.datasets.sugarcrepe import CATEGORIES
@@ -206,13 +207,13 @@ def _columns(path: Path) -> list[str]:
         ) from error
     except (ValueError, csv.Error, pa.ArrowInvalid) as error:
         raise CorruptFileError(
-            f"Got {path}, which cannot be read ({error}); expected a table. Write the file again."
+            f"Got {path}, which cannot be read ({short(str(error), 300)}); expected a table. Write the file again."
         ) from error
 
 
 def _which(path: Path, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
     """Decide which column to embed, and as what."""
-    listed = ", ".join(names) or "none"
+    listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
         raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")
     kinds = (modality,) if modality else ("text", "image")

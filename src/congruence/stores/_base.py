@@ -211,7 +211,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
         raise CorruptFileError(
-            f"Got a truncated or damaged file, {path} ({error}); expected an intact one of the kind its name says. "
+            f"Got a truncated or damaged file, {path} ({short(str(error), 300)}); expected an intact one of the kind its name says. "
             "Copy or write it again."
         ) from error
     except MemoryError as error:

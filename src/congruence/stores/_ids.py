@@ -133,18 +133,22 @@ def column_ids(column: Column, name: str) -> pa.Array:
 
 
 def column_texts(column: Column, name: str) -> np.ndarray:
-    """Return a whole column as labels, shape (n,), object array of str. Raises IdError for missing entries."""
+    """Return a whole column as labels, shape (n,), object array of str. Raises IdError for missing entries, CorruptFileError."""
     if isinstance(column, np.ndarray) and column.dtype != object:
         return column.astype(str).astype(object)
-    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    try:
+        values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+        values = [value.decode() if isinstance(value, bytes) else value for value in values]
+    except UnicodeDecodeError as error:  # a damaged page may hold bytes that are no UTF-8
+        raise CorruptFileError(
+            f"Got entries of {name} that are no text ({error}); expected UTF-8. Copy the file again, or write them as text."
+        ) from error
     missing = sum(value is None for value in values)
     if missing:
         raise IdError(
             f"Got {missing} missing entries in {name}; expected one a row. Fill the missing entries, or drop these rows."
         )
-    return np.array(
-        [v if isinstance(v, str) else v.decode() if isinstance(v, bytes) else str(v) for v in values], object
-    )
+    return np.array([str(value) for value in values], object)
 
 
 def arrow_ids(ids: np.ndarray) -> pa.Array:
