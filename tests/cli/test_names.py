@@ -187,6 +187,7 @@ def test_names_in_the_figure_of_an_experiment_are_words():
         "notes": [],
         "claim": "c",
         "held": {"verdict": "yes", "rules": []},
+        "config": {"kind": "transfer"},
         "resampled": "r",
         "stands_for": None,
     }

@@ -60,3 +60,15 @@ def test_second_moments_below_zero_are_refused(tmp_path):
     saved.save(module, optimizer, History(steps=1), module.state_dict())
     with pytest.raises(CorruptFileError, match="exp_avg_sq"):
         saved.load(torch, *training())
+
+
+@pytest.mark.parametrize("which", ["weights", "best weights"])
+def test_weights_that_are_not_finite_are_refused(which, tmp_path):
+    module, optimizer = training()
+    best = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    with torch.no_grad():
+        (module.weight if which == "weights" else best["weight"])[0, 0] = torch.nan
+    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
+    saved.save(module, optimizer, History(steps=1), best)
+    with pytest.raises(CorruptFileError, match=f"{which} that are not finite"):
+        saved.load(torch, *training())

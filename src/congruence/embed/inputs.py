@@ -154,7 +154,7 @@ def _files(name: str, ids: Any, base: Path, paths: list[str]) -> Items:
     def stamp(row: int) -> str:
         try:
             facts = (base / paths[row]).stat()
-        except OSError:
+        except (OSError, ValueError):  # a name with a NUL is none
             return "missing"
         return f"{facts.st_size} {facts.st_mtime_ns}"
 

@@ -159,7 +159,7 @@ class Checkpoint:
         self._compare(identity)
         try:
             moments = _moments(groups["optimizer"])
-            _check_fit(torch, module, optimizer, groups["best"], moments)
+            _check_fit(torch, module, optimizer, groups["module"], groups["best"], moments)
             module.load_state_dict(groups["module"])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -213,9 +213,14 @@ def _moments(values: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def _check_fit(
-    torch: Any, module: Any, optimizer: Any, best: Mapping[str, Any], moments: Mapping[int, Mapping[str, Any]]
+    torch: Any,
+    module: Any,
+    optimizer: Any,
+    weights: Mapping[str, Any],
+    best: Mapping[str, Any],
+    moments: Mapping[int, Mapping[str, Any]],
 ) -> None:
-    """Refuse moments and best weights of other shapes than the module's, or of numbers that are not finite. Raises ValueError."""
+    """Refuse moments and best weights of other shapes than the module's, and numbers that are not finite. Raises ValueError."""
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     if best and {name: tensor.shape for name, tensor in best.items()} != shapes:
         raise ValueError("best weights of other shapes than the weights")
@@ -233,8 +238,9 @@ def _check_fit(
             least = {"step": 1, "exp_avg_sq": 0}.get(name)
             if least is not None and (torch.as_tensor(value) < least).any():
                 raise ValueError(f"{name} of parameter {number} below {least}")
-    if not all(tensor.isfinite().all() for tensor in best.values()):
-        raise ValueError("best weights that are not finite")
+    for what, tensors in (("weights", weights), ("best weights", best)):
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise ValueError(f"{what} that are not finite")
 
 
 def _flat(facts: Mapping[str, Any], before: str = "") -> dict[str, Any]:
