@@ -68,7 +68,7 @@ def main() -> None:
         draws = (_shuffled(_draw(pairs[KINDS[k % 4]], _size(rng), rng), rng) for k in range(192))
         found["shuffled"] = _states("all shuffled", draws)
     if "unseen" in chosen:
-        found["unseen"] = _unseen(options.data, options.fits, rng)
+        found["unseen"] = _unseen(options.data, options.fits, options.seed)
     if "time" in chosen:
         found["time"] = _time()
     write_json(options, found)
@@ -164,15 +164,18 @@ def _unit(Z):
     return Z / np.linalg.norm(Z, axis=1, keepdims=True)
 
 
-def _unseen(folder, fits, rng):
+def _unseen(folder, fits, seed):
     """Run the check on data that no constant was chosen on."""
     pairs = _others(folder)
+    rng = np.random.default_rng(seed)
     found = {"real": {}, "shuffled": {}}
     for kind, pair in pairs.items():
         found["real"][kind] = _alarms(kind, (_draw(pair, _size(rng), rng) for _ in range(fits // len(pairs))))
+    rng = np.random.default_rng(seed + 1)
     for kind, pair in pairs.items():
         draws = (_shuffled(_draw(pair, _size(rng), rng), rng) for _ in range(20))
         found["shuffled"][kind] = _states(f"{kind}, shuffled", draws)
+    rng = np.random.default_rng(seed + 2)
     return found | {"wrong": _kinds(pairs, CASES[:1] + CASES[2:4], 20, rng)}
 
 
@@ -196,7 +199,10 @@ def _others(folder):
         "Caltech-101 image-text": (net, texts[np.arange(len(texts)), prompt]),
     }
     sample = load_sample()
-    return pairs | {f"sample {kind}-{kind}": (sample.source[kind], sample.target[kind]) for kind in ("image", "text")}
+    return pairs | {
+        f"sample {kind}-{kind}": (np.asarray(sample.source[kind]), np.asarray(sample.target[kind]))
+        for kind in ("image", "text")
+    }
 
 
 def _time():

@@ -140,8 +140,7 @@ def check_pairing(
 
     Pairs that look wrong are found by the agreement of the two sides' Gram matrices, row against row, each with the pairs
     in question left out: partners that were exchanged among the anchors by an assignment, pairs without a partner by their own
-    evidence (:mod:`congruence.compare.wrong_pairs`). The model behind it is a working one: its error per fit was measured, not proved
-    (docs/pairing.md).
+    evidence. The model behind it is a working one: its error per fit was measured, not proved (docs/pairing.md).
     Wide rows are projected on 256 leading directions of their own side first, and ``alignment`` is that of a map of this rank.
 
     References
