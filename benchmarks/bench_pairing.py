@@ -11,11 +11,14 @@ from scipy.stats import beta
 
 from congruence import OrthogonalMap
 from congruence.compare.pairing import check_pairing
+from congruence.compare.wrong_pairs import Agreement
+from congruence.datasets import load_sample
 from congruence.synthetic import rigid_problem
 from machine_output import add_json, write_json
 
 TEXT = ("text_openai_vitb32", "text_eva02_b16")
 IMAGE = "image_openai_vitb32_avg5"
+PARTS = ("real", "noisy", "weak", "power", "kinds", "ranking", "shuffled", "unseen", "time")
 KINDS = ("text-text", "image-text", "image-text, two models", "COCO image-text")
 
 
@@ -23,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--fits", type=int, default=1000)
-    parser.add_argument("--part", choices=("real", "noisy", "weak", "power", "shuffled", "time"))
+    parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--seed", type=int, default=1000)
     add_json(parser)
     options = parser.parse_args()
@@ -39,7 +42,7 @@ def main() -> None:
         )
     )
     rng = np.random.default_rng(options.seed)
-    chosen = [options.part] if options.part else ["real", "noisy", "weak", "power", "shuffled", "time"]
+    chosen = [options.part] if options.part else PARTS
     found: dict = {}
     if "real" in chosen:
         found["real"] = _alarms("real", (_draw(pairs[KINDS[k % 4]], _size(rng), rng) for k in range(options.fits)))
@@ -57,15 +60,22 @@ def main() -> None:
         found["power"] = [
             _power(pairs[TEXT_TEXT], *case, 40, rng) for case in ((30, 3), (100, 5), (300, 15), (900, 45))
         ]
+    if "kinds" in chosen:
+        found["kinds"] = _kinds({kind: pairs[kind] for kind in KINDS[:2]}, CASES, 40, rng)
+    if "ranking" in chosen:
+        found["ranking"] = {kind: _ranking(kind, pairs[kind], 30, 3, 400, rng) for kind in KINDS[:2]}
     if "shuffled" in chosen:
         draws = (_shuffled(_draw(pairs[KINDS[k % 4]], _size(rng), rng), rng) for k in range(192))
         found["shuffled"] = _states("all shuffled", draws)
+    if "unseen" in chosen:
+        found["unseen"] = _unseen(options.data, options.fits, options.seed)
     if "time" in chosen:
         found["time"] = _time()
     write_json(options, found)
 
 
 TEXT_TEXT = KINDS[0]
+CASES = ((30, 3), (50, 5), (100, 5), (100, 10), (300, 15))
 
 
 def _size(rng):
@@ -110,20 +120,89 @@ def _states(name, fits):
     return {state: states.count(state) for state in sorted(set(states))}
 
 
-def _power(pair, n, wrong, fits, rng):
+def _power(pair, n, wrong, fits, rng, exchanged=True):
+    """Mix up some pairs among themselves, or give them partners from outside of the anchors."""
     found = rows = false = 0
     for _ in range(fits):
-        X, Y = _draw(pair, n, rng)
+        X, Y = _draw(pair, n if exchanged else n + wrong, rng)
         mixed = rng.permutation(n)[:wrong]
-        Z = Y.copy()
-        Z[mixed] = Y[np.roll(mixed, 1)]
-        named = {int(name) for name in check_pairing(X, Z).suspects}
+        Z = Y[:n].copy()
+        Z[mixed] = Y[np.roll(mixed, 1)] if exchanged else Y[n:]
+        named = {int(name) for name in check_pairing(X[:n], Z).suspects}
         hit = named & set(mixed.tolist())
         found, rows, false = found + bool(hit), rows + len(hit), false + len(named - hit)
+    how = "exchanged" if exchanged else "without partner"
     print(
-        f"{wrong} of {n} wrong: found in {found} of {fits} fits, {rows} of {wrong * fits} rows, {false} right rows accused"
+        f"{wrong} of {n} {how}: found in {found} of {fits} fits, {rows} of {wrong * fits} rows, {false} right rows accused"
     )
     return {"n": n, "wrong": wrong, "fits": fits, "found": found, "rows": rows, "right_accused": false}
+
+
+def _kinds(pairs, cases, fits, rng):
+    found = []
+    for kind, pair in pairs.items():
+        print(kind)
+        for case in cases:
+            for exchanged in (True, False):
+                found.append({"kind": kind, "exchanged": exchanged, **_power(pair, *case, fits, rng, exchanged)})
+    return found
+
+
+def _ranking(kind, pair, n, wrong, fits, rng):
+    """Count the fits in which the lowest evidence is a wrong pair's: what no threshold on the evidence can better."""
+    lowest = 0
+    for _ in range(fits):
+        X, Y = _draw(pair, n + wrong, rng)
+        Y[:wrong] = Y[n:]
+        lowest += int(np.argmin(Agreement(_unit(X[:n]), _unit(Y[:n]), rng).evidence) < wrong)
+    print(f"{wrong} of {n} without partner, {kind}: the lowest evidence is a wrong pair's in {lowest} of {fits} fits")
+    return {"n": n, "wrong": wrong, "fits": fits, "lowest_is_wrong": lowest}
+
+
+def _unit(Z):
+    Z = Z - Z.mean(axis=0)
+    return Z / np.linalg.norm(Z, axis=1, keepdims=True)
+
+
+def _unseen(folder, fits, seed):
+    """Run the check on data that no constant was chosen on."""
+    pairs = _others(folder)
+    rng = np.random.default_rng(seed)
+    found = {"real": {}, "shuffled": {}}
+    for kind, pair in pairs.items():
+        found["real"][kind] = _alarms(kind, (_draw(pair, _size(rng), rng) for _ in range(fits // len(pairs))))
+    rng = np.random.default_rng(seed + 1)
+    for kind, pair in pairs.items():
+        draws = (_shuffled(_draw(pair, _size(rng), rng), rng) for _ in range(20))
+        found["shuffled"][kind] = _states(f"{kind}, shuffled", draws)
+    rng = np.random.default_rng(seed + 2)
+    return found | {"wrong": _kinds(pairs, CASES[:1] + CASES[2:4], 20, rng)}
+
+
+def _others(folder):
+    with np.load(folder / "imagenet1000_unimodal.npz", allow_pickle=False) as data:
+        net, mobile, mpnet, mini = (
+            data[key].astype(np.float32)
+            for key in ("image_effnet_lite0", "image_mobilenet_v2", "text_mpnet", "text_minilm_l6")
+        )
+    pairs = {
+        "ImageNet image-image": (net, mobile),
+        "ImageNet text-text": (mpnet, mini),
+        "ImageNet image-text": (net, mpnet),
+    }
+    with np.load(folder / "caltech101_unimodal.npz", allow_pickle=False) as data:
+        net, mobile = (data[key].astype(np.float32) for key in ("image_effnet_lite0", "image_mobilenet_v2"))
+        texts = data["text_mpnet"].astype(np.float32)[data["label"]]
+        prompt = np.random.default_rng(0).integers(texts.shape[1], size=len(texts))
+    pairs |= {
+        "Caltech-101 image-image": (net, mobile),
+        "Caltech-101 image-text": (net, texts[np.arange(len(texts)), prompt]),
+    }
+    sample = load_sample()
+    return pairs | {
+        f"sample {kind}-{kind}": (np.asarray(sample.source[kind]), np.asarray(sample.target[kind]))
+        for kind in ("image", "text")
+    }
 
 
 def _time():

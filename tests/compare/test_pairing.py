@@ -140,6 +140,38 @@ def test_drowned_pairs_are_no_reason_to_say_not_paired(lvis):
     assert check_pairing(X, shuffled(Y, 1.0)[0]).state == "not paired"
 
 
+@pytest.mark.parametrize(("n", "wrong"), [(30, 3), (100, 5)])
+def test_exchanged_partners_are_found_in_few_anchors(lvis, n, wrong):
+    """3 of 30 were found in 5 of 40 fits before partners were looked for among the anchors."""
+    X, Y = lvis["text_openai_vitb32"], lvis["text_eva02_b16"]
+    found = accused = 0
+    for k in range(8):
+        drawn = np.random.default_rng(k).permutation(len(X))[:n]
+        mixed, rows = shuffled(Y[drawn], wrong / n, seed=k)
+        named = {int(name) for name in check_pairing(X[drawn], mixed).suspects}
+        found, accused = found + bool(named & rows), accused + len(named - rows)
+    assert found >= 7
+    assert accused <= 2
+
+
+def test_pairs_without_a_partner_are_found(lvis):
+    X, Y = lvis["text_openai_vitb32"], lvis["text_eva02_b16"]
+    found = rows = accused = 0
+    for k in range(8):
+        drawn = np.random.default_rng(k).permutation(len(X))[:110]
+        Z = Y[drawn]
+        Z[:10] = Z[100:]
+        named = {int(name) for name in check_pairing(X[drawn[:100]], Z[:100]).suspects}
+        found, rows, accused = (
+            found + bool(named),
+            rows + len(named & set(range(10))),
+            accused + len(named - set(range(10))),
+        )
+    assert found >= 7
+    assert rows >= 65
+    assert accused <= 2
+
+
 def test_wide_rows_are_reduced_before_the_singular_values(lvis, monkeypatch):
     import congruence.compare.pairing as module
 

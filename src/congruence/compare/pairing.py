@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm, poisson, t
 
 from congruence._inputs import check_order
 from congruence._utils.ids import id_texts
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
+from congruence.compare.wrong_pairs import find_wrong_pairs
 from congruence.errors import PairingWarning, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
@@ -32,12 +32,6 @@ _FOLD_ROWS = 500
 
 #: Most coordinates of a side; wider rows are projected on the leading directions of a sample of so many rows.
 _WIDTH, _SKETCH_ROWS = 256, 1000
-
-#: Small sets are split again until about so many rows have been mapped (ten times at most).
-_ROWS_MAPPED = 600
-
-#: False alarms per fit that the rule for suspects is set for, and the evidence at which a row is no better than a random one.
-_FIT_LEVEL, _AS_RANDOM = 0.01, 1.0
 
 #: A cosine between paired rows, all noise removed, that the test must be able to see before it says "not paired".
 _LINK = 0.5
@@ -145,10 +139,9 @@ def check_pairing(
     are combined by Bonferroni, which needs no independence; the larger of this and of the p-value of their mean is given. Below 60 pairs two folds are used whatever was asked,
     since smaller ones have too few re-pairings.
 
-    A pair's evidence is its held-out cosine less the mean of its row and of its column of wrong pairs, in standard
-    deviations of those, over up to ten splits. The lowest k are suspects where so many so low are improbable (Poisson count,
-    Student tail about the median and lower quartiles of the rest, Bonferroni over k), no better than random pairs, and
-    apart from the rest. The tails are a working model: its error per fit was measured, not proved (docs/pairing.md).
+    Pairs that look wrong are found by the agreement of the two sides' Gram matrices, row against row, each with the pairs
+    in question left out: partners that were exchanged among the anchors by an assignment, pairs without a partner by their own
+    evidence. The model behind it is a working one: its error per fit was measured, not proved (docs/pairing.md).
     Wide rows are projected on 256 leading directions of their own side first, and ``alignment`` is that of a map of this rank.
 
     References
@@ -171,27 +164,23 @@ def check_pairing(
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")
     rng = np.random.default_rng(random_state)
     source, target = _Side.of(A, rng), _Side.of(B, rng)
-    repeats = int(np.clip(_ROWS_MAPPED // n, 1, 10))
-    splits = [np.array_split(rng.permutation(n), folds if n >= 60 else 2)]
-    splits += [np.array_split(rng.permutation(n), 5) for _ in range(repeats if n < 60 else repeats - 1)]
-    held = [_held_out(source, target, parts, permutations if k == 0 else 0, rng) for k, parts in enumerate(splits)]
-    first = held[0]
-    p_value = first.p_value
+    parts = np.array_split(rng.permutation(n), folds if n >= 60 else 2)
+    held = _held_out(source, target, parts, permutations, rng)
+    p_value = held.p_value
     paired = p_value <= level
     state = "paired" if paired else "not paired"
-    if not paired and not _would_show(source, target, splits[0], permutations, level, rng):
+    if not paired and not _would_show(source, target, parts, permutations, level, rng):
         state = "cannot tell"
     rows, probability = np.empty(0, int), np.empty(0)
     share = 1.0 if state == "not paired" else float("nan")
     if paired:
-        mapped = held[1:] if n < 60 else held  # the two halves of a small set are for the test only
-        rows, probability = _suspects(_evidence(mapped))
+        rows, probability = find_wrong_pairs(source.directions, target.directions, rng)
         share = len(rows) / n
     return PairingReport(
         n_pairs=n,
-        alignment=float(first.own.mean()),
-        null_mean=float(first.null.mean()),
-        null_sd=float(first.null.std()),
+        alignment=float(held.own.mean()),
+        null_mean=float(held.null.mean()),
+        null_sd=float(held.null.std()),
         p_value=p_value,
         share_wrong=share,
         decided=state != "cannot tell",
@@ -264,6 +253,11 @@ class _Side:
         return cls(rows.astype(np.float64), np.maximum(rest, 0).astype(np.float64), d)
 
     @property
+    def directions(self) -> np.ndarray:
+        """The rows divided by their whole norms; single precision is enough to compare them with each other."""
+        return _directions(self.rows, self.rest).astype(np.float32)
+
+    @property
     def excess(self) -> float:
         """Σλ²/(Σλ)² of the covariance less 1/d, its value for isotropic rows; 0 where it cannot be told from 0."""
         some = self.rows[:_SKETCH_ROWS]
@@ -278,9 +272,6 @@ class _Side:
 @dataclass(frozen=True)
 class _HeldOut:
     own: np.ndarray
-    contrast: np.ndarray
-    row_variance: np.ndarray
-    column_variance: np.ndarray
     null: np.ndarray
     p_value: float
 
@@ -288,12 +279,8 @@ class _HeldOut:
 def _held_out(
     source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
 ) -> _HeldOut:
-    """Map each fold by a rotation fitted on the others, and compare its rows with each other.
-
-    ``contrast`` is each pair's cosine less the mean of its row and of its column of wrong pairs.
-    """
-    n = len(source.rows)
-    own, contrast, by_row, by_column = (np.empty(n) for _ in range(4))
+    """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
+    own = np.empty(len(source.rows))
     reached, null = np.empty(len(parts)), np.empty((len(parts), permutations))
     gathered = [CrossMoments.of(source.rows[part], target.rows[part]) for part in parts]
     for k, part in enumerate(parts):
@@ -303,76 +290,26 @@ def _held_out(
         size = np.sqrt(train.source_scatter * train.target_scatter)
         svd = cross_svd(train.cross, max_rank=train.rows - 1, scale=size)
         rotation = rotation_from_svd(svd, (np.arange(len(svd.s)) < svd.rank).astype(float))
-        for j, rows in enumerate(np.array_split(part, -(-len(part) // _FOLD_ROWS))):
-            x = _directions((source.rows[rows] - train.source_mean) @ rotation)
-            y = _directions(target.rows[rows] - train.target_mean, target.rest[rows])
-            cosines = x @ y.T
-            m = len(rows)
-            here = np.arange(m)
-            own[rows] = cosines[here, here]
-            if j == 0:
-                reached[k] = own[rows].mean()
-                for b in range(permutations):
-                    null[k, b] = cosines[here, rng.permutation(m)].mean()
-            off = cosines.copy()
-            off[here, here] = 0
-            off = cosines - (off.sum(axis=1) / (m - 1))[:, None] - off.sum(axis=0) / (m - 1) + off.sum() / (m * (m - 1))
-            contrast[rows] = off[here, here]
-            off[here, here] = 0
-            np.square(off, out=off)
-            by_row[rows], by_column[rows] = off.sum(axis=1) / (m - 1), off.sum(axis=0) / (m - 1)
-    if not permutations:
-        return _HeldOut(own, contrast, by_row, by_column, np.empty(0), 1.0)
+        x = _directions((source.rows[part] - train.source_mean) @ rotation)
+        y = _directions(target.rows[part] - train.target_mean, target.rest[part])
+        own[part] = np.einsum("ij,ij->i", x, y)
+        m = min(len(part), _FOLD_ROWS)
+        cosines = x[:m] @ y[:m].T
+        here = np.arange(m)
+        reached[k] = cosines[here, here].mean()
+        null[k] = cosines[here, rng.permuted(np.tile(here, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
     # The folds together must stand out as well: a wrong pairing that is lucky in one fold does not.
     together = np.average(reached, weights=[len(part) for part in parts])
     overall = (1 + np.count_nonzero(pooled >= together - 1e-12)) / (1 + permutations)
     p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
-    return _HeldOut(own, contrast, by_row, by_column, pooled, float(p_value))
+    return _HeldOut(own, pooled, float(p_value))
 
 
 def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
     norms = np.sqrt(np.einsum("ij,ij->i", Z, Z) + rest)[:, None]
     return Z / np.where(norms > 0, norms, 1.0)
-
-
-def _evidence(held: list[_HeldOut]) -> np.ndarray:
-    """Each pair's mean contrast over the splits, in standard deviations of a wrong pair's contrast in one split."""
-    contrast = sum(h.contrast for h in held) / len(held)
-    variance = np.sqrt(sum(h.row_variance for h in held) * sum(h.column_variance for h in held)) / len(held)
-    return contrast / np.maximum(np.sqrt(variance), 1e-12)
-
-
-def _suspects(evidence: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that look wrong, most suspicious first, and how probable that is."""
-    n = len(evidence)
-    ordered = np.sort(evidence)
-    counts = np.arange(1, n // 3 + 1)
-    counts = counts[ordered[counts - 1] <= _AS_RANDOM]
-    most = n // 3
-    found: tuple[float, float] | None = None
-    for k in counts:
-        right = ordered[k:]
-        centre = right[len(right) // 2]
-        spread = max((centre - right[len(right) // 4]) / 0.6745, (centre - right[len(right) // 10]) / 1.2816, 1e-9)
-        z = (centre - ordered[k - 1]) / spread
-        clear = centre / spread
-        gap = (ordered[k] - ordered[k - 1]) / spread
-        apart = clear >= 6 and poisson.sf(k - 1, n * t.cdf(-z, 5)) * most <= _FIT_LEVEL
-        lone = clear >= 3.5 and gap >= 1.3 and poisson.sf(k - 1, n * t.cdf(-z, 30)) * most <= _FIT_LEVEL
-        if apart or lone:
-            found = centre, spread
-    if found is None:
-        return np.empty(0, int), np.empty(0)
-    centre, spread = found
-    # The test has found a group of wrong pairs; its other members may have come closer to the right ones by chance.
-    rows = np.flatnonzero((evidence <= 2 * _AS_RANDOM) & (evidence <= centre - 3.5 * spread))
-    rows = rows[np.argsort(evidence[rows], kind="stable")]
-    share = len(rows) / n
-    wrong = share * norm.pdf(np.maximum(evidence[rows], 0))
-    right = (1 - share) * t.pdf((centre - evidence[rows]) / spread, 5) / spread
-    return rows, wrong / (wrong + right)
 
 
 def _would_show(

@@ -1,0 +1,205 @@
+"""Find the pairs that look wrong among anchors that are paired on the whole.
+
+Row i of one side's Gram matrix says how item i lies to all other items, and so does row i of the other side's. The two
+agree for a true pair. Pairs i and j are left out of the agreement of row i with row j, so every one of the n² agreements is
+an out-of-sample one, and all of them cost no more than the products of two matrices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from scipy.special import expit, gammaln
+from scipy.stats import norm, t
+
+__all__ = ["Agreement", "find_wrong_pairs"]
+
+#: Most rows of a block that are compared with each other, and most rows among which exchanged partners are looked for.
+_BLOCK, _CANDIDATES = 250, 300
+
+#: Ridge of the whitening, in mean eigenvalues: the leading directions weigh about the same, noise stays small.
+_RIDGE = 3.0
+
+#: Degrees of freedom of the tails: true pairs have odd ones among them, wrong pairs are nearly normal.
+_TRUE_TAIL, _WRONG_TAIL = 5, 30
+
+#: The spread of true pairs counts as 1, that of wrong ones, with the weight of so many rows.
+_PRIOR_ROWS = 10
+
+#: Log likelihood ratio, less the logarithm of the number of alternatives tried, at which pairs are named.
+_EXCHANGED, _LONE = 3.0, 4.0
+
+#: Most that one pair can say in an exchange, so that no exchange rests on one odd pair.
+_MOST = 5.0
+
+#: Lone pairs are named only where true pairs lie so many spreads above random ones, and no higher than this themselves.
+_CLEAR, _AS_RANDOM = 4.0, 1.0
+
+
+def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs that look wrong, and an estimate of how probable that is.
+
+    Parameters
+    ----------
+    X : ndarray of float32 or float64, shape (n, p)
+    Y : ndarray of float32 or float64, shape (n, q)
+        Paired by row; directions matter, lengths only where rows were shortened beforehand. At least 4 rows.
+    rng : numpy.random.Generator
+        Cuts many rows into blocks.
+
+    Returns
+    -------
+    rows : ndarray of int
+        Most suspicious first.
+    probability : ndarray, same shape
+
+    Notes
+    -----
+    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by log likelihood ratio of
+    "true pair" to "random pair", less log n for each row moved. That is a union bound: there are fewer than n^k ways to move
+    k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, less the logarithm of the number of ways
+    to choose them. The densities are Student's about the median with the spread of the lower quartile, and about 0 with spread 1.
+    They are a working model: its error per fit was measured, not proved (docs/pairing.md).
+    """
+    agreement = Agreement(X, Y, rng)
+    evidence = agreement.evidence
+    probability = np.maximum(_lone(evidence), _exchanged(agreement))
+    rows = np.flatnonzero(probability > 0)
+    rows = rows[np.lexsort((evidence[rows], -probability[rows]))]
+    return rows, probability[rows]
+
+
+class Agreement:
+    """How well row i of one side's Gram matrix agrees with row j of the other's, for all i and j.
+
+    Parameters
+    ----------
+    X : ndarray of float32 or float64, shape (n, p)
+    Y : ndarray of float32 or float64, shape (n, q)
+    rng : numpy.random.Generator
+
+    Attributes
+    ----------
+    evidence : ndarray, shape (n,)
+        Agreement of each pair less the means of its row's and its column's wrong pairs, in standard deviations of those.
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:
+        (self.x, x_variance), (self.y, y_variance) = _whitened(X), _whitened(Y)
+        self.n = n = len(X)
+        self.x_own, self.y_own = (np.einsum("ij,ij->i", z, z) for z in (self.x, self.y))
+        self.x_size, self.y_size = _sizes(self.x, self.x_own, x_variance), _sizes(self.y, self.y_own, y_variance)
+        self.predicted = self.x @ (self.x.T @ self.y)
+        own = np.einsum("ij,ij->i", self.predicted, self.y) - self.x_own * self.y_own * (1 + 1 / (n - 1))
+        own /= self.x_size * self.y_size
+        self.row, self.column, self.row_sd, self.column_sd = (np.empty(n) for _ in range(4))
+        for part in np.array_split(rng.permutation(n), -(-n // _BLOCK)):
+            others = len(part) - 1
+            block = self._correlations(part, part)
+            np.fill_diagonal(block, 0)
+            row, column = block.sum(axis=1) / others, block.sum(axis=0) / others
+            half = row.mean() / 2
+            self.row[part], self.column[part] = row - half, column - half
+            block -= self.row[part][:, None] + self.column[part]
+            np.fill_diagonal(block, 0)
+            np.square(block, out=block)
+            self.row_sd[part] = np.sqrt(block.sum(axis=1) / others)
+            self.column_sd[part] = np.sqrt(block.sum(axis=0) / others)
+        scale = np.maximum(np.sqrt(self.row_sd * self.column_sd), 1e-12)
+        self.evidence = (own - self.row - self.column) / scale
+
+    def among(self, rows: np.ndarray) -> np.ndarray:
+        """Evidence of each source row with each target row, shape (len(rows), len(rows)); ``evidence`` on the diagonal."""
+        scale = np.maximum(np.sqrt(self.row_sd[rows][:, None] * self.column_sd[rows]), 1e-12)
+        table = (self._correlations(rows, rows) - self.row[rows][:, None] - self.column[rows]) / scale
+        np.fill_diagonal(table, self.evidence[rows])
+        return table
+
+    def _correlations(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """Correlation of K[i, k] and L[k, j] over all k other than i and j (K and L are centered: a whole row sums to 0)."""
+        K, L = self.x[i] @ self.x[j].T, self.y[i] @ self.y[j].T
+        a, b = self.x_own[i][:, None], self.y_own[j]
+        inner = self.predicted[i] @ self.y[j].T - a * L - K * b - (a + K) * (L + b) / (self.n - 2)
+        inner /= self.x_size[i][:, None] * self.y_size[j]
+        return inner
+
+
+def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows in the coordinates of their principal directions, shortened to about one size, and their sums of squares there."""
+    Z = Z - Z.mean(axis=0)
+    values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
+    values = np.maximum(values, 0)
+    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
+    shrunk = values + (ridge or 1.0)
+    return Z @ (vectors / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
+
+
+def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Norm of each row of the Gram matrix about its mean, the diagonal left out."""
+    squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
+    return np.sqrt(np.maximum(squares, 1e-24))
+
+
+def _log_true(evidence: np.ndarray, center: float, spread: float) -> np.ndarray:
+    return t.logpdf((evidence - center) / spread, _TRUE_TAIL) - np.log(spread)
+
+
+def _spread(raw: float, n: int) -> float:
+    return float(np.sqrt((n * raw**2 + _PRIOR_ROWS) / (n + _PRIOR_ROWS)))
+
+
+def _exchanged(agreement: Agreement) -> np.ndarray:
+    """Probability of each pair being one of several whose partners were exchanged; 0 where it is not named."""
+    evidence, n = agreement.evidence, agreement.n
+    center, quarter = np.median(evidence), np.sort(evidence)[n // 4]
+    spread = _spread((center - quarter) / 0.6745, n)
+    rows = np.argsort(evidence, kind="stable")[:_CANDIDATES]
+    # Above the median a pair is as true as can be: the density falls there, what it says about the pair does not.
+    table = np.minimum(agreement.among(rows), center)
+    ratio = np.clip(_log_true(table, center, spread) - t.logpdf(table, _WRONG_TAIL), -_MOST, _MOST)
+    gain = ratio - np.diag(ratio)[:, None] - np.log(n)
+    np.fill_diagonal(gain, 0)
+    partner = linear_sum_assignment(gain, maximize=True)[1]
+    gains = gain[np.arange(len(rows)), partner]
+    probability = np.zeros(n)
+    if gains.sum() < _EXCHANGED:
+        return probability
+    for first in np.flatnonzero(partner != np.arange(len(rows))):
+        if probability[rows[first]] == 0:
+            cycle = [first]
+            while partner[cycle[-1]] != first:
+                cycle.append(partner[cycle[-1]])
+            probability[rows[cycle]] = expit(gains[cycle].sum())
+    return probability
+
+
+def _lone(evidence: np.ndarray) -> np.ndarray:
+    """Probability of each pair being wrong by its own evidence; 0 where it is not named."""
+    n = len(evidence)
+    ordered = np.sort(evidence)
+    best, found = _LONE, None
+    for k in range(1, n // 3 + 1):
+        if ordered[k - 1] > _AS_RANDOM:
+            break
+        right = ordered[k:]
+        m = len(right)
+        center = right[m // 2]
+        spread = _spread(max((center - right[m // 4]) / 0.6745, (center - right[m // 10]) / 1.2816), m)
+        if center < _CLEAR * spread:
+            continue
+        low = np.maximum(ordered[:k], 0)
+        total = (t.logpdf(low, _WRONG_TAIL) - _log_true(ordered[:k], center, spread)).sum()
+        total -= gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        if total >= best:
+            best, found = total, (center, spread)
+    probability = np.zeros(n)
+    if found is None:
+        return probability
+    center, spread = found
+    # A group of wrong pairs was found; its other members may have come closer to the true ones by chance.
+    rows = np.flatnonzero((evidence <= 2 * _AS_RANDOM) & (evidence <= center - 3.5 * spread))
+    share = len(rows) / n
+    wrong = share * norm.pdf(np.maximum(evidence[rows], 0))
+    true = (1 - share) * np.exp(_log_true(evidence[rows], center, spread))
+    probability[rows] = wrong / (wrong + true)
+    return probability
