@@ -128,8 +128,8 @@ JOBS = {
         Job("train-cost", "minutes", (f"{_SPEED}train.py --cpu --threads 1 --unpaired 2048 --pairs 512 --steps 2 --json OUT",), timing=True),
         Job("klot-2000", "minutes", (f"{_SPEED}klot.py --rows 2000 --repeat 1 --json OUT",), timing=True),
         Job("pairing", "minutes", tuple(f"python benchmarks/bench_pairing.py --data {SHARED} --part {part} --json OUT" for part in (
-            "real --fits 400", "real --fits 600 --seed 2000", "noisy --fits 400", "noisy --fits 600 --seed 2000",
-            "shuffled --seed 2000", "weak --fits 60", "power", "time",
+            "real --fits 2000 --seed 3000", "noisy --fits 1000 --seed 4000", "shuffled --seed 6000", "weak --fits 60 --seed 7000",
+            "power --seed 5000", "kinds --seed 8000", "ranking --seed 9000", "unseen --fits 700 --seed 9500", "time",
         )), timing=True),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
         Job("certify-calibration", "hours", tuple(

@@ -1,4 +1,4 @@
-"""The table of docs/pairing.md: false alarms, power and time of the pairing check."""
+"""The tables of docs/pairing.md: false alarms, power and time of the pairing check."""
 
 from __future__ import annotations
 
@@ -52,4 +52,54 @@ def checks(results: list[Any]) -> str:
     return table(["case (`benchmarks/bench_pairing.py --part …`)", "result"], rows)
 
 
-BLOCKS = {"pairing": Block(checks, JOBS["pairing"])}
+def _part(results: list[Any], name: str) -> Any:
+    return next(result["results"][name] for result in results if name in result["results"])
+
+
+def kinds(results: list[Any]) -> str:
+    """Fits in which wrong pairs are found, by kind of pairs and of wrongness."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for one in _part(results, "kinds"):  # by kind, then case, then exchanged before without partner
+        found.setdefault((one["wrong"], one["n"]), []).append(str(one["found"]))
+    header = [
+        "wrong",
+        *(f"{kind}, {how}" for kind in ("text–text", "image–text") for how in ("exchanged", "without partner")),
+    ]
+    return table(header, [[f"{wrong} of {n}", *cells] for (wrong, n), cells in found.items()])
+
+
+def unseen(results: list[Any]) -> str:
+    """The same on data on which nothing was chosen."""
+    part = _part(results, "unseen")
+    header = [
+        "pairs",
+        "true pairs accused",
+        'shuffled, "paired"',
+        "3 of 30 exchanged, found",
+        "5 of 100",
+        "10 of 100",
+        "5 of 100 without partner",
+        "10 of 100",
+    ]
+    rows = []
+    for kind, real in part["real"].items():
+        cells = {
+            (one["wrong"], one["n"], one["exchanged"]): one["found"] for one in part["wrong"] if one["kind"] == kind
+        }
+        cases = ((3, 30, True), (5, 100, True), (10, 100, True), (5, 100, False), (10, 100, False))
+        rows.append(
+            [
+                kind.replace("-", "–").replace("Caltech–", "Caltech-"),
+                str(real["accused"]),
+                str(part["shuffled"][kind].get("paired", 0)),
+                *(str(cells[case]) for case in cases),
+            ]
+        )
+    return table(header, rows)
+
+
+BLOCKS = {
+    "pairing": Block(checks, JOBS["pairing"]),
+    "pairing-kinds": Block(kinds, JOBS["pairing"]),
+    "pairing-unseen": Block(unseen, JOBS["pairing"]),
+}
