@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from congruence.compare import pairing
 from congruence.compare.pairing import FEWEST, check_pairing, warn_pairing
 from congruence.errors import PairingWarning, ShapeError, UnpairedError
 from congruence.synthetic import rigid_problem
@@ -180,3 +181,28 @@ def test_wide_rows_are_reduced_before_the_singular_values(lvis, monkeypatch):
     monkeypatch.setattr(module, "cross_svd", lambda M, **k: widths.append(M.shape) or real(M, **k))
     check_pairing(lvis["text_openai_vitb32"], lvis["text_eva02_b16"])
     assert widths == [(256, 256)] * 5
+
+
+def test_few_shuffled_pairs_are_not_called_paired():
+    """The folds' test alone calls about one set in a hundred paired, by its level."""
+    found, passed = [], 0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        report = check_pairing(rng.standard_normal((24, 16)), rng.standard_normal((24, 16)), permutations=200)
+        found.append(report.state)
+        passed += report.p_value <= 0.01
+    assert passed > 0, "there is something to refuse"
+    assert "paired" not in found
+
+
+def test_the_agreement_of_all_pairs_is_an_exact_test():
+    rng = np.random.default_rng(0)
+    levels = []
+    for _ in range(300):
+        sides = [pairing._Side.of(rng.standard_normal((20, 6)), rng) for _ in range(2)]
+        levels.append(pairing._agreement_p(*sides, 39, rng))
+    # Of 40 equally likely places each p-value is one: 10 % of them are at most 0.1.
+    assert abs(np.mean(np.array(levels) <= 0.1) - 0.1) < 4 * np.sqrt(0.09 / 300)
+    X = rng.standard_normal((20, 6))
+    same = pairing._Side.of(X, rng), pairing._Side.of(X @ np.linalg.qr(rng.standard_normal((6, 6)))[0], rng)
+    assert pairing._agreement_p(*same, 39, rng) == 1 / 40
