@@ -140,7 +140,8 @@ def check_pairing(
     Within a fold the test is exact: its map never saw the fold, so if the rows are not paired each re-pairing of the
     fold is as likely as the one given. Folds lend each other their rows to fit on and are not independent, so their p-values
     are combined by Bonferroni, which needs no independence; the larger of this and of the p-value of their mean is given. Below 60 pairs two folds are used whatever was asked,
-    since smaller ones have too few re-pairings.
+    since smaller ones have too few re-pairings. Up to 200 pairs count as paired only if the centered Gram matrices of all of them agree, too, at
+    a tenth of ``level`` (HSIC, a permutation test; Gretton et al. 2008): else the state is "cannot tell".
 
     Pairs that look wrong are found by the agreement of the two sides' Gram matrices, row against row, each with the pairs
     in question left out: partners that were exchanged among the anchors by an assignment, pairs without a partner by their own
