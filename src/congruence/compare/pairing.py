@@ -150,6 +150,8 @@ def check_pairing(
 
     References
     ----------
+    Gretton et al. (2008), "A kernel statistical test of independence".
+
     Halko, Martinsson, Tropp (2011), "Finding structure with randomness", algorithm 4.3.
     """
     check_seed(random_state, "random_state")
