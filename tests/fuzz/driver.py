@@ -87,8 +87,11 @@ class Child:
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 bufsize=0,
             )
-            self._lines = self._read(self.process, 120)
-            assert next(self._lines) == "ready"
+            self._lines = self._read(self.process, 600)  # a busy machine may take its time to import
+            if next(self._lines, None) != "ready":
+                raise RuntimeError(
+                    f"the reading process did not start\n{(self.home / 'stderr').read_text(errors='replace')[-2000:]}"
+                )
         return self.process
 
     def ask(self, target: str, seed: int, first: int, count: int) -> Iterator[tuple[int, str, str]]:
