@@ -53,8 +53,12 @@ class Space:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
-        """Build a space from :meth:`to_dict`'s output; keys of later versions are ignored."""
+        """Build a space from :meth:`to_dict`'s output; keys of later versions are ignored. Raises TypeError."""
         known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
+        kinds = {"dim": int, "normalized": bool}
+        odd = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
+        if odd:
+            raise TypeError(f"{odd[0]} of type {type(known[odd[0]]).__name__}")
         return cls(**known)
 
     def __str__(self) -> str:

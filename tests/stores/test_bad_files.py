@@ -28,7 +28,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.stores import FORMATS, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.stores import FORMATS, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
 
 RNG = np.random.default_rng(0)
 
@@ -484,3 +484,22 @@ def test_a_message_stays_short_whatever_the_file_says(tmp_path):
     with pytest.raises(CongruenceError) as caught:
         open_items(tmp_path / "items.csv")
     assert len(str(caught.value)) < 2000
+
+
+@pytest.mark.parametrize("facts", [{"model": 3}, {"normalized": "yes"}, {"dim": True}, {"revision": ["x"]}])
+def test_a_space_of_wrong_types_is_damage(facts, tmp_path):
+    np.save(tmp_path / "a.npy", np.eye(3))
+    with open_sink(tmp_path / "b.npy", n=1, dim=2, space=Space("m")) as sink:
+        sink.write(None, np.ones((1, 2)))
+    (beside,) = tmp_path.glob("b.*json")
+    (tmp_path / beside.name.replace("b", "a", 1)).write_text(json.dumps(facts))
+    with pytest.raises(CorruptFileError, match="description of the space"):
+        read_embeddings(tmp_path / "a.npy")
+
+
+def test_a_name_in_hdf5_that_is_no_text(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["vectors"] = np.eye(3)
+        file[b"\xff\xfe"] = np.eye(4)
+    assert open_source(f"{tmp_path}/a.h5:vectors").n == 3
+    assert len(matrices(tmp_path / "a.h5")) == 2

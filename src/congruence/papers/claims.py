@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from congruence._utils.display import short
 from congruence.errors import ParameterError
 
 __all__ = ["check_claim", "check_rule", "parse_rule"]
@@ -78,7 +79,7 @@ def parse_rule(rule: str, where: str = "the rules", metrics: Sequence[str] = ())
             raise ValueError(f"{', '.join(sorted(strange))} is not among its metrics")
     except (SyntaxError, ValueError) as error:
         raise ParameterError(
-            f"Got the rule {rule!r} in {where} ({error}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
+            f"Got the rule {short(repr(rule), 300)} in {where} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
         ) from error
     return tree
 

@@ -60,9 +60,10 @@ def _open(path: str | Path) -> Iterator[Any]:
 def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def visit(name: str, item: Any) -> None:
+    def visit(name: str | bytes, item: Any) -> None:
         if hasattr(item, "shape"):
-            shapes[name] = tuple(item.shape)
+            # Names that are no UTF-8 come as bytes, and cannot be asked for.
+            shapes[name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")] = tuple(item.shape)
 
     file.visititems(visit)
     return shapes
