@@ -102,3 +102,10 @@ def test_a_claim_about_a_fit_on_images_is_not_checked_on_one_on_texts():
 @pytest.mark.parametrize("name", config_names())
 def test_every_figure_has_rules(name):
     assert load_config(name).paper.get("rules") or name == "sotalign-fig12"  # which says how, not what
+
+
+@pytest.mark.parametrize("rule", ["(" * 5000 + "x" + ")" * 5000 + " > 0", "x" * 60_000, "-" * 100_000 + "x > 0"])
+def test_long_and_deep_rules_are_refused_in_one_short_sentence(rule):
+    with pytest.raises(ParameterError) as caught:
+        parse_rule(rule, "here", ["text_cosine"])
+    assert len(str(caught.value)) < 1500

@@ -77,7 +77,12 @@ def parse_rule(rule: str, where: str = "the rules", metrics: Sequence[str] = ())
         strange = {_picked(node)[0] for node in _references(tree)} - set(metrics)
         if metrics and strange:
             raise ValueError(f"{', '.join(sorted(strange))} is not among its metrics")
-    except (SyntaxError, ValueError) as error:
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # the last where Python's parser nests too deeply
         raise ParameterError(
             f"Got the rule {short(repr(rule), 300)} in {where} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
         ) from error
