@@ -75,3 +75,16 @@ def test_texts_are_captions_or_queries():
     plain = [Embeddings(rows.vectors) for rows in (images, queries)]
     sides = dict(zip(("image", "text"), plain, strict=True))
     assert split_texts(sides, sides)[2] is not None  # row 3 of twenty texts is not the caption of image 3
+
+
+@pytest.mark.parametrize("anchors", [0, -3, 40])
+def test_a_number_of_anchors_that_cannot_be_is_refused_with_one_that_can(anchors):
+    sides = {"image": embed(40)}
+    with pytest.raises(ParameterError, match=r"at least 1, and some left to score. Pass anchors=20"):
+        choose_anchors(sides, sides, anchors)
+
+
+def test_one_item_in_common_suggests_no_number():
+    with pytest.raises(ParameterError, match="Got 1 items that both models have; expected at least two") as caught:
+        choose_anchors({"image": embed(1)}, {"image": embed(1)}, 10)
+    assert "anchors=" not in str(caught.value)

@@ -72,9 +72,14 @@ def choose_anchors(
     common = names[stored] if stored in names else np.empty(0, dtype=object)
     for other in names.values():
         common = common[is_in(common, other)]
+    if len(common) < 2:
+        raise ParameterError(
+            f"Got {len(common)} items that both models have; expected at least two, one to fit on and one to score. Pass the same items on "
+            "both sides, by the same ids."
+        )
     if not 0 < anchors < len(common):
         raise ParameterError(
-            f"Got {name}{anchors} of {len(common)} items that both models have; expected fewer, so that some are left to score. "
+            f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score. "
             f"Pass {name}{len(common) // 2}, for example."
         )
     rule = Split.choose(common, len(common) - anchors, seed)
