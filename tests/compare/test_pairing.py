@@ -206,3 +206,22 @@ def test_the_agreement_of_all_pairs_is_an_exact_test():
     X = rng.standard_normal((20, 6))
     same = pairing._Side.of(X, rng), pairing._Side.of(X @ np.linalg.qr(rng.standard_normal((6, 6)))[0], rng)
     assert pairing._agreement_p(*same, 39, rng) == 1 / 40
+
+
+@pytest.mark.parametrize("seed", [19, 65, 837, 1844])
+def test_many_shuffled_pairs_are_not_called_paired(seed):
+    """Of 2,000 sets twelve pass the folds' test, these best: none stands out from its null as pairs do."""
+    rng = np.random.default_rng(seed)
+    report = check_pairing(rng.standard_normal((201, 4)), rng.standard_normal((201, 4)))
+    assert report.p_value <= 0.01, "there is something to refuse"
+    assert report.state == "cannot tell"
+
+
+@pytest.mark.parametrize("n", [201, 900])
+def test_many_pairs_of_a_weak_link_stand_out(shared, n):
+    """An image model and a text model trained apart, the weakest link of the real data."""
+    with np.load(shared("imagenet1000_unimodal.npz"), allow_pickle=False) as data:
+        rows = np.random.default_rng(0).permutation(1000)[:n]
+        report = check_pairing(data["image_effnet_lite0"][rows], data["text_minilm_l6"][rows])
+    assert report.state == "paired"
+    assert report.alignment - report.null_mean > 12 * report.null_sd

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.papers import STUDIES, config_names, listing, load_config, parse_config
 from congruence.papers.canonical import METRICS
 
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "configs"
 GOOD = """
 name: own
 title: "One of my own"
@@ -22,6 +25,11 @@ paper:
   claim: "none"
   numbers: null
 """
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_configurations_of_the_benchmarks_can_be_run(path):
+    assert load_config(str(path)).name == path.stem
 
 
 @pytest.mark.parametrize("name", config_names("canonical"))

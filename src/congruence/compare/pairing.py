@@ -33,8 +33,9 @@ _FOLD_ROWS = 500
 #: Most coordinates of a side; wider rows are projected on the leading directions of a sample of so many rows.
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
-#: Up to so many pairs the Gram matrices of all have to agree too.
-_WHOLE = 200
+#: Up to so many pairs the Gram matrices of all have to agree too; of more, the alignment has to stand out by so many standard deviations
+#: of its null. Folds share the rows they are fitted on, so shuffled pairs reach four of them; true pairs have thirty (docs/pairing.md).
+_WHOLE, _STANDS_OUT = 200, 8.0
 
 #: A cosine between paired rows, all noise removed, that the test must be able to see before it says "not paired".
 _LINK = 0.5
@@ -64,7 +65,8 @@ class PairingReport:
     suspect_probability : tuple of float
         Estimated probability of each being wrong.
     state : {"paired", "not paired", "cannot tell", "too few"}
-        ``"cannot tell"``: no link was found, but one too weak to be found could be there; ``decided`` is then False.
+        ``"cannot tell"``: no link was found, but one too weak to be found could be there, or one of two tests finds a link only;
+        ``decided`` is then False.
     """
 
     n_pairs: int
@@ -139,9 +141,12 @@ def check_pairing(
     -----
     Within a fold the test is exact: its map never saw the fold, so if the rows are not paired each re-pairing of the
     fold is as likely as the one given. Folds lend each other their rows to fit on and are not independent, so their p-values
-    are combined by Bonferroni, which needs no independence; the larger of this and of the p-value of their mean is given. Below 60 pairs two folds are used whatever was asked,
-    since smaller ones have too few re-pairings. Up to 200 pairs count as paired only if the centered Gram matrices of all of them agree, too, at
-    a tenth of ``level`` (HSIC, a permutation test; Gretton et al. 2008): else the state is "cannot tell".
+    are combined by Bonferroni, which needs no independence; the larger of this and of the p-value of their mean is given. Below
+    60 pairs two folds are used whatever was asked, since smaller ones have too few re-pairings.
+
+    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second one must agree, else the state is
+    "cannot tell". Up to 200 pairs the centered Gram matrices of all of them must agree at a tenth of ``level`` (HSIC, a permutation
+    test; Gretton et al. 2008); of more pairs the alignment must be eight standard deviations of its null above it.
 
     Pairs that look wrong are found by the agreement of the two sides' Gram matrices, row against row, each with the pairs
     in question left out: partners that were exchanged among the anchors by an assignment, pairs without a partner by their own
@@ -174,10 +179,11 @@ def check_pairing(
     held = _held_out(source, target, parts, permutations, rng)
     p_value = held.p_value
     linked = p_value <= level
-    # Few pairs leave a fold's test so weak that what passes it is often chance: all of them must agree as well.
-    paired = linked and (
-        n > _WHOLE or _agreement_p(source, target, permutations, rng) <= max(level / 10, 1 / (1 + permutations))
-    )
+    # One set in a hundred passes by chance: a second look at all pairs together.
+    if linked and n <= _WHOLE:
+        paired = _agreement_p(source, target, permutations, rng) <= max(level / 10, 1 / (1 + permutations))
+    else:
+        paired = linked and bool(held.own.mean() - held.null.mean() >= _STANDS_OUT * held.null.std())
     state = "paired" if paired else "cannot tell" if linked else "not paired"
     if state == "not paired" and not _would_show(source, target, parts, permutations, level, rng):
         state = "cannot tell"
