@@ -19,7 +19,7 @@ TRAINING = {
     "steps": 200,
     "learning_rate": 2e-3,
     "validate_every": 20,
-    "n_iter": 50,
+    "max_iter": 50,
     "tol": 1e-3,
     "device": "cpu",
     "unpaired_batch": 1024,

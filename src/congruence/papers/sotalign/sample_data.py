@@ -27,7 +27,7 @@ _TRAINING = {
     "steps": 120,
     "learning_rate": 3e-4,
     "validate_every": 20,
-    "n_iter": 50,
+    "max_iter": 50,
     "tol": 1e-3,
     "device": "cpu",
     "spectral_steps": 120,
