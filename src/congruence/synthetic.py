@@ -35,7 +35,7 @@ class RigidProblem:
     rotation : ndarray, shape (d_source, d_target)
         Acts on rows; its rows (d_source ≤ d_target) or columns are orthonormal.
     source_mean, target_mean : ndarray
-        The centres about which the rotation turns.
+        The centers about which the rotation turns.
     """
 
     X: np.ndarray
@@ -113,11 +113,11 @@ def rigid_problem(
         scale[rank:] = 0
     source_mean = offset * rng.standard_normal(d_source)
     target_mean = offset * rng.standard_normal(d_target)
-    centred = (rng.standard_normal((n, d_source)) * scale) @ basis
-    Y = centred @ rotation + target_mean
+    centered = (rng.standard_normal((n, d_source)) * scale) @ basis
+    Y = centered @ rotation + target_mean
     if noise:
         Y = Y + noise * rng.standard_normal(Y.shape)
-    return RigidProblem(centred + source_mean, Y, rotation, source_mean, target_mean)
+    return RigidProblem(centered + source_mean, Y, rotation, source_mean, target_mean)
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ def dual_problem(
     d_target : int, optional
         At least ``d_source``, which is the default.
     noise : float, default=0
-        Length of the random vector added to each target row before it is normalised again.
+        Length of the random vector added to each target row before it is normalized again.
     shear : float, default=0
-        Spectral norm of a random matrix S; target rows pass through I + S before they are normalised again.
+        Spectral norm of a random matrix S; target rows pass through I + S before they are normalized again.
     rank : int, optional
         Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the
         rest of each is drawn anew in the target, and the kernels do not see it.
@@ -243,7 +243,7 @@ def upgrade_problem(
     """Make two dual encoders of the same items.
 
     An item is a concept, a Gaussian vector about its class whose spectrum falls as a power law. Each encoder sees it with noise,
-    apart for picture and caption, adds its gap between modalities, and normalises; the second encoder also stretches and turns.
+    apart for picture and caption, adds its gap between modalities, and normalizes; the second encoder also stretches and turns.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def upgrade_problem(
     mispaired : float, default=0
         Share of items whose rows in the second encoder belong to other items.
     gap : float, default=0.5
-        Norm of the difference between the modalities' means, before normalisation.
+        Norm of the difference between the modalities' means, before normalization.
     classes : int, default=20
     spread : float, default=0.7
         Share of the concept's variance within classes.
@@ -279,8 +279,8 @@ def upgrade_problem(
     scale = np.arange(1, width + 1, dtype=float) ** -decay
     scale /= np.linalg.norm(scale)
     labels = rng.integers(classes, size=n)
-    centres = rng.standard_normal((classes, width))
-    concept = (np.sqrt(1 - spread) * centres[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
+    centers = rng.standard_normal((classes, width))
+    concept = (np.sqrt(1 - spread) * centers[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
     seen = np.cumsum(scale**2) <= 1 - lost + 1e-12
     stretch = np.exp(shear * rng.standard_normal(width))
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
@@ -333,7 +333,7 @@ class UnimodalProblem:
     source : ndarray of int, shape (n,)
         Collection of each item.
     image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
-        Orthonormal rows: before bend, offset and normalisation, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
+        Orthonormal rows: before bend, offset and normalization, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
         to be found.
     """
 
@@ -391,7 +391,7 @@ def unimodal_problem(
     captions : int, default=1
         Texts an item.
     classes : int, optional
-        Draw the latent about the centres of so many classes, and label rows by class.
+        Draw the latent about the centers of so many classes, and label rows by class.
     spread : float, default=0.5
         Share of the latent's variance within classes.
     sources : int, default=1

@@ -85,7 +85,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal ``R`` that minimises ‖X R − Y‖_F, without centring.
+    """Return the semi-orthogonal ``R`` that minimizes ‖X R − Y‖_F, without centering.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    For d_source > d_target no semi-orthogonal matrix minimises the residual in closed form; this returns the
-    maximiser of tr(Rᵀ Xᵀ Y), as everyone does.
+    For d_source > d_target no semi-orthogonal matrix minimizes the residual in closed form; this returns the
+    maximizer of tr(Rᵀ Xᵀ Y), as everyone does.
 
     References
     ----------

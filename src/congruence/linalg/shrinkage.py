@@ -112,7 +112,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
     s : ndarray, shape (k,)
         Singular values, descending.
     alignment : float
-        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centred anchors, in (0, 1].
+        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1].
     strength : float
         Scale of the noise level; 0 keeps every direction with a positive singular value whole.
 
@@ -132,7 +132,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Extend a partial isometry by the directions of the means, where the anchors say that means correspond.
 
-    Centring throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
+    Centering throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
     dimensions the larger part of both lies where no anchor probed, and there it is evidence. It is right if the models differ by
     a rotation about the origin, wrong if they differ by arbitrary offsets; so it is used only when the part of the means
     that *was* probed corresponds already: cosine of the two above 0.5 and above what chance gives in

@@ -54,7 +54,7 @@ class OrthogonalMap(AffineMap):
     Parameters
     ----------
     center : bool, default=True
-        Remove the means before fitting and exchange them when carrying. ``False`` is the paper's uncentred ablation.
+        Remove the means before fitting and exchange them when carrying. ``False`` is the paper's uncentered ablation.
     shrinkage : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
         What to do with singular directions s, u, v of the anchors' cross-covariance.
 
@@ -171,7 +171,7 @@ class OrthogonalMap(AffineMap):
         sample_weight : array_like, shape (n,), optional
             Non-negative; integer weights act like repeated rows.
         modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centred apart and their
+            Modality of the rows. Rows of different modalities are centered apart and their
             cross-covariances add.
         y : array_like, optional
             Another name for ``Y``, as scikit-learn's tools pass it.
@@ -576,7 +576,7 @@ class OrthogonalMap(AffineMap):
         )
 
     def probed_energy(self, X: Any) -> np.ndarray:
-        """Return the share of each centred row's energy in directions the anchors probed.
+        """Return the share of each centered row's energy in directions the anchors probed.
 
         Parameters
         ----------
@@ -590,9 +590,9 @@ class OrthogonalMap(AffineMap):
         """
         A = to_numpy(self._check_source(X))
         basis = self._probed_basis()
-        centred = A - self.source_mean_
-        total = np.einsum("ij,ij->i", centred, centred)
-        probed = np.square(centred @ basis).sum(axis=1)
+        centered = A - self.source_mean_
+        total = np.einsum("ij,ij->i", centered, centered)
+        probed = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(probed, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
     def _probed_basis(self) -> np.ndarray:
