@@ -6,15 +6,23 @@ from functools import cache
 
 import pytest
 
-from congruence.papers import run
+from congruence.papers import load_config, run
+from congruence.papers.canonical import open_sample
 
 #: Tests share the runs of experiments, so one worker takes them all.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("effects")]
 
 
 @cache
+def opened(models: str, variant: str | None, file: str | None):
+    return open_sample(models, file, variant)
+
+
+@cache
 def rows(name: str, models: str = "sample", file: str | None = None):
-    return run(name, models=models, file=file).results["rows"]
+    # Effects are many times the spread of draws (docs/numbers has the configurations' own five), so two draws show them.
+    config = load_config(name)
+    return run(config, collections=[opened(models, config.variant, file)], seeds=2).results["rows"]
 
 
 def value(found, metric, quantity="after", **more):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
 __all__ = ["CrossSVD", "cross_svd", "procrustes", "rotation_from_svd"]
 
@@ -49,8 +48,10 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     CrossSVD
     """
     try:
-        U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False)
+        U, s, Vt = np.linalg.svd(M, full_matrices=False)
     except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
+        import scipy.linalg  # only here: its import takes as long as the decomposition of 1,000 dimensions
+
         U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
     top = max(scale or 0.0, float(s[0]) if len(s) else 0.0)
     tolerance = 4 * max(M.shape) * np.finfo(np.float64).eps * top

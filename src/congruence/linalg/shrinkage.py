@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
-from scipy.special import logsumexp
 
 from congruence._utils.arrays import blocks
 from congruence.errors import ParameterError
@@ -166,6 +164,8 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not rests:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*rests, strict=True))
+    import scipy.linalg
+
     # The product AᵀB has as many columns as there are dimensions, but only a direction or two: decompose it in their span.
     (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(rests))
@@ -239,6 +239,8 @@ def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.nd
     Retrieval itself saturates on small folds; this keeps telling a clear winner from a narrow one.
     """
     x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
+    from scipy.special import logsumexp
+
     out = np.empty(len(x))
     for part in blocks(len(x), 8 * len(y)):
         logits = x[part] @ y.T / temperature

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
@@ -100,6 +99,8 @@ def _compress(A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray]:
     They are the triangle R of a QR decomposition of the rows of both sides laid next to each other, block by block: exact,
     without squaring, in memory that does not grow with the number of rows.
     """
+    import scipy.linalg  # here and not above: the other methods do without it
+
     width = A.width + B.width
     triangle = np.empty((0, width))
     step = max(2 * width, 1)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.arrays import blocks
 from congruence.linalg.procrustes import cross_svd
@@ -82,4 +81,6 @@ def _span(rows: Rows) -> np.ndarray | None:
     """Return an orthonormal basis of few wide rows, shape (d, n); None where rows are at least as many as columns."""
     if len(rows) >= rows.width:
         return None
+    import scipy.linalg  # here and not above: the other methods do without it
+
     return scipy.linalg.qr(rows[slice(None)].T, mode="economic", check_finite=False)[0]
