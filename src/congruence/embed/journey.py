@@ -41,8 +41,7 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
-from congruence.stores import FORMATS, open_sink
-from congruence.stores._base import is_folder
+from congruence.stores import find_format, open_sink
 from congruence.stores._ids import arrow_ids, id_type_of
 
 __all__ = ["EmbedReport", "embed"]
@@ -241,18 +240,13 @@ def _embed(
 
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Refuse before any work what the writers would refuse after it."""
-    suffix = "" if is_folder(output) else output.suffix.lower()
     if items.modality != encoder.space.modality:
         raise ModalityError(
             f"Got {items.modality}s, {items.name}, for an encoder of {encoder.space.modality}s; expected the same. "
             f"Load it with modality={items.modality!r}."
         )
-    if suffix not in FORMATS:
-        known = ", ".join(name or "a folder of parts" for name in FORMATS)
-        raise ParameterError(
-            f"Got {str(output)!r} for output; expected one of {known}. Pass an output with such a suffix."
-        )
-    if suffix and (encoder.n_layers or shard_size):
+    kind = find_format(output, "output")
+    if kind.suffixes != ("",) and (encoder.n_layers or shard_size):
         what = "every layer" if encoder.n_layers else "a shard size"
         raise ParameterError(f"Got {what} for the file {output}; expected a folder. Pass an output without a suffix.")
     if not output.parent.is_dir():
@@ -264,8 +258,8 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise OutputExistsError(
             f"Got {list_of}, where failures would be listed and which is no such list; expected a free path. Move it away, or pass another output."
         )
-    sink = FORMATS[suffix][1]
-    check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
+    assert kind.sink is not None
+    check_output(output, force=force, directory=kind.directory, foreign=kind.sink.why_foreign)
     check_lines(items.ids, output)
 
 
