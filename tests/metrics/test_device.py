@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import congruence.metrics.neighbours as neighbours
 from congruence.errors import DtypeError, NotFiniteError, ShapeError, TooFewAnchorsError
 from congruence.linalg.kernels import median_squared_distance
 from congruence.metrics import (
@@ -22,6 +21,7 @@ from congruence.metrics import (
     rbf_cka,
     rsa,
 )
+from congruence.metrics._comparison import courier
 
 torch = pytest.importorskip("torch")
 from pretend_gpu import GPU, PretendGPU  # noqa: E402 - needs torch
@@ -186,8 +186,8 @@ def test_a_precision_that_has_no_one_name_is_taken_for_the_least(monkeypatch):
         raise RuntimeError("you have used mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    assert neighbours._courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
-    assert neighbours._courier(torch.device("cpu"), np.float64)[1] == 0
+    assert courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
+    assert courier(torch.device("cpu"), np.float64)[1] == 0
 
 
 def test_one_side_may_be_numpys():
