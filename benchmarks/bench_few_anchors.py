@@ -21,10 +21,10 @@ from machine_output import add_json, write_json
 ANCHORS = (20, 50, 100, 200, 400, 900)
 FILTERS = {
     "default": OrthogonalMap(),
-    "full (the paper's)": OrthogonalMap(spectrum="full"),
-    "probed": OrthogonalMap(spectrum="probed"),
-    "soft 0.003": OrthogonalMap(spectrum="soft"),
-    "cv": OrthogonalMap(spectrum="cv"),
+    "full (the paper's)": OrthogonalMap(shrinkage="full"),
+    "probed": OrthogonalMap(shrinkage="probed"),
+    "soft 0.003": OrthogonalMap(shrinkage="soft"),
+    "cv": OrthogonalMap(shrinkage="cv"),
     "ridge, GCV": LinearMap(),
 }
 MEASURES = (

@@ -63,7 +63,7 @@ def random_models(per_case: int) -> dict:
             found = []
             for _ in range(per_case):
                 n = 2 * d * (d + 1)  # four times the dimension of Sym(d)
-                p = dual_problem(n, 4 * d, d, **{what: level}, seed=drawn)
+                p = dual_problem(n, 4 * d, d, **{what: level}, random_state=drawn)
                 found.append(bounds_of(p.F, p.G, p.F_target, p.G_target, kappa_above(p.F)))
                 drawn += 1
             cells = []

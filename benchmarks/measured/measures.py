@@ -88,7 +88,7 @@ def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str,
     from congruence.theory import class_margins
 
     def rotation(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        return OrthogonalMap(spectrum="full", center=False).fit(X, Y).rotation_
+        return OrthogonalMap(shrinkage="full", center=False).fit(X, Y).rotation_
 
     F, G = unit(lvis["image_openai_vitb32_avg5"]), unit(lvis["text_openai_vitb32"])
     eva, b16 = unit(lvis["text_eva02_b16"]), unit(lvis["text_openai_vitb16"])

@@ -28,7 +28,9 @@ def test_scores_are_those_of_the_metrics_and_repeat():
         assert score.low <= score.value <= score.high
     assert [s.metric for s in scores] == list(REPAIRED)
     assert compare_spaces(X, Y, list(REPAIRED), permutations=20, halves=3) == scores
-    assert compare_spaces(X, Y, permutations=20, halves=3, seed=1) != compare_spaces(X, Y, permutations=20, halves=3)
+    assert compare_spaces(X, Y, permutations=20, halves=3, random_state=1) != compare_spaces(
+        X, Y, permutations=20, halves=3
+    )
 
 
 def test_related_spaces_stand_out_and_unrelated_ones_do_not():

@@ -71,7 +71,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def mapping(data):
-    return congruence.fit(data.images, data.texts, "cca", dim=8, holdout=60, seed=1)
+    return congruence.fit(data.images, data.texts, "cca", dim=8, holdout=60, random_state=1)
 
 
 # ------------------------------------------------------------------ fit
@@ -79,7 +79,7 @@ def mapping(data):
 
 @pytest.mark.parametrize("method", ["cca", "procrustes"])
 def test_images_and_their_texts_are_fitted_and_measured_in_the_joint_space(data, method):
-    m = congruence.fit(data.images, data.texts, method, dim=8, holdout=60, seed=1)
+    m = congruence.fit(data.images, data.texts, method, dim=8, holdout=60, random_state=1)
     assert (m.source_space_.model, m.source_space_.modality) == ("dino", "image")
     assert (m.target_space_.model, m.target_space_.modality) == ("minilm", "text")
     assert m.scores_["pairing"]["looks_paired"]

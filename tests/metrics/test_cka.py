@@ -94,7 +94,7 @@ def test_minibatches_sum_before_the_ratio():
             K, L = X[rows] @ X[rows].T, Y[rows] @ Y[rows].T
             totals += unbiased(K, L), unbiased(K, K), unbiased(L, L)
     expected = totals[0] / np.sqrt(totals[1] * totals[2])
-    assert linear_cka(X, Y, estimator="minibatch", batch_size=20, seed=5) == pytest.approx(expected, abs=1e-12)
+    assert linear_cka(X, Y, estimator="minibatch", batch_size=20, random_state=5) == pytest.approx(expected, abs=1e-12)
     whole = linear_cka(X, Y, estimator="minibatch", batch_size=103)
     assert whole == pytest.approx(linear_cka(X, Y), abs=1e-12)
 

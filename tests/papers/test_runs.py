@@ -222,7 +222,7 @@ def test_the_controls_are_those_of_plain_numpy():
     assert get(results, "image_cosine", "constant")["mean"] == pytest.approx(cosine(np.tile(mean_b, (45, 1))))
     seen = View((a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)})
     found = controls(seen, ["image_cosine"], draws=300)["image_cosine"]["random_rotation"]
-    turned = [cosine((a - mean_a) @ random_rotation(6, seed=k) + mean_b) for k in range(300)]
+    turned = [cosine((a - mean_a) @ random_rotation(6, random_state=k) + mean_b) for k in range(300)]
     assert found == pytest.approx(np.mean(turned), abs=0.03)
 
 

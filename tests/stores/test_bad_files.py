@@ -29,6 +29,7 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
+from congruence.stores._ids import column_texts
 
 RNG = np.random.default_rng(0)
 
@@ -503,3 +504,9 @@ def test_a_name_in_hdf5_that_is_no_text(tmp_path):
         file[b"\xff\xfe"] = np.eye(4)
     assert open_source(f"{tmp_path}/a.h5:vectors").n == 3
     assert len(matrices(tmp_path / "a.h5")) == 2
+
+
+def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(CorruptFileError, match="entries of c that are no text"):
+        column_texts(column, "c")

@@ -31,7 +31,7 @@ class TwoModels:
         image = np.repeat(centres, per_class, axis=0) + 0.4 * rng.standard_normal((classes * per_class, d))
         text = centres + 0.1 * rng.standard_normal((classes, d))
         gap = {m: (2 * rng.standard_normal(d), 2 * rng.standard_normal(d)) for m in ("image", "text")}
-        R = random_rotation(d, seed=seed)
+        R = random_rotation(d, random_state=seed)
         self.source, self.target = {}, {}
         for m, z, ids in (("image", image, self.image_ids), ("text", text, self.names)):
             self.source[m] = Embeddings(z + gap[m][0], ids=ids, space=Space("A", modality=m))
@@ -50,7 +50,7 @@ def fit(models, **options):
 
 
 def test_a_map_fitted_on_images_carries_text(models):
-    mapping = fit(models, holdout=40, seed=1)
+    mapping = fit(models, holdout=40, random_state=1)
     assert (mapping.source_space_.model, mapping.target_space_.model) == ("A", "B")
     assert mapping.source_space_.modality == "image"
     moved = mapping.apply(models.source["text"])
@@ -62,7 +62,7 @@ def test_a_map_fitted_on_images_carries_text(models):
 
 
 def test_held_out_pairs_are_really_held_out(models):
-    mapping = fit(models, holdout=0.25, seed=3)
+    mapping = fit(models, holdout=0.25, random_state=3)
     held = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
     assert held.sum() == 60
     only_train = congruence.OrthogonalMap().fit(

@@ -159,7 +159,7 @@ def check_pairing(
 
     Halko, Martinsson, Tropp (2011), "Finding structure with randomness", algorithm 4.3.
     """
-    check_seed(random_state, "random_state")
+    check_seed(random_state)
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
     check_order(X, Y)

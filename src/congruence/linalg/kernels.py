@@ -177,7 +177,7 @@ def squared_distances(A: Any, B: Any) -> Any:
     return xp.clip(square, 0.0, None)
 
 
-def median_squared_distance(X: Any, most: int = 4_000, seed: int = 0) -> float:
+def median_squared_distance(X: Any, most: int = 4_000, random_state: int = 0) -> float:
     """Median of the non-zero squared distances between rows.
 
     Parameters
@@ -185,18 +185,18 @@ def median_squared_distance(X: Any, most: int = 4_000, seed: int = 0) -> float:
     X : array, shape (n, d)
     most : int, default=4000
         Rows looked at; beyond that, a random subset of this size.
-    seed : int, default=0
+    random_state : int, default=0
 
     Returns
     -------
     float
         0 when all rows are equal.
     """
-    check_seed(seed)
+    check_seed(random_state)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median need not sort
     xp, place = namespace(X), device(X)
     if len(X) > most:
-        rows = np.random.default_rng(seed).choice(len(X), most, replace=False)
+        rows = np.random.default_rng(random_state).choice(len(X), most, replace=False)
         X = xp.take(X, xp.asarray(rows, device=place), axis=0)
     rows = xp.arange(len(X), device=place)
     square = squared_distances(X, X)[rows[:, None] < rows]

@@ -60,7 +60,7 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     return CrossSVD(U, s, Vt, rank)
 
 
-def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper: bool = False) -> np.ndarray:
+def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:
     """Build ``U diag(gains) Vᵀ``: the Procrustes rotation when all gains are 1.
 
     Parameters
@@ -68,8 +68,8 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper:
     svd : CrossSVD
     gains : ndarray, shape (k,), optional
         One factor a singular direction; 1 by default.
-    proper : bool, default=False
-        Force determinant +1 (a rotation without reflection) by turning round the direction with the smallest
+    allow_reflection : bool, default=True
+        Without, the determinant is made +1 (a rotation) by reversing the direction with the smallest
         singular value, which costs least (Umeyama 1991, eq. 40). Square matrices only.
 
     Returns
@@ -79,7 +79,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper:
     """
     U = svd.U if gains is None else svd.U * gains
     R = U @ svd.Vt
-    if proper and np.linalg.slogdet(R)[0] < 0:
+    if not allow_reflection and np.linalg.slogdet(R)[0] < 0:
         R = R - 2 * np.outer(U[:, -1], svd.Vt[-1])
     return R
 

@@ -163,7 +163,7 @@ class MLPMap(Map):
         for name in ("hidden", "batch_size", "max_epochs", "patience"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.learning_rate, "learning_rate")
-        check_seed(self.random_state, "random_state")
+        check_seed(self.random_state)
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(

@@ -192,7 +192,7 @@ def rsa(
     rdm: str = "correlation",
     compare: str = "spearman",
     max_rows: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> float:
     """Agreement of the dissimilarities of all pairs of items in two spaces.
 
@@ -211,7 +211,7 @@ def rsa(
     max_rows : int, optional
         Compare this many rows, drawn once without replacement, if there are more. By default all are compared, and more
         than 5000 are refused: pass the number to draw a sample, or one as large as n for all of them.
-    seed : int, default=0
+    random_state : int, default=0
         Of that draw.
 
     Returns
@@ -242,7 +242,7 @@ def rsa(
     neuroscience", Frontiers in Systems Neuroscience 2:4.
     Nili et al. (2014), "A toolbox for representational similarity analysis", PLoS Computational Biology 10(4).
     """
-    check_seed(seed)
+    check_seed(random_state)
     check_choice(rdm, _RDMS, "rdm")
     check_choice(compare, _COMPARISONS, "compare")
     A, B = _side(X, Y, "X"), _side(Y, X, "Y")
@@ -261,7 +261,7 @@ def rsa(
                 f"Got max_rows={max_rows}; expected at least 3, for three pairs. Pass max_rows=3 or more."
             )
         if n > max_rows:
-            rows = np.sort(np.random.default_rng(seed).choice(n, max_rows, replace=False))
+            rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
             A, B = A[rows], B[rows]
     left, right = Dissimilarities(A, rdm, "X"), Dissimilarities(B, rdm, "Y")
     if compare == "spearman":

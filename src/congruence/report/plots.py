@@ -175,7 +175,7 @@ def few_anchors(
     pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
     split = Split.from_dict(rule) if rule is not None else None
     if split is None or not split.threshold:
-        split = Split.choose(pairs.ids, 0.5, seed=0, groups=duplicate_groups(pairs.source, pairs.target))
+        split = Split.choose(pairs.ids, 0.5, random_state=0, groups=duplicate_groups(pairs.source, pairs.target))
     held = split.held_out(pairs.ids)
     pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
     if len(pool) < 10 or not held.any():

@@ -139,7 +139,10 @@ def column_texts(column: Column, name: str) -> np.ndarray:
     try:
         values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
         values = [value.decode() if isinstance(value, bytes) else value for value in values]
-    except UnicodeDecodeError as error:  # a damaged page may hold bytes that are no UTF-8
+    except (
+        UnicodeDecodeError,
+        pa.ArrowException,
+    ) as error:  # bytes that are no UTF-8, numbers of no entry of a dictionary
         raise CorruptFileError(
             f"Got entries of {name} that are no text ({error}); expected UTF-8. Copy the file again, or write them as text."
         ) from error

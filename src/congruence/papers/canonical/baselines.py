@@ -17,9 +17,9 @@ __all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
 
 #: Maps by the names the configurations use.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
-    "orthogonal": ("orthogonal", {"spectrum": "full"}),
-    "uncentred": ("orthogonal", {"spectrum": "full", "center": False}),
-    "probed": ("orthogonal", {"spectrum": "probed"}),
+    "orthogonal": ("orthogonal", {"shrinkage": "full"}),
+    "uncentred": ("orthogonal", {"shrinkage": "full", "center": False}),
+    "probed": ("orthogonal", {"shrinkage": "probed"}),
     "filtered": ("orthogonal", {}),
     "linear": ("linear", {}),
     "least_squares": ("linear", {"alpha": 0.0}),
@@ -40,7 +40,7 @@ class RandomRotation:
 
     def __init__(self, own: tuple[np.ndarray, np.ndarray], seed: int) -> None:
         self._own = own
-        self._rotation = random_rotation(len(own[0]), len(own[1]), seed=seed)
+        self._rotation = random_rotation(len(own[0]), len(own[1]), random_state=seed)
 
     def transform(self, rows: np.ndarray) -> np.ndarray:
         """Rotate rows about the means."""

@@ -70,7 +70,7 @@ def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge:
     cross = linalg.solve_triangular(roots[0], X.T @ Y / len(X), lower=True)
     cross = linalg.solve_triangular(roots[1], cross.T, lower=True).T
     U, s, Vt = linalg.svd(cross, full_matrices=False, check_finite=False)
-    turn = random_rotation(dim, seed=seed)
+    turn = random_rotation(dim, random_state=seed)
     scale = np.sqrt(s[:dim])
     A = linalg.solve_triangular(roots[0].T, U[:, :dim] * scale, lower=False)
     B = linalg.solve_triangular(roots[1].T, Vt[:dim].T * scale, lower=False)

@@ -54,5 +54,5 @@ def measure_recall(
         V, P, N = mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
     return {
         line.task: {"binary_recall": line.binary, "five_way_recall": line.choice}
-        for line in sugarcrepe_recall(items, V, P, N, seed=seed)
+        for line in sugarcrepe_recall(items, V, P, N, random_state=seed)
     }
