@@ -55,7 +55,7 @@ NO_READERS = {
     "_utils/lock.py": "opens folders to lock them",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
-    "embed/journey.py": "reads images as bytes, for encoders/_base.py",
+    "embed/_batches.py": "reads images as bytes, for encoders/_base.py",
     "encoders/onnx.py": "models, read by onnxruntime",
     "negatives/lexicon.py": "part of the package",
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import namespace
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_scale, check_width
@@ -36,7 +37,7 @@ class CCAFit:
     y_projection: np.ndarray = field(repr=False)
     correlations: np.ndarray
 
-    def transform(self, X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Return the canonical variates of both sides.
 
         Parameters
@@ -61,7 +62,7 @@ class CCAFit:
             (B.astype(np.float64) - self.y_mean) @ self.y_projection,
         )
 
-    def score(self, X: Any, Y: Any, *, components: str = "mean") -> Any:
+    def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> Any:
         """Correlate the two sides' variates on new rows.
 
         Parameters
@@ -101,7 +102,7 @@ class CCAFit:
         return summarize(np, np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0), components)
 
 
-def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
+def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
     """Find the canonical directions of paired rows, for correlations on other rows.
 
     Parameters

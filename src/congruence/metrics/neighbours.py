@@ -6,9 +6,8 @@ tables.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
@@ -27,7 +26,7 @@ __all__ = [
 ]
 
 
-def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
+def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
     """Share of a row's k nearest neighbours that both spaces agree on, averaged over rows.
 
     Parameters
@@ -66,7 +65,7 @@ def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     return common / P.size
 
 
-def cycle_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
+def cycle_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
     """Share of rows that are found again among the X-neighbours of their Y-neighbours.
 
     Parameters
@@ -103,7 +102,7 @@ def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     return found / n
 
 
-def lcs_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
+def lcs_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
     """Length of the longest common subsequence of the two lists of neighbours, averaged over rows.
 
     Parameters
@@ -137,7 +136,7 @@ def common_length(P: np.ndarray, Q: np.ndarray) -> float:
     return total / len(P)
 
 
-def edit_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
+def edit_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
     """One minus the edit distance of the two lists of neighbours relative to k, averaged over rows.
 
     Parameters
@@ -203,7 +202,7 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     return above[k]
 
 
-def tables(X: Any, Y: Any, k: int, neighbours: str) -> tuple[np.ndarray, np.ndarray]:
+def tables(X: ArrayLike, Y: ArrayLike, k: int, neighbours: str) -> tuple[np.ndarray, np.ndarray]:
     """Return both sides' neighbour tables."""
     check_choice(neighbours, NEIGHBOURS, "neighbours")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)

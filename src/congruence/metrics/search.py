@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
 from congruence._utils.top_k import best_of, kth_from_below, portions, top_k
@@ -30,13 +31,13 @@ NEIGHBOURS = ("inner", "cosine", "euclidean")
 
 
 def nearest(
-    X: Any,
+    X: ArrayLike,
     k: int,
-    gallery: Any = None,
+    gallery: ArrayLike | None = None,
     *,
     metric: str = "inner",
     exact: bool = True,
-    left_out: Any = None,
+    left_out: ArrayLike | None = None,
     blocked: int | None = None,
 ) -> np.ndarray:
     """Find the k nearest gallery rows of each row, by default among the other rows of X.
@@ -101,7 +102,7 @@ def nearest(
     return _search(A, B, k, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), home(X))[0]
 
 
-def _as_rows(left_out: Any, m: int, n: int) -> np.ndarray:
+def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
     """Return one gallery row for each query. Raises ShapeError, ParameterError."""
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":

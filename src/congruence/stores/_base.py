@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
 from congruence._utils.memory import check_memory
@@ -109,7 +110,7 @@ class Source(ABC):
         for ids, block in self.scan(after, batch):
             yield ids, block, None
 
-    def take(self, rows: Any) -> tuple[pa.Array | None, np.ndarray]:
+    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Read rows by number, in any order; every stretch of the file that holds some of them is scanned once.
 
         Parameters
@@ -220,7 +221,7 @@ def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
     )
 
 
-def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
+def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
     """Return numbers of rows as an array, refusing what is none. Raises ParameterError."""
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -253,7 +254,9 @@ def missing_file(path: str | Path) -> FileError:
     return FileError(f"Got no file at {path}; expected one. Check the path.")
 
 
-def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: str = "key") -> ParameterError:
+def missing_key(
+    key: str | None, path: str | Path, found: Mapping[str, tuple[int, ...] | str], what: str = "key"
+) -> ParameterError:
     """Make the error for a key that is not in a file, listing those that are."""
     listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
     if key is None:
