@@ -176,7 +176,7 @@ def examine(case, n, rows, pool, population, thresholds, seed):
     mapping = fit_map(tables, said.fitted, np.arange(n), {})
     truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
     covered = defaultdict(list)
-    for name, ways in said.ways.items():
+    for name, ways in said.strategies.items():
         for way, e in ways.items():
             kind = "overlap" if "overlap@" in name else "rate"
             for key in (kind, f"{kind}, {way}"):
@@ -211,7 +211,7 @@ def examine(case, n, rows, pool, population, thresholds, seed):
                 return more
         return None
 
-    ways = with_known({way: truth[f"{task}/{way}"] for way in said.ways[task]}, task)
+    ways = with_known({way: truth[f"{task}/{way}"] for way in said.strategies[task]}, task)
     narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
     right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
     near = {right.action}

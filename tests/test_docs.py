@@ -50,7 +50,7 @@ def test_the_readmes_commands_run_as_printed(here, lvis_path, shared, tmp_path):
     assert "round trip" in printed
     assert "random rotation" in printed
     assert (tmp_path / "emoji.html").exists()
-    assert "zero_shot_centred" in printed
+    assert "zero_shot_centered" in printed
     assert (tmp_path / "mapped.parquet").exists()
     assert "best after" in printed
 

@@ -125,11 +125,11 @@ def zero_shot() -> str:
         unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
         sides = {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)}
         found = evaluate(mapping, *sides)
-        scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centred")]
+        scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centered")]
         energy = 100 * found.probed_energy["image"]
         cells = [str(1203 - holdout), f"{holdout:,}", *map(shown, scores)]
         rows.append([*cells, f"{energy:.0f} %" if round(energy, 1) == 100 else f"{energy:.1f} %"])
-    header = ["text anchors", "classes", "`zero_shot` (gap mapped)", "`zero_shot_centred`"]
+    header = ["text anchors", "classes", "`zero_shot` (gap mapped)", "`zero_shot_centered`"]
     return table([*header, "image variance in covered directions"], rows)
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from congruence._utils.arrays import blocks, to_numpy
 from congruence._utils.ids import id_texts
@@ -212,11 +210,18 @@ def duplicate_groups(*sides: Any) -> np.ndarray:
     n = len(arrays[0])
     for array in arrays[1:]:
         check_same_rows(n, len(array))
-    most = len(np.unique(labels[0]))
-    joining = [side for i, side in enumerate(labels) if not i or len(np.unique(side)) * CLASS_RATIO > most]
-    if len(joining) == 1:
-        codes = joining[0]
+    counts = [len(np.unique(side)) for side in labels]
+    joining = [
+        side
+        for i, (side, count) in enumerate(zip(labels, counts, strict=True))
+        if count < n and (not i or count * CLASS_RATIO > counts[0])
+    ]
+    if len(joining) < 2:
+        codes = joining[0] if joining else np.arange(n)
     else:  # rows and the different vectors of each side are the nodes of a graph
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
         rows = np.tile(np.arange(n), len(joining))
         vectors = np.concatenate([side + (i + 1) * n for i, side in enumerate(joining)])
         size = (len(joining) + 1) * n

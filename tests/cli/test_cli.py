@@ -58,7 +58,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
         )  # fmt: skip
         assert result.code == 0, result.err
         rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
-        row = rows["zero_shot_centred", "aligned image", "target text"]
+        row = rows["zero_shot_centered", "aligned image", "target text"]
         assert row["n"] == 303
         assert row["before"] < 0.02
         mapped.append(row["after"])

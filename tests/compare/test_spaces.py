@@ -62,7 +62,7 @@ def test_the_adjusted_p_value_pays_for_the_search():
 
 
 def test_the_null_of_cka_against_its_closed_form():
-    """Mean of tr(KLπ) over all orders of centred Gram matrices is tr(K) tr(L) / (n − 1): zero once debiased."""
+    """Mean of tr(KLπ) over all orders of centered Gram matrices is tr(K) tr(L) / (n − 1): zero once debiased."""
     X, Y = pair(60, 4, 4, 1.0)
     score = compare_spaces(X, Y, ["linear_cka"], permutations=2000, halves=1)[0]
     assert abs(score.null_mean) < 4 * score.null_sd / np.sqrt(2000)

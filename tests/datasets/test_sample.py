@@ -159,7 +159,7 @@ def test_paths_meet_and_edits_arrive(data):
     assert commuting["overlap"] > 20 * commuting["chance"]
     assert commuting["label_agreement"]["direct"] > 10 * commuting["label_agreement"]["chance"]
     assert summary["edits"]["top5"] > 0.1  # by chance 0.003
-    assert summary["kernel"]["centred_alignment"] > 0.4
+    assert summary["kernel"]["centered_alignment"] > 0.4
 
 
 def test_a_damaged_installation_is_named(tmp_path, monkeypatch):

@@ -163,7 +163,7 @@ def test_few_anchors_probe_only_what_they_span():
 
 
 def test_corresponding_means_count_as_a_direction():
-    """A rotation about the origin carries means onto means, so they are one pair more than centring leaves."""
+    """A rotation about the origin carries means onto means, so they are one pair more than centering leaves."""
     p = rigid_problem(30, 80, offset=0.0, random_state=7)
     shift = 3 * np.random.default_rng(0).standard_normal(80)
     X, Y = p.X + shift, (p.X + shift) @ p.rotation
@@ -303,7 +303,7 @@ def test_weights_act_like_repeated_rows_and_zero_like_absence():
         OrthogonalMap().fit(p.X, p.Y, sample_weight=w[:-1])
 
 
-def test_modalities_are_centred_apart_and_their_covariances_add():
+def test_modalities_are_centered_apart_and_their_covariances_add():
     rng = np.random.default_rng(2)
     R = random_rotation(6, random_state=2)
     parts = {}
@@ -317,7 +317,7 @@ def test_modalities_are_centred_apart_and_their_covariances_add():
     np.testing.assert_allclose(joint.rotation_, R, atol=1e-9)
     for name, (a, b) in parts.items():
         np.testing.assert_allclose(joint.for_modality(name).transform(a), b, atol=1e-9)
-    # Centred together, the gap between the modalities would be taken for signal.
+    # Centered together, the gap between the modalities would be taken for signal.
     assert np.abs(OrthogonalMap().fit(X, Y).rotation_ - R).max() > 1e-3
     cross = sum((a - a.mean(0)).T @ (b - b.mean(0)) for a, b in parts.values()) / 80
     np.testing.assert_allclose(joint.singular_values_, np.linalg.svd(cross, compute_uv=False), atol=1e-12)

@@ -114,10 +114,10 @@ def test_cross_kernels_by_hand(n):
     F2[:, :5] += F
     G2[:, :5] += G
 
-    def centred(K):
+    def centered(K):
         return K - K.mean(0) - K.mean(1, keepdims=True) + K.mean()
 
-    K, L = centred(F @ G.T), centred(F2 @ G2.T)
+    K, L = centered(F @ G.T), centered(F2 @ G2.T)
     expected = (K * L).sum() / np.linalg.norm(K) / np.linalg.norm(L)
     assert cross_kernel_cka(F, G, F2, G2) == pytest.approx(expected, abs=1e-12)
     Q = np.linalg.qr(rng.standard_normal((8, 8)))[0][:5]
@@ -171,7 +171,7 @@ def test_half_precision_strides_and_constant_columns():
     assert linear_cka(np.asfortranarray(X)[::2], Y[::2]) == pytest.approx(
         linear_cka(X[::2].copy(), Y[::2].copy()), abs=1e-13
     )
-    far = X + 1e6  # sums of uncentred products would lose every digit
+    far = X + 1e6  # sums of uncentered products would lose every digit
     assert linear_cka(far, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
     doubled = np.vstack([X, X])
     assert linear_cka(doubled, np.vstack([Y, Y]), estimator="biased") == pytest.approx(

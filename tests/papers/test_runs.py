@@ -68,9 +68,9 @@ def tiny(seed: int = 0, n: int = 90, d: int = 6, noise: float = 0.0) -> Collecti
     """Two models related by one rotation, with a modality gap."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 9
-    centres = rng.normal(size=(9, d))
-    images = centres[labels] + 0.1 * rng.normal(size=(n, d)) + 1.0
-    prompts = np.repeat(centres, 2, axis=0) + 0.05 * rng.normal(size=(18, d)) - 1.0
+    centers = rng.normal(size=(9, d))
+    images = centers[labels] + 0.1 * rng.normal(size=(n, d)) + 1.0
+    prompts = np.repeat(centers, 2, axis=0) + 0.05 * rng.normal(size=(18, d)) - 1.0
     turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
     sides = [
         images / np.linalg.norm(images, axis=1, keepdims=True),

@@ -226,7 +226,7 @@ def print_certificate(certificate: Certificate) -> None:
                 "1 by definition" if task in certificate.controls else cell(ways.get("re-embed")),
                 *(number(certificate.controls.get(task, {}).get(way)) for way in ("chance", "random_rotation")),
             ]
-            for task, ways in certificate.ways.items()
+            for task, ways in certificate.strategies.items()
         ],
     )
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]

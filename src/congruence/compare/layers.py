@@ -123,7 +123,7 @@ def compare_layers(
 
     Notes
     -----
-    Each layer is prepared once (Gram matrix, neighbour table or basis) and re-paired once a permutation; L·M comparisons remain.
+    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once a permutation; L·M comparisons remain.
     Linear CKA keeps n × n kernels of layers with n ≤ 4d, as RBF CKA and RSA do of all.
 
     Examples

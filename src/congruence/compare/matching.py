@@ -338,7 +338,7 @@ def _standardized(A: np.ndarray) -> np.ndarray:
 
 
 def _principal(A: np.ndarray, k: int) -> np.ndarray:
-    """Return coordinates of centred rows in their leading principal directions, strongest first."""
+    """Return coordinates of centered rows in their leading principal directions, strongest first."""
     A = A - A.mean(axis=0, dtype=np.float64)
     n, d = A.shape
     if n < d:

@@ -108,9 +108,9 @@ def compare_spaces(
 
     Notes
     -----
-    Gram matrices, neighbour tables and bases are computed once and re-paired, so that a re-pairing costs a small part of the
+    Gram matrices, neighbor tables and bases are computed once and re-paired, so that a re-pairing costs a small part of the
     score. The interval uses halves drawn without replacement, not a bootstrap: a row drawn twice is its own
-    perfect neighbour, which inflates every neighbourhood measure. With halves, the spread of the score over them
+    perfect neighbor, which inflates every neighborhood measure. With halves, the spread of the score over them
     estimates its standard error at n rows (Shao and Wu 1989, "A general theory for jackknife variance estimation").
 
     Examples

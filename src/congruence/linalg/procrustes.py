@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
 __all__ = ["CrossSVD", "cross_svd", "procrustes", "rotation_from_svd"]
 
@@ -49,8 +48,10 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     CrossSVD
     """
     try:
-        U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False)
+        U, s, Vt = np.linalg.svd(M, full_matrices=False)
     except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
+        import scipy.linalg  # only here: its import takes as long as the decomposition of 1,000 dimensions
+
         U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
     top = max(scale or 0.0, float(s[0]) if len(s) else 0.0)
     tolerance = 4 * max(M.shape) * np.finfo(np.float64).eps * top
@@ -85,7 +86,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal ``R`` that minimises ‖X R − Y‖_F, without centring.
+    """Return the semi-orthogonal ``R`` that minimizes ‖X R − Y‖_F, without centering.
 
     Parameters
     ----------
@@ -98,8 +99,8 @@ def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    For d_source > d_target no semi-orthogonal matrix minimises the residual in closed form; this returns the
-    maximiser of tr(Rᵀ Xᵀ Y), as everyone does.
+    For d_source > d_target no semi-orthogonal matrix minimizes the residual in closed form; this returns the
+    maximizer of tr(Rᵀ Xᵀ Y), as everyone does.
 
     References
     ----------

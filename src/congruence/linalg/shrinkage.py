@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
-from scipy.special import logsumexp
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.errors import ParameterError
@@ -112,7 +110,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
     s : ndarray, shape (k,)
         Singular values, descending.
     alignment : float
-        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centred anchors, in (0, 1].
+        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1].
     strength : float
         Scale of the noise level; 0 keeps every direction with a positive singular value whole.
 
@@ -132,7 +130,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Extend a partial isometry by the directions of the means, where the anchors say that means correspond.
 
-    Centring throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
+    Centering throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
     dimensions the larger part of both lies where no anchor probed, and there it is evidence. It is right if the models differ by
     a rotation about the origin, wrong if they differ by arbitrary offsets; so it is used only when the part of the means
     that *was* probed corresponds already: cosine of the two above 0.5 and above what chance gives in
@@ -166,6 +164,8 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not rests:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*rests, strict=True))
+    import scipy.linalg
+
     # The product AᵀB has as many columns as there are dimensions, but only a direction or two: decompose it in their span.
     (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(rests))
@@ -237,6 +237,8 @@ def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.nd
 
     Retrieval itself saturates on small folds; this keeps telling a clear winner from a narrow one.
     """
+    from scipy.special import logsumexp
+
     x = normalize_rows(x)
     out = np.empty(len(x))
     for part in blocks(len(x), 8 * len(y)):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import Tags
-from sklearn.utils.validation import validate_data
 
 from congruence._inputs import as_embeddings, check_order
 from congruence._utils.arrays import as_given, is_tensor
@@ -30,7 +27,14 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.maps._checks import NotFittedMapError, check_native, check_weights, with_names
+from congruence.maps._estimator import ClassNamePrefixFeaturesOutMixin, TransformerMixin, validate_data
 from congruence.maps._saving import Saving
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 
 class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):

@@ -7,14 +7,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import _check_sample_weight
 
 from congruence._utils.arrays import is_tensor, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.validation import as_matrix, as_native, check_choice
 from congruence.embeddings import MODALITIES, Embeddings
 from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError
+from congruence.maps._estimator import NotFittedError, _check_sample_weight
 
 #: Modality of all rows, or of each.
 Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None

@@ -220,7 +220,7 @@ class RotationMap(AffineMap):
         )
 
     def probed_energy(self, X: ArrayLike) -> np.ndarray:
-        """Return the share of each centred row's variance (norm²) in directions the anchors cover.
+        """Return the share of each centered row's variance (norm²) in directions the anchors cover.
 
         Parameters
         ----------
@@ -234,9 +234,9 @@ class RotationMap(AffineMap):
         """
         A = to_numpy(self._check_source(X))
         basis = self._probed_basis()
-        centred = A - self.source_mean_
-        total = np.einsum("ij,ij->i", centred, centred)
-        probed = np.square(centred @ basis).sum(axis=1)
+        centered = A - self.source_mean_
+        total = np.einsum("ij,ij->i", centered, centered)
+        probed = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(probed, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
     def _probed_basis(self) -> np.ndarray:

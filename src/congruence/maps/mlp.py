@@ -253,9 +253,9 @@ class MLPMap(Map):
         w = {name: beside(value, A) for name, value in self.weights_.items()}
 
         def move(rows: Any) -> Any:
-            centred = rows - w["source_mean"]
-            hidden = gelu(centred @ w["w1"] + w["b1"])
-            return centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+            centered = rows - w["source_mean"]
+            hidden = gelu(centered @ w["w1"] + w["b1"])
+            return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
         parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
         if is_tensor(A):

@@ -52,7 +52,7 @@ class OrthogonalMap(RotationMap):
     Parameters
     ----------
     center : bool, default=True
-        Remove the means before fitting and exchange them when mapping. ``False`` is the paper's uncentred ablation.
+        Remove the means before fitting and exchange them when mapping. ``False`` is the paper's uncentered ablation.
     shrinkage : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
         What to do with singular directions s, u, v of the anchors' cross-covariance.
 
@@ -167,7 +167,7 @@ class OrthogonalMap(RotationMap):
         sample_weight : array_like, shape (n,), optional
             Non-negative; integer weights act like repeated rows.
         modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centred apart and their
+            Modality of the rows. Rows of different modalities are centered apart and their
             cross-covariances add.
         y : array_like, optional
             Another name for ``Y``, as scikit-learn's tools pass it.

@@ -8,7 +8,7 @@ from congruence.metrics.correlations import cca, pwcca, svcca
 from congruence.metrics.dissimilarity import rsa
 from congruence.metrics.heldout_cca import CCAFit, fit_cca
 from congruence.metrics.local_alignment import cknna
-from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn
+from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn
 from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
 from congruence.metrics.retrieval import (
     class_retrieval,

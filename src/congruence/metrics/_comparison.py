@@ -79,7 +79,7 @@ def quick_form(
     shift: np.ndarray | None = None
     asked, offered = Q, G
     # With c = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (what is the same for all y). Where the mean
-    # dominates, the centred products are small and their rounding is too. An inner product without such a mean needs no copy.
+    # dominates, the centered products are small and their rounding is too. An inner product without such a mean needs no copy.
     centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
     if centered:
         offered, shift = np.empty_like(G), np.empty(n)

@@ -1,4 +1,4 @@
-"""Centred kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and of cross-kernels."""
+"""Centered kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and of cross-kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ESTIMATORS = ("debiased", "biased", "minibatch")
 
 
 def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0) -> Any:
-    """Linear centred kernel alignment.
+    """Linear centered kernel alignment.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def rbf_cka(
     bandwidth: float | str = "median",
     fraction: float = 1.0,
 ) -> Any:
-    """Centred kernel alignment with Gaussian kernels.
+    """Centered kernel alignment with Gaussian kernels.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def _median(side: Any) -> float:
 
 
 def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
-    """Centred alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
+    """Centered alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
     Returns
     -------
     float, or 0-d torch tensor for torch input
-        In [−1, 1]. Rows and columns of both kernels are centred first.
+        In [−1, 1]. Rows and columns of both kernels are centered first.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
 
     Notes
     -----
-    With centred F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
+    With centered F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
 
     References
     ----------

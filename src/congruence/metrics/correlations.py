@@ -153,7 +153,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean",
 def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
-    Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centred columns; weights are scaled to sum 1.
+    Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centered columns; weights are scaled to sum 1.
 
     Parameters
     ----------

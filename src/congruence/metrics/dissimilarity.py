@@ -113,9 +113,9 @@ class Dissimilarities:
         return out
 
     def excess(self, ordered: Any, values: Any) -> Any:
-        """Return how many more dissimilarities lie below than above: twice the average rank, centred."""
+        """Return how many more dissimilarities lie below than above: twice the average rank, centered."""
         xp = self.xp
-        order = xp.argsort(values, stable=False)  # neighbouring look-ups touch neighbouring memory
+        order = xp.argsort(values, stable=False)  # neighboring look-ups touch neighboring memory
         asked = values[order]
         rounding = self.rounding(asked)
         out = xp.empty_like(asked)
@@ -165,10 +165,10 @@ def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
     return float(kendalltau(ranks[0], ranks[1]).statistic)
 
 
-def _cosine(X: Dissimilarities, Y: Dissimilarities, *, centre: bool) -> float:
+def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
     a, b = X.condensed(root=True), Y.condensed(root=True)
     for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
-        if centre:
+        if center:
             _spread(side.xp.min(vector), side.xp.max(vector), side.tie, name)
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
@@ -269,5 +269,5 @@ def rsa(
     elif compare == "kendall":
         value = _kendall(left, right)
     else:
-        value = _cosine(left, right, centre=compare == "pearson")
+        value = _cosine(left, right, center=compare == "pearson")
     return float(np.clip(value, -1.0, 1.0))

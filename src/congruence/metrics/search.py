@@ -24,10 +24,10 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, unit
 from congruence.metrics._comparison import courier, exact_similarity, quick_form
 
-__all__ = ["NEIGHBOURS", "check_k", "home", "moderate", "nearest", "neighbour_table"]
+__all__ = ["NEIGHBORS", "check_k", "home", "moderate", "nearest", "neighbor_table"]
 
 #: What "near" means.
-NEIGHBOURS = ("inner", "cosine", "euclidean")
+NEIGHBORS = ("inner", "cosine", "euclidean")
 
 
 def nearest(
@@ -80,7 +80,7 @@ def nearest(
     O(m n d) time; memory for a block and the table, and a working copy of the rows except for ``"inner"`` on rows without a
     dominant mean. Many rows that are equally near to rounding are compared one by one, which takes longer.
     """
-    check_choice(metric, NEIGHBOURS, "metric")
+    check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
     if gallery is None:
         check_k(k, len(A))
@@ -122,7 +122,7 @@ def home(X: Any) -> Any:
 
 
 def check_k(k: int, n: int) -> None:
-    """Refuse a number of neighbours that n rows do not have.
+    """Refuse a number of neighbors that n rows do not have.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
     return np.ldexp(A, -int(np.frexp(top)[1]))
 
 
-def neighbour_table(
+def neighbor_table(
     A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each row's k nearest other rows and how near they are; see :func:`nearest`.

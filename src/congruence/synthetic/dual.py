@@ -55,9 +55,9 @@ def dual_problem(
     d_target : int, optional
         At least ``d_source``, which is the default.
     noise : float, default=0
-        Length of the random vector added to each target row before it is normalised again.
+        Length of the random vector added to each target row before it is normalized again.
     shear : float, default=0
-        Spectral norm of a random matrix S; target rows pass through I + S before they are normalised again.
+        Spectral norm of a random matrix S; target rows pass through I + S before they are normalized again.
     rank : int, optional
         Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the
         rest of each is drawn anew in the target, and the kernels do not see it.

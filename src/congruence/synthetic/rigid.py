@@ -24,7 +24,7 @@ class RigidProblem:
     rotation : ndarray, shape (d_source, d_target)
         Acts on rows; its rows (d_source ≤ d_target) or columns are orthonormal.
     source_mean, target_mean : ndarray
-        The centres about which the rotation turns.
+        The centers about which the rotation turns.
     """
 
     X: np.ndarray
@@ -102,8 +102,8 @@ def rigid_problem(
         scale[rank:] = 0
     source_mean = offset * rng.standard_normal(d_source)
     target_mean = offset * rng.standard_normal(d_target)
-    centred = (rng.standard_normal((n, d_source)) * scale) @ basis
-    Y = centred @ rotation + target_mean
+    centered = (rng.standard_normal((n, d_source)) * scale) @ basis
+    Y = centered @ rotation + target_mean
     if noise:
         Y = Y + noise * rng.standard_normal(Y.shape)
-    return RigidProblem(centred + source_mean, Y, rotation, source_mean, target_mean)
+    return RigidProblem(centered + source_mean, Y, rotation, source_mean, target_mean)

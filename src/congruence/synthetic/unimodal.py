@@ -31,7 +31,7 @@ class UnimodalProblem:
     source : ndarray of int, shape (n,)
         Collection of each item.
     image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
-        Orthonormal rows: before bend, offset and normalisation, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
+        Orthonormal rows: before bend, offset and normalization, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
         to be found.
     """
 
@@ -89,7 +89,7 @@ def unimodal_problem(
     captions : int, default=1
         Texts an item.
     classes : int, optional
-        Draw the latent about the centres of so many classes, and label rows by class.
+        Draw the latent about the centers of so many classes, and label rows by class.
     spread : float, default=0.5
         Share of the latent's variance within classes.
     sources : int, default=1

@@ -56,7 +56,7 @@ def upgrade_problem(
     """Make two dual encoders of the same items.
 
     An item is a concept, a Gaussian vector about its class whose spectrum falls as a power law. Each encoder sees it with noise,
-    apart for picture and caption, adds its gap between modalities, and normalises; the second encoder also stretches and turns.
+    apart for picture and caption, adds its gap between modalities, and normalizes; the second encoder also stretches and turns.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def upgrade_problem(
     mispaired : float, default=0
         Share of items whose rows in the second encoder belong to other items.
     gap : float, default=0.5
-        Norm of the difference between the modalities' means, before normalisation.
+        Norm of the difference between the modalities' means, before normalization.
     classes : int, default=20
     spread : float, default=0.7
         Share of the concept's variance within classes.
@@ -92,8 +92,8 @@ def upgrade_problem(
     scale = np.arange(1, width + 1, dtype=float) ** -decay
     scale /= np.linalg.norm(scale)
     labels = rng.integers(classes, size=n)
-    centres = rng.standard_normal((classes, width))
-    concept = (np.sqrt(1 - spread) * centres[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
+    centers = rng.standard_normal((classes, width))
+    concept = (np.sqrt(1 - spread) * centers[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
     seen = np.cumsum(scale**2) <= 1 - lost + 1e-12
     stretch = np.exp(shear * rng.standard_normal(width))
     rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))

@@ -70,7 +70,9 @@ def test_json_holds_what_the_library_returns(folder):
     ]
     same = certify(*sides, repeats=2, folds=4).to_dict()
     assert data["verdict"]["action"] == same["verdict"]["action"]
-    assert data["ways"]["recall@1"]["stored"]["value"] == pytest.approx(same["ways"]["recall@1"]["stored"]["value"])
+    assert data["strategies"]["recall@1"]["stored"]["value"] == pytest.approx(
+        same["strategies"]["recall@1"]["stored"]["value"]
+    )
     assert [t["theorem"] for t in data["theory"]] == [t["theorem"] for t in same["theory"]]
 
 
@@ -104,7 +106,7 @@ def test_text_queries_of_other_items(folder, tmp_path):
     # The files' column of ids names items of the store; these texts have none.
     data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
     assert data["task"] == "graded_text_overlap@10"
-    assert data["ways"]["text_overlap@10"]["stored"]["n"] == 60
+    assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
     with pytest.raises(CongruenceError, match="--queries-text too"):
         run(*images, *texts[2:], *QUICK)
 
@@ -155,7 +157,7 @@ def test_thresholds_and_exit_code(folder):
 def test_the_sample_is_certified_by_name():
     data = json.loads(run("sample", "--anchors", "60", "--repeats", "1", "--json").stdout)
     assert data["n_anchors"] == 60
-    assert set(data["ways"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
+    assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,9 @@ def test_the_page_is_whole_and_self_contained(tmp_path):
         parser.feed(page)
         assert not parser.found
         assert "script" not in parser.tags
-        assert parser.tags.count("svg") == 2 + (certificate.task != "overlap@10" and "overlap@10" in certificate.ways)
+        assert parser.tags.count("svg") == 2 + (
+            certificate.task != "overlap@10" and "overlap@10" in certificate.strategies
+        )
         assert certificate.verdict.headline[1:] in page
         write_certificate(tmp_path / "c.html", certificate, force=True)
         assert (tmp_path / "c.html").read_text(encoding="utf-8") == page

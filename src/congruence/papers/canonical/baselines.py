@@ -18,7 +18,7 @@ __all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
 #: Maps by the names the configurations use.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "orthogonal": ("orthogonal", {"shrinkage": "full"}),
-    "uncentred": ("orthogonal", {"shrinkage": "full", "center": False}),
+    "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
     "probed": ("orthogonal", {"shrinkage": "probed"}),
     "filtered": ("orthogonal", {}),
     "linear": ("linear", {}),
@@ -63,7 +63,7 @@ class ModalityMap:
     means : dict of str to (ndarray, ndarray or None)
         By modality.
     exchange : bool
-        False for the uncentred rotation.
+        False for the uncentered rotation.
     """
 
     def __init__(
@@ -121,4 +121,4 @@ def fit_modality_map(
         # Few anchors, and targets narrower than the source, are what some figures are about.
         warnings.simplefilter("ignore", CongruenceWarning)
         fitted = make_map(kind, **parameters).fit(source, target)
-    return ModalityMap(fitted, own, means, exchange=method != "uncentred")
+    return ModalityMap(fitted, own, means, exchange=method != "uncentered")

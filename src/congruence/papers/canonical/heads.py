@@ -32,7 +32,7 @@ class Heads:
 
 
 def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
-    """Fit linear heads that minimise the spectral contrastive loss, in closed form.
+    """Fit linear heads that minimize the spectral contrastive loss, in closed form.
 
     With features x and y of a pair, whitened with a ridge, the best linear heads of width k are the k leading singular
     vectors of their cross-covariance, each scaled by the root of its singular value: regularised canonical correlation

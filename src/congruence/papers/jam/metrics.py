@@ -23,7 +23,7 @@ METRICS = {
     "cka_linear": "biased linear CKA of 10 principal components",
     "cka_rbf": "the same with a Gaussian kernel",
     "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
+    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbors",
     "parameters": "millions of parameters of an autoencoder",
     "mflops": "millions of operations of a row, round trip",
 }

@@ -11,9 +11,10 @@ from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.overlap import Search, compare_lists, depth, similarity_in
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, Measured, fit_map
+from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, fit_map
 
 __all__ = ["controls", "cross_fit_overlap", "overlap_on"]
 
@@ -60,7 +61,7 @@ def overlap_on(
     Returns
     -------
     Measured
-        By ``"<measure>@<k>/<way>"``.
+        By ``"<measure>@<k>/<strategy>"``.
     """
     out = Measured()
     rows = _some(tables.n, random_state)
@@ -70,13 +71,18 @@ def overlap_on(
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
         judge = similarity_in("re-embed", model, tables, search, queries, rows)
-        for way in ("keep", "stored", "queries"):
-            near = similarity_in(way, model, tables, search, queries, rows)
+        for strategy in ("keep", "stored", "queries"):
+            near = similarity_in(strategy, model, tables, search, queries, rows)
             if near is None or judge is None:
                 continue
             for name, hits in compare_lists(near, judge, k, search.role).items():
                 _record(
-                    out, f"{name.replace('overlap', search.name)}@{k}/{way}", hits.score, hits.pull, search.role, groups
+                    out,
+                    f"{name.replace('overlap', search.name)}@{k}/{strategy}",
+                    hits.score,
+                    hits.pull,
+                    search.role,
+                    groups,
                 )
     return out
 
@@ -133,14 +139,14 @@ def cross_fit_overlap(
     more, less = (1 / (1 - 2 / parts) for parts in (_PARTS, _PARTS // 2))
     ahead = (more - 1) / (less - more)
     for number, search in enumerate(searches):
-        for way in ("keep", "stored", "queries"):
-            if way not in tries[0][number]:
+        for strategy in ("keep", "stored", "queries"):
+            if strategy not in tries[0][number]:
                 continue
             judge = tries[0][number]["re-embed"]
-            good, fewer = (compare_lists(attempt[number][way], judge, k, search.role) for attempt in tries)
+            good, fewer = (compare_lists(attempt[number][strategy], judge, k, search.role) for attempt in tries)
             for name, hits in good.items():
                 score = hits.score + ahead * (hits.score - fewer[name].score)
-                whole = f"{name.replace('overlap', search.name)}@{k}/{way}"
+                whole = f"{name.replace('overlap', search.name)}@{k}/{strategy}"
                 _record(out, whole, score, hits.pull, search.role, inside)
                 out.influence[whole] = SHARED_FOLDS * (out.influence[whole] - out.influence[whole].mean())
     return out
@@ -156,7 +162,7 @@ def _unseen(
     rows: np.ndarray,
     parameters: Mapping[str, Any],
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each search and way, similarities of which each comes from a map without its query and its row."""
+    """Return, for each search and strategy, similarities of which each comes from a map without its query and its row."""
     asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
     seen = []  # part of each query, or −1 if no map is fitted on it
     for search, queries in zip(searches, asked, strict=True):
@@ -181,10 +187,10 @@ def _unseen(
                     columns = everything[of_store[rows] == of_row]
                     if not len(queries) or not len(columns):
                         continue
-                    for way in ("keep", "stored", "queries", "re-embed"):
-                        near = similarity_in(way, model, tables, search, asked[number][queries], rows[columns])
+                    for strategy in ("keep", "stored", "queries", "re-embed"):
+                        near = similarity_in(strategy, model, tables, search, asked[number][queries], rows[columns])
                         if near is not None:
-                            whole = out[number].setdefault(way, np.empty((len(asked[number]), len(rows))))
+                            whole = out[number].setdefault(strategy, np.empty((len(asked[number]), len(rows))))
                             whole[np.ix_(queries, columns)] = near
     return out
 

@@ -1,4 +1,4 @@
-"""Agreement of nearest neighbours (Huh et al. 2024, the family of `platonic-rep`'s ``metrics.py``).
+"""Agreement of nearest neighbors (Huh et al. 2024, the family of `platonic-rep`'s ``metrics.py``).
 
 Each side has a table of every row's k nearest other rows of its own space (:mod:`~congruence.metrics.search`); the measures compare the two
 tables.
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
-from congruence.metrics.search import NEIGHBOURS, check_k, home, neighbour_table
+from congruence.metrics.search import NEIGHBORS, check_k, home, neighbor_table
 
 __all__ = [
     "common_length",
@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 
-def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
-    """Share of a row's k nearest neighbours that both spaces agree on, averaged over rows.
+def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
+    """Share of a row's k nearest neighbors that both spaces agree on, averaged over rows.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "in
         Row i belongs to row i of X; the widths may differ.
     k : int, default=10
         From 1 to n − 1.
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
         See :func:`~congruence.metrics.nearest`. The paper takes inner products of rows made unit before, which is ``"cosine"``.
 
     Returns
@@ -52,11 +52,11 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "in
     ----------
     Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
-    return common_share(*tables(X, Y, k, neighbours))
+    return common_share(*tables(X, Y, k, neighbors))
 
 
 def common_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`mutual_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`mutual_knn` of two neighbor tables, both of shape (n, k)."""
     # A row never repeats within a list, so an entry seen twice in the two lists together is a common one.
     common = 0
     for part in blocks(len(P), 32 * P.shape[1]):
@@ -65,21 +65,21 @@ def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     return common / P.size
 
 
-def cycle_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
-    """Share of rows that are found again among the X-neighbours of their Y-neighbours.
+def cycle_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
+    """Share of rows that are found again among the X-neighbors of their Y-neighbors.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
     k : int, default=10
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
     float
         In [0, 1]. Not symmetric: the first step is taken in Y, the second in X. It need not be 1 for ``Y = X``, since
-        being a neighbour is not mutual.
+        being a neighbor is not mutual.
 
     Raises
     ------
@@ -89,11 +89,11 @@ def cycle_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inn
     ----------
     Huh et al. (2024), appendix A; ``cycle_knn`` of its code.
     """
-    return cycle_share(*tables(X, Y, k, neighbours))
+    return cycle_share(*tables(X, Y, k, neighbors))
 
 
 def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`cycle_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`cycle_knn` of two neighbor tables, both of shape (n, k)."""
     n, k = P.shape
     found = 0
     for part in blocks(n, 9 * k * k, minimum=1):
@@ -102,15 +102,15 @@ def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     return found / n
 
 
-def lcs_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
-    """Length of the longest common subsequence of the two lists of neighbours, averaged over rows.
+def lcs_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
+    """Length of the longest common subsequence of the two lists of neighbors, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
     k : int, default=10
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
@@ -125,26 +125,26 @@ def lcs_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner
     ----------
     Huh et al. (2024), appendix A; ``lcs_knn`` of its code.
     """
-    return common_length(*tables(X, Y, k, neighbours))
+    return common_length(*tables(X, Y, k, neighbors))
 
 
 def common_length(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`lcs_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`lcs_knn` of two neighbor tables, both of shape (n, k)."""
     total = 0
     for part in blocks(len(P), 16 * (P.shape[1] + 1)):
         total += int(_last_row(P[part], Q[part], edit=False).sum())
     return total / len(P)
 
 
-def edit_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inner") -> float:
-    """One minus the edit distance of the two lists of neighbours relative to k, averaged over rows.
+def edit_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
+    """One minus the edit distance of the two lists of neighbors relative to k, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
     k : int, default=10
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
@@ -159,11 +159,11 @@ def edit_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbours: str = "inne
     ----------
     Huh et al. (2024), appendix A; ``edit_distance_knn`` of its code. Levenshtein (1966).
     """
-    return edit_share(*tables(X, Y, k, neighbours))
+    return edit_share(*tables(X, Y, k, neighbors))
 
 
 def edit_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`edit_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`edit_knn` of two neighbor tables, both of shape (n, k)."""
     total = 0
     for part in blocks(len(P), 16 * (P.shape[1] + 1)):
         total += int(_last_row(P[part], Q[part], edit=True).sum())
@@ -202,14 +202,14 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     return above[k]
 
 
-def tables(X: ArrayLike, Y: ArrayLike, k: int, neighbours: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return both sides' neighbour tables."""
-    check_choice(neighbours, NEIGHBOURS, "neighbours")
+def tables(X: ArrayLike, Y: ArrayLike, k: int, neighbors: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return both sides' neighbor tables."""
+    check_choice(neighbors, NEIGHBORS, "neighbors")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
     B = as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
     check_k(k, len(A))
     return (
-        neighbour_table(A, k, neighbours, name="X", place=home(X))[0],
-        neighbour_table(B, k, neighbours, name="Y", place=home(Y))[0],
+        neighbor_table(A, k, neighbors, name="X", place=home(X))[0],
+        neighbor_table(B, k, neighbors, name="Y", place=home(Y))[0],
     )
