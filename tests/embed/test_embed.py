@@ -1,4 +1,4 @@
-"""The journey from items to a file, with an encoder whose vectors can be told by hand."""
+"""From items to a file, with an encoder whose vectors can be told by hand."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_a_side_taken_for_the_other_is_named(cls):
         m.transform_target(X[:, :5])
     with pytest.raises(NotFiniteError):
         m.transform_target(np.full((1, 7), np.nan))
-    with pytest.raises(congruence.maps._base.NotFittedMapError):
+    with pytest.raises(congruence.maps._checks.NotFittedMapError):
         cls().transform_target(Y)
 
 

@@ -28,7 +28,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.stores import FORMATS, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
 from congruence.stores._ids import column_texts
 
 RNG = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def _little_patience():
         yield
 
 
-FILES = [suffix for suffix in FORMATS if suffix not in ("", ".lance")]
+FILES = [suffix for suffix in suffixes() if suffix not in ("", ".lance")]
 IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
 
@@ -167,7 +167,7 @@ def test_a_bad_description_of_the_space(text, tmp_path):
 # ------------------------------------------------------------------ sinks hold callers to their word
 
 
-@pytest.mark.parametrize("suffix", list(FORMATS))
+@pytest.mark.parametrize("suffix", suffixes())
 def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     for block in (X[:, :3], X[:, [0, 1, 2, 3, 0]], X[:, 0], np.vstack([X, X[:1]])):
@@ -184,7 +184,7 @@ def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [s for s in FORMATS if s not in (".npy", ".safetensors")])
+@pytest.mark.parametrize("suffix", [s for s in suffixes() if s not in (".npy", ".safetensors")])
 def test_ids_may_be_numbers_and_are_left_out_when_not_announced(suffix, tmp_path):
     write(tmp_path / f"n{suffix}", ids=list(range(40)))
     assert read_embeddings(tmp_path / f"n{suffix}").ids.tolist() == [str(k) for k in range(40)]

@@ -19,7 +19,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.stores import FORMATS, StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings
+from congruence.stores import StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings, suffixes
 
 lance = pytest.importorskip("lance")
 
@@ -140,7 +140,7 @@ def test_what_is_open_stays_as_it_was(tmp_path):
 
 def test_it_needs_its_extra(tmp_path, monkeypatch):
     path = write(tmp_path / "a.lance", X)
-    assert ".lance" in FORMATS
+    assert ".lance" in suffixes()
     monkeypatch.setitem(sys.modules, "lance", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
         open_source(path)

@@ -23,12 +23,12 @@ from congruence.errors import (
     ShapeError,
     ZeroRowError,
 )
-from congruence.stores import FORMATS, StreamedRows, open_rows, open_sink, open_source
+from congruence.stores import StreamedRows, open_rows, open_sink, open_source, suffixes
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
 
 RNG = np.random.default_rng(0)
-KEEPS_IDS = [s for s in FORMATS if s not in (".npy", ".safetensors")]
+KEEPS_IDS = [s for s in suffixes() if s not in (".npy", ".safetensors")]
 
 
 def write(path, X, ids=None, **options):
@@ -112,7 +112,7 @@ def test_orders_differ_between_epochs_seeds_and_stretches(tmp_path):
         assert all((order == other).mean() < 0.02 for other in orders[:i])
 
 
-@pytest.mark.parametrize("suffix", list(FORMATS))
+@pytest.mark.parametrize("suffix", suffixes())
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_every_format(suffix, dtype, tmp_path):
     X = numbered(53).astype(dtype)
@@ -138,7 +138,7 @@ def test_every_format(suffix, dtype, tmp_path):
         assert set(sample[:, 0]) <= set(single[:, 0])
 
 
-@pytest.mark.parametrize("suffix", list(FORMATS))
+@pytest.mark.parametrize("suffix", suffixes())
 def test_rows_by_number(suffix, tmp_path, monkeypatch):
     monkeypatch.setattr("congruence.stores._base.BATCH", 8)  # so that far is far
     X = numbered(200)

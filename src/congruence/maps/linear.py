@@ -10,7 +10,7 @@ import numpy as np
 from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
-from congruence.maps._base import AffineMap
+from congruence.maps._affine import AffineMap
 from congruence.maps._saved import check_arrays, count, number
 
 __all__ = ["LinearMap"]

@@ -15,7 +15,8 @@ from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
 from congruence.metrics._base import unit
-from congruence.metrics.neighbors import check_k, home, moderate, neighbor_table, pair_values
+from congruence.metrics._comparison import pair_values
+from congruence.metrics.search import check_k, home, moderate, neighbor_table
 
 __all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]
 
@@ -24,7 +25,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
     Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the k rows j ≠ i with the largest K_ij (lowest row number first among
-    equals, see :func:`~congruence.metrics.neighbors.nearest`), likewise N_L(i). The value is
+    equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is
     ``align(K, L) / sqrt(align(K, K) · align(L, L))``.
 
     Parameters

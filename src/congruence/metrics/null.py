@@ -15,8 +15,10 @@ import numpy as np
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics import correlations, neighbors
+from congruence.metrics._bases import spectrum
 from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
+from congruence.metrics.search import neighbor_table
 
 __all__ = ["BIASED_CKA", "REPAIRED", "Chance", "Repaired", "chance", "compare_first", "entry"]
 
@@ -253,7 +255,7 @@ def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
 
 
 def _prepare_neighbors(A: np.ndarray, name: str) -> np.ndarray:
-    return neighbors.neighbor_table(A, 10, "inner", name=name)[0]
+    return neighbor_table(A, 10, "inner", name=name)[0]
 
 
 def _reorder_neighbors(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -264,7 +266,7 @@ def _reorder_neighbors(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
 def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]:
     def prepare(A: np.ndarray, name: str) -> np.ndarray:
         """Return an orthonormal basis of the leading principal components, on centered rows."""
-        U, s, _ = correlations.spectrum(np, _scaled(A, name))
+        U, s, _ = spectrum(np, _scaled(A, name))
         return U[:, : correlations.kept(np, s, keep)]
 
     return prepare
@@ -287,7 +289,7 @@ class _Weighted(NamedTuple):
 
 
 def _prepare_weighted(A: np.ndarray, name: str) -> _Weighted:
-    U, s, Vt = correlations.spectrum(np, _scaled(A, name))
+    U, s, Vt = spectrum(np, _scaled(A, name))
     return _Weighted(U, s[:, None] * Vt)
 
 

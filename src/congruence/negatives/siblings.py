@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.top_k import top_k
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import ParameterError
 from congruence.negatives.generate import Negative, check_captions
@@ -100,16 +101,15 @@ def _drawn(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> 
 
 def _nearest(known: list[str], first: dict[str, int], similarity: Any, rows: list[int], k: int) -> dict[str, list[str]]:
     """Return the classes of largest cosine for each of ``rows``, best first; equal ones in the order of the classes."""
-    vectors = as_matrix(similarity, "similarity").astype(np.float64)
+    vectors = normalize_rows(as_matrix(similarity, "similarity").astype(np.float64))
     check_same_rows(len(known), len(vectors), "classes", "similarity")
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     distinct = np.array(sorted(first.values()))  # the first of each name stands for all of it
     found = {}
     for part in blocks(len(rows), 8 * len(distinct)):
         likeness = vectors[rows[part]] @ vectors[distinct].T
-        for row, scores in zip(rows[part], likeness, strict=True):
-            scores[distinct == row] = -np.inf
-            found[known[row]] = [known[j] for j in distinct[np.argsort(-scores, kind="stable")[:k]]]
+        likeness[np.equal.outer(rows[part], distinct)] = -np.inf
+        for row, best in zip(rows[part], top_k(likeness, min(k, len(distinct))), strict=True):
+            found[known[row]] = [known[j] for j in distinct[best]]
     return found
 
 

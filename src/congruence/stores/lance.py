@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
@@ -94,7 +95,7 @@ class LanceSource(TableSource):
                 row += len(piece)
             check_all_rows(row, self.n, self.path)
 
-    def take(self, rows: Any) -> tuple[pa.Array | None, np.ndarray]:
+    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Read rows by number; see :meth:`Source.take`."""
         rows = as_row_numbers(rows, self.n, self.path)
         if not len(rows):

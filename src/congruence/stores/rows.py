@@ -6,9 +6,10 @@ import mmap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
@@ -66,7 +67,7 @@ class StreamedRows:
 
     _ahead: _Reading | None = None
 
-    def __init__(self, source: Source, pool: int = POOL, dtype: Any = None):
+    def __init__(self, source: Source, pool: int = POOL, dtype: DTypeLike | None = None):
         check_positive(pool, "pool", integer=True)
         self.dim = source.dim
         self._source, self._size = source, min(pool, source.n)
@@ -110,7 +111,7 @@ class StreamedRows:
         starts = np.arange(places) * n // places
         return self.take((starts[:, None] + np.arange(size // places)).reshape(-1))
 
-    def take(self, indices: Any) -> np.ndarray:
+    def take(self, indices: ArrayLike) -> np.ndarray:
         """Return rows by number, shape (k, dim), float32."""
         ids, block = self._source.take(indices)
         return _checked(block, np.dtype(np.float32), self._source.path, RowNames(ids, np.asarray(indices)))

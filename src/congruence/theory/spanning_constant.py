@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import linprog
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
@@ -157,8 +158,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, random_state: i
 
 
 def _directions(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
-    V = rng.standard_normal((count, d))
-    return V / np.linalg.norm(V, axis=1, keepdims=True)
+    return np.asarray(normalize_rows(rng.standard_normal((count, d))))
 
 
 def _longest(M: np.ndarray) -> tuple[float, np.ndarray]:

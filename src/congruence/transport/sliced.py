@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, to_numpy
+from congruence._utils.arrays import blocks, normalize_rows, to_numpy
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
@@ -62,10 +62,10 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
         raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Pass d=2 or more.")
     Z = np.random.default_rng(random_state).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
-    first /= np.linalg.norm(first, axis=1, keepdims=True)
+    first[:] = normalize_rows(first)
     for _ in range(2):  # twice: in few dimensions two vectors may be nearly parallel, and rounding then shows
         second -= np.einsum("ij,ij->i", first, second)[:, None] * first
-        second /= np.linalg.norm(second, axis=1, keepdims=True)
+        second[:] = normalize_rows(second)
     return Z.transpose(0, 2, 1)
 
 
