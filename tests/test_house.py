@@ -165,3 +165,13 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
         asked += project["optional-dependencies"][extra]
     lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
     assert sorted(line.replace("==", ">=") for line in lines if line[0] != "#") == sorted(asked)
+
+
+def test_only_ci_installs_system_packages():
+    recipes = (ROOT / "Makefile").read_text().split("\n\n")
+    installing = [recipe for recipe in recipes if "apt-get" in recipe]
+    assert len(installing) == 1
+    assert re.search(r"^browser:\n", installing[0], flags=re.M)
+    assert not re.search(r"^(?!\.PHONY)[\w$().-]+:.*\bbrowser\b", (ROOT / "Makefile").read_text(), flags=re.M)
+    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make ")]
+    assert commands[:2] == ["make browser", "make test"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from congruence import Embeddings
+from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify
@@ -141,8 +141,10 @@ def test_texts_of_other_items_search_both_stores():
         > 5 * certificate.controls["text_overlap@10"]["chance"]
     )
     # The same, told by ids alone; and by the target's texts alone, which say nothing of the other ways.
-    by_id = certify(source | {"text": texts[0]}, target | {"text": texts[1]}, **QUICK)
+    named = Embeddings(texts[0].vectors, ids=texts[0].ids, space=Space("of texts", modality="text"))
+    by_id = certify({"text": named} | source, target | {"text": texts[1]}, **QUICK)
     assert by_id.strategies == certificate.strategies
+    assert by_id.facts == certificate.facts  # which name the models of the store
     alone = certify(source, target, text_queries=(None, texts[1]), **QUICK)
     assert set(alone.strategies["text_overlap@10"]) == {"stored"}
     with pytest.raises(ModalityError, match="captions"):

@@ -179,8 +179,8 @@ def certify(
         theory=theory_entries(tables, mapping, random_state, full=theory == "full"),
         thresholds=thresholds,
         facts={
-            "source": _model(source),
-            "target": _model(target),
+            "source": question.models[0],
+            "target": question.models[1],
             "data": data,
             "date": datetime.now(UTC).date().isoformat(),
             "seed": str(random_state),
@@ -212,6 +212,8 @@ class _Question:
         Scored items whose errors depend on each other, where there are any.
     groups_of_anchors : ndarray of int, shape (n_anchors,), or None
         Anchors that are fitted on or scored together.
+    models : (str, str)
+        Name and width of the source and of the target model.
     """
 
     tables: Tables
@@ -222,6 +224,7 @@ class _Question:
     searches: list[Search]
     groups: np.ndarray | None
     groups_of_anchors: np.ndarray | None
+    models: tuple[str, str]
 
     @classmethod
     def of(
@@ -257,6 +260,7 @@ class _Question:
             searches=searches_of(scored, texts),
             groups=groups,
             groups_of_anchors=None if apart else groups,
+            models=(_model(source), _model(target)),
         )
 
     @property
