@@ -99,7 +99,7 @@ class LinearMap(AffineMap):
             scatter = moments.target_scatter + moments.weight * float(moments.target_mean @ moments.target_mean)
             self.source_mean_, self.target_mean_ = np.zeros(A.shape[1]), np.zeros(B.shape[1])
         eigenvalues, V = scipy.linalg.eigh(gram)
-        # Directions without any variance carry rounding noise only; unpenalised they would be blown up.
+        # Directions without any variance carry rounding noise only; unpenalized they would be blown up.
         floor = max(eigenvalues[-1], 0.0) * len(eigenvalues) * np.finfo(float).eps
         kept = eigenvalues > floor
         eigenvalues, V = eigenvalues[kept], V[:, kept]

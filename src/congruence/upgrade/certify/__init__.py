@@ -55,7 +55,7 @@ def certify(
     folds: int = 10,
     repeats: int = 10,
     draws: int = 2000,
-    seed: int = 0,
+    random_state: int = 0,
     data: str = "",
     advance: Callable[[int], None] | None = None,
     **parameters: Any,
@@ -91,7 +91,7 @@ def certify(
         Random orders of the anchors for the learning curve.
     draws : int, default=2000
         Draws of the scores and of the learning curve, for the confidence of the verdict.
-    seed : int, default=0
+    random_state : int, default=0
     data : str, optional
         Name of the data, for the certificate.
     advance : callable, optional
@@ -115,7 +115,7 @@ def certify(
     modality: the overlap of result lists from the mapped and the re-embedded store; without captions and labels the verdict rests
     on it. Galleries are as large as the items given: a larger one scores lower, for every way to search.
     """
-    check_seed(seed)
+    check_seed(random_state)
     thresholds = thresholds or Thresholds()
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
         check_positive(value, name, integer=True)
@@ -147,12 +147,21 @@ def certify(
         mapping = fit_map(tables, names, everything, parameters)
         if held is None:
             measured = cross_fit(
-                tables, names, tasks, parameters, folds=folds, seed=seed, groups=of_anchors, advance=advance
+                tables,
+                names,
+                tasks,
+                parameters,
+                folds=folds,
+                random_state=random_state,
+                groups=of_anchors,
+                advance=advance,
             )
-            lists = cross_fit_overlap(tables, names, searches, neighbors, parameters, seed=seed, groups=of_anchors)
+            lists = cross_fit_overlap(
+                tables, names, searches, neighbors, parameters, random_state=random_state, groups=of_anchors
+            )
         else:
             measured = try_on(mapping, held, tasks, groups)
-            lists = overlap_on(mapping, held, searches, neighbors, seed, groups)
+            lists = overlap_on(mapping, held, searches, neighbors, random_state, groups)
             if advance:
                 advance(1)
         measured.scores |= lists.scores
@@ -169,16 +178,16 @@ def certify(
             texts=texts,
             groups=of_anchors,
             repeats=repeats,
-            seed=seed,
+            random_state=random_state,
             advance=advance,
         )
-        below = controls(mapping, on, searches, neighbors, seed)
+        below = controls(mapping, on, searches, neighbors, random_state)
         for name, rows in on.target.items():
-            known = cosine_controls(mapping.for_modality(name), on.source[name], rows, random_state=seed)
+            known = cosine_controls(mapping.for_modality(name), on.source[name], rows, random_state=random_state)
             below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     pairing = check_pairing(
-        tables.source[names[0]], tables.target[names[0]], ids=tables.ids[names[0]], random_state=seed
+        tables.source[names[0]], tables.target[names[0]], ids=tables.ids[names[0]], random_state=random_state
     )
     measures = [name for name in dict.fromkeys(key.split("/")[0] for key in measured.scores) if name != "cosine"]
     ways = {
@@ -216,14 +225,14 @@ def certify(
         pairing=pairing.to_dict(),
         covered=covered,
         controls=below,
-        theory=theory_entries(tables, mapping, seed, full=theory == "full"),
+        theory=theory_entries(tables, mapping, random_state, full=theory == "full"),
         thresholds=thresholds,
         facts={
             "source": _model(source),
             "target": _model(target),
             "data": data,
             "date": datetime.now(UTC).date().isoformat(),
-            "seed": str(seed),
+            "seed": str(random_state),
             "version": __version__,
         },
         notes=_notes(tables, held, groups, texts) + ([pairing.sentence] if pairing.state == "cannot tell" else []),
