@@ -73,7 +73,7 @@ def simulated(rng):
         "decay": float(rng.uniform(0.1, 0.9)),
         "d_target": int(rng.choice([d, d, d // 2, 2 * d])),
     }
-    p = upgrade_problem(n + POOL + POPULATION, d, seed=int(rng.integers(2**31)), classes=20, **facts)
+    p = upgrade_problem(n + POOL + POPULATION, d, random_state=int(rng.integers(2**31)), classes=20, **facts)
     source, target = {"image": p.source_images}, {"image": p.target_images}
     prompts = None
     if kind == "pairs":
@@ -170,7 +170,7 @@ def true_stored(case, mapping, task, depth, population, size):
 
 def examine(case, n, rows, pool, population, thresholds, seed):
     source, target, labels = case.part(rows)
-    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, seed=seed)
+    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed)
     tables = case.tables(rows, "anchors")
     tasks = tasks_of(tables, labels is not None)
     mapping = fit_map(tables, said.fitted, np.arange(n), {})

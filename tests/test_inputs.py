@@ -26,7 +26,7 @@ from congruence.errors import (
 from congruence.metrics import linear_cka
 from congruence.synthetic import rigid_problem
 
-P = rigid_problem(60, 6, 8, noise=0.2, seed=0)
+P = rigid_problem(60, 6, 8, noise=0.2, random_state=0)
 X, Y = P.X.astype(np.float32), P.Y.astype(np.float32)
 
 

@@ -47,7 +47,7 @@ print(json.dumps({"modules": sorted(sys.modules), "repr": repr(OrthogonalMap(cen
 
 @pytest.fixture(scope="module")
 def problem():
-    return rigid_problem(300, 16, 16, noise=0.2, seed=0)
+    return rigid_problem(300, 16, 16, noise=0.2, random_state=0)
 
 
 @pytest.fixture(scope="module")

@@ -551,7 +551,7 @@ def _fill(folder, number, barrier):
     barrier.wait(60)
     cache = VectorCache(folder, "encoder", 2)
     for k in range(25):
-        cache.put({f"{k}-{j}": np.array([k, j]) for j in range(number, number + 4)})  # neighbours write the same items
+        cache.put({f"{k}-{j}": np.array([k, j]) for j in range(number, number + 4)})  # neighbors write the same items
         got = cache.get([f"{k}-{j}" for j in range(8)])
         assert all(np.array_equal(vector, [k, int(name.split("-")[1])]) for name, vector in got.items())
 

@@ -540,7 +540,7 @@ class AffineMap(Map):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
         A = self._check_source(X)
-        # The means are folded into one offset, so a block is read once and never copied to be centred.
+        # The means are folded into one offset, so a block is read once and never copied to be centered.
         with np.errstate(over="ignore", invalid="ignore"):
             out = A @ beside(self.matrix, A)
             out += beside(self.offset, A)

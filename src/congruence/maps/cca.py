@@ -23,7 +23,7 @@ class CCAMap(ProjectionMap):
     ----------
     dim : int, optional
         Width of the joint space; as many directions as the pairs carry by default: min(d_source, d_target, n − 1) (n without
-        centring) unless the rows themselves span less.
+        centering) unless the rows themselves span less.
     regularization : float, default=0.1
         λ, added to the Gram matrices AᵀA and BᵀB, which are sums over rows and not means: with more pairs it weighs less.
     center : bool, default=True
@@ -39,7 +39,7 @@ class CCAMap(ProjectionMap):
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, dim) and (d_target, dim)
         Act on rows from the right.
     source_mean_, target_mean_ : ndarray of float64
-        Subtracted; zeros without centring.
+        Subtracted; zeros without centering.
     singular_values_ : ndarray
         Canonical correlations of the fitting rows, descending, shrunk by λ; without λ the correlations themselves.
 

@@ -223,7 +223,7 @@ def _waited(history: History) -> int:
 
 
 def _norm(torch: Any, parameters: list[Any], clip: float | None, optimizer: Any) -> float:
-    """Return the norm of the gradient, and see to it that the optimiser takes no more of it than asked."""
+    """Return the norm of the gradient, and see to it that the optimizer takes no more of it than asked."""
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     excess = None if clip is None or not clip < norm < math.inf else norm / clip
     if optimizer.defaults.get("fused"):  # in the pass it makes over the gradient anyway

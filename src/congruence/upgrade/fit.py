@@ -29,7 +29,7 @@ def fit(
     modality: str | None = None,
     means: Mapping[str, tuple[Any, Any]] | None = None,
     holdout: float | int = 0,
-    seed: int = 0,
+    random_state: int = 0,
     groups: Any = "identical",
     check: bool = True,
     strict: bool = False,
@@ -53,7 +53,7 @@ def fit(
         has none, the modality gap is kept (:meth:`~congruence.OrthogonalMap.recenter`).
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
-    seed : int, default=0
+    random_state : int, default=0
         Chooses the held-out pairs.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Pairs that are held out together: those with identical vectors on either side
@@ -82,7 +82,7 @@ def fit(
     DuplicateWarning
         Pairs with identical vectors are kept together in the split.
     """
-    check_seed(seed)
+    check_seed(random_state)
     model = make_map(method, **parameters)
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
@@ -91,7 +91,7 @@ def fit(
     empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
     pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
     together, found = _groups(groups, source, pairs) if holdout else (None, None)
-    split = Split.choose(pairs.ids, holdout, seed, together)
+    split = Split.choose(pairs.ids, holdout, random_state, together)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
     scores: dict[str, Any] = {"n_pairs": len(train)}

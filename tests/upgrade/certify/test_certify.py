@@ -39,7 +39,7 @@ def sides(p, rows=slice(None), modalities=("image", "text")):
 
 def problem(n=300, d=32, **facts):
     return upgrade_problem(
-        n, d, **{"source_noise": 1.0, "target_noise": 0.5, "shared": 1.0, "decay": 0.2, "seed": 0, **facts}
+        n, d, **{"source_noise": 1.0, "target_noise": 0.5, "shared": 1.0, "decay": 0.2, "random_state": 0, **facts}
     )
 
 
@@ -132,7 +132,12 @@ def test_labels_turn_texts_into_classes():
     assert set(certificate.strategies["zero_shot"]) == {"keep", "stored", "queries", "re-embed"}
     assert certificate.strategies["zero_shot@5"]["keep"].value >= certificate.strategies["zero_shot"]["keep"].value
     on_text = certify(
-        source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, fitted="image", seed=1, **QUICK
+        source | {"text": prompts[0]},
+        target | {"text": prompts[1]},
+        labels=labels,
+        fitted="image",
+        random_state=1,
+        **QUICK,
     )
     assert on_text.strategies["zero_shot"]["keep"] != certificate.strategies["zero_shot"]["re-embed"]
     with pytest.raises(IdError, match="no label for"):

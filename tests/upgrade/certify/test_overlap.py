@@ -69,7 +69,7 @@ def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
     items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
     items += apart * rng.standard_normal(items.shape)
     source, target = (items + noise * rng.standard_normal(items.shape) for _ in range(2))
-    return sides(source, target @ random_rotation(d, d, seed=seed))
+    return sides(source, target @ random_rotation(d, d, random_state=seed))
 
 
 def test_a_store_of_near_duplicates_does_not_mislead():
@@ -101,7 +101,7 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
 def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():
     rng = np.random.default_rng(0)
     source = rng.standard_normal((120, 16))
-    certificate = certify(*sides(source, source @ random_rotation(16, 16, seed=1)), **QUICK)
+    certificate = certify(*sides(source, source @ random_rotation(16, 16, random_state=1)), **QUICK)
     for name in ("overlap@10", "graded_overlap@10"):
         assert certificate.strategies[name]["stored"].value == pytest.approx(1, abs=0.01)
         assert certificate.strategies[name]["keep"].value == pytest.approx(1, abs=1e-6)
@@ -115,13 +115,13 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
     """With a map that has seen them, forty anchors in a hundred dimensions would show 0.1 to 0.2 too much."""
     errors = []
     for seed in range(3):
-        p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, seed=seed)
+        p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, random_state=seed)
         parts = [
             make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
             for k in range(0, 540, 60)
         ]
         model = fit_map(parts[0], ["image"], np.arange(60), {})
-        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, seed=0)
+        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, random_state=0)
         truth = [overlap_on(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
@@ -129,7 +129,7 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
 
 
 def test_texts_of_other_items_search_both_stores():
-    p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, seed=0)
+    p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, random_state=0)
     source, target = sides(p.source_images[:240], p.target_images[:240])
     texts = [Embeddings(side[240:], ids=[f"query {i}" for i in range(80)]) for side in (p.source_texts, p.target_texts)]
     certificate = certify(source, target, text_queries=tuple(texts), **QUICK)

@@ -26,7 +26,7 @@ def choose_anchors(
     anchors: int,
     *,
     by_class: bool = False,
-    seed: int = 0,
+    random_state: int = 0,
     name: str = "anchors=",
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have into anchors and held-out queries.
@@ -41,7 +41,7 @@ def choose_anchors(
         Items to take at random; the others are the queries.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts.
-    seed : int, default=0
+    random_state : int, default=0
     name : str, default="anchors="
         How messages name the number of anchors.
 
@@ -57,7 +57,7 @@ def choose_anchors(
     IdError, ShapeError
         As :meth:`congruence.Pairs.join`.
     """
-    check_seed(seed)
+    check_seed(random_state)
     source, target = by_modality(source, target)
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
@@ -83,7 +83,7 @@ def choose_anchors(
             f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score. "
             f"Pass {name}{len(common) // 2}, for example."
         )
-    rule = Split.choose(common, len(common) - anchors, seed)
+    rule = Split.choose(common, len(common) - anchors, random_state)
 
     def part(heldout: bool) -> Sides:
         take = {kind: is_in(ids, common) & (rule.held_out(ids) == heldout) for kind, ids in names.items()}

@@ -48,7 +48,7 @@ def certify(
     folds: int = 10,
     repeats: int = 10,
     draws: int = 2000,
-    seed: int = 0,
+    random_state: int = 0,
     data: str = "",
     advance: Callable[[int], None] | None = None,
     **parameters: Any,
@@ -84,7 +84,7 @@ def certify(
         Random orders of the anchors for the learning curve.
     draws : int, default=2000
         Draws of the scores and of the learning curve, for the confidence of the verdict.
-    seed : int, default=0
+    random_state : int, default=0
     data : str, optional
         Name of the data, for the certificate.
     advance : callable, optional
@@ -108,7 +108,7 @@ def certify(
     modality: the overlap of result lists from the mapped and the re-embedded store; without captions and labels the verdict rests
     on it. Galleries are as large as the items given: a larger one scores lower, for every strategy.
     """
-    check_seed(seed)
+    check_seed(random_state)
     thresholds = thresholds or Thresholds()
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
         check_positive(value, name, integer=True)
@@ -122,7 +122,9 @@ def certify(
         # Said once, in the notes, instead of once a fold.
         warnings.simplefilter("ignore", ProjectionWarning)
         mapping = fit_map(tables, question.fitted, np.arange(question.n_anchors), parameters)
-        measured = _measure(question, mapping, neighbors, parameters, folds=folds, seed=seed, advance=advance)
+        measured = _measure(
+            question, mapping, neighbors, parameters, folds=folds, random_state=random_state, advance=advance
+        )
         task = _decisive(scored, question.tasks, measured)
         curves = measure_curves(
             tables,
@@ -134,13 +136,15 @@ def certify(
             texts=question.texts,
             groups=question.groups_of_anchors,
             repeats=repeats,
-            seed=seed,
+            random_state=random_state,
             advance=advance,
         )
-        below = _controls(question, mapping, neighbors, seed)
-    rng = np.random.default_rng(seed)
+        below = _controls(question, mapping, neighbors, random_state)
+    rng = np.random.default_rng(random_state)
     first = question.fitted[0]
-    pairing = check_pairing(tables.source[first], tables.target[first], ids=tables.ids[first], random_state=seed)
+    pairing = check_pairing(
+        tables.source[first], tables.target[first], ids=tables.ids[first], random_state=random_state
+    )
     strategies = measured.estimates(task)
     if "stored" not in strategies[task]:
         raise InputError(
@@ -172,14 +176,14 @@ def certify(
         pairing=pairing.to_dict(),
         covered=covered,
         controls=below,
-        theory=theory_entries(tables, mapping, seed, full=theory == "full"),
+        theory=theory_entries(tables, mapping, random_state, full=theory == "full"),
         thresholds=thresholds,
         facts={
             "source": question.models[0],
             "target": question.models[1],
             "data": data,
             "date": datetime.now(UTC).date().isoformat(),
-            "seed": str(seed),
+            "seed": str(random_state),
             "version": __version__,
         },
         notes=question.notes() + ([pairing.sentence] if pairing.state == "cannot tell" else []),
@@ -303,7 +307,7 @@ def _measure(
     parameters: Mapping[str, Any],
     *,
     folds: int,
-    seed: int,
+    random_state: int,
     advance: Callable[[int], None] | None,
 ) -> Measured:
     """Score items under each strategy: held-out ones by the map, or anchors by maps that have not seen them."""
@@ -311,23 +315,34 @@ def _measure(
     searches, groups = question.searches, question.groups_of_anchors
     if heldout is not None:
         measured = try_on(mapping, heldout, question.tasks, question.groups)
-        lists = overlap_on(mapping, heldout, searches, neighbors, seed, question.groups)
+        lists = overlap_on(mapping, heldout, searches, neighbors, random_state, question.groups)
         if advance:
             advance(1)
         return measured | lists
     folds = min(folds, question.n_anchors if groups is None else len(np.unique(groups)))
     measured = cross_fit(
-        tables, fitted, question.tasks, parameters, folds=folds, seed=seed, groups=groups, advance=advance
+        tables,
+        fitted,
+        question.tasks,
+        parameters,
+        folds=folds,
+        random_state=random_state,
+        groups=groups,
+        advance=advance,
     )
-    return measured | cross_fit_overlap(tables, fitted, searches, neighbors, parameters, seed=seed, groups=groups)
+    return measured | cross_fit_overlap(
+        tables, fitted, searches, neighbors, parameters, random_state=random_state, groups=groups
+    )
 
 
-def _controls(question: _Question, mapping: OrthogonalMap, neighbors: int, seed: int) -> dict[str, dict[str, float]]:
+def _controls(
+    question: _Question, mapping: OrthogonalMap, neighbors: int, random_state: int
+) -> dict[str, dict[str, float]]:
     """Return what chance, a constant and a random rotation reach, by measure and for each cosine."""
     scored = question.scored
-    below = controls(mapping, scored, question.searches, neighbors, seed)
+    below = controls(mapping, scored, question.searches, neighbors, random_state)
     for name, rows in scored.target.items():
-        known = cosine_controls(mapping.for_modality(name), scored.source[name], rows, random_state=seed)
+        known = cosine_controls(mapping.for_modality(name), scored.source[name], rows, random_state=random_state)
         below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}
     return below
 

@@ -170,7 +170,7 @@ def measure_curves(
     texts: tuple[np.ndarray | None, np.ndarray] | None = None,
     groups: np.ndarray | None = None,
     repeats: int,
-    seed: int,
+    random_state: int,
     advance: Callable[[int], None] | None = None,
 ) -> tuple[Curve, Curve]:
     """Score maps fitted on growing random parts of the anchors.
@@ -189,7 +189,7 @@ def measure_curves(
         Text queries of other items.
     groups : ndarray of int, shape (n,), optional
         Anchors that are fitted on or scored together, such as near-duplicates.
-    repeats, seed : int
+    repeats, random_state : int
     advance : callable, optional
 
     Returns
@@ -197,7 +197,7 @@ def measure_curves(
     Curve, Curve
         Of the task, mapping the stored vectors, and of the cosine of mapped rows.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     if queries is not None and queries.n > MOST_TESTED:
         queries = queries.take(np.sort(rng.choice(queries.n, MOST_TESTED, replace=False)))
     n = len(tables.ids[fitted[0]])

@@ -71,14 +71,14 @@ def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.nd
     Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", eq. for the robust variance.
     """
     n = len(influence)
-    centred = influence - influence.mean(axis=0)
+    centered = influence - influence.mean(axis=0)
     if groups is not None:
         codes = np.unique(groups, return_inverse=True)[1]
-        sums = np.zeros((int(codes.max()) + 1, centred.shape[1]))
-        np.add.at(sums, codes, centred)
-        centred = sums
-    count = len(centred)
-    return np.asarray(centred.T @ centred * (count / max(count - 1, 1)) / n**2)
+        sums = np.zeros((int(codes.max()) + 1, centered.shape[1]))
+        np.add.at(sums, codes, centered)
+        centered = sums
+    count = len(centered)
+    return np.asarray(centered.T @ centered * (count / max(count - 1, 1)) / n**2)
 
 
 def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:

@@ -39,7 +39,7 @@ def overlap_on(
     tables: Tables,
     searches: Sequence[Search],
     neighbors: int,
-    seed: int,
+    random_state: int,
     groups: np.ndarray | None = None,
 ) -> Measured:
     """Measure overlap on items apart from the anchors.
@@ -53,7 +53,7 @@ def overlap_on(
     searches : sequence of Search
         Of these items.
     neighbors : int
-    seed : int
+    random_state : int
         Draws rows where there are more than :data:`MOST`.
     groups : ndarray of int, shape (n,), optional
         Items whose errors depend on each other, such as near-duplicates.
@@ -64,7 +64,7 @@ def overlap_on(
         By ``"<measure>@<k>/<strategy>"``.
     """
     out = Measured()
-    rows = _some(tables.n, seed)
+    rows = _some(tables.n, random_state)
     k = depth(len(rows), neighbors)
     model = _with_texts(model, searches)
     groups = None if groups is None else groups[rows]
@@ -94,7 +94,7 @@ def cross_fit_overlap(
     neighbors: int,
     parameters: Mapping[str, Any],
     *,
-    seed: int,
+    random_state: int,
     groups: np.ndarray | None = None,
 ) -> Measured:
     """Measure overlap on the anchors, each query and row compared through a map that has seen neither.
@@ -109,7 +109,7 @@ def cross_fit_overlap(
     neighbors : int
     parameters : mapping
         Of :class:`~congruence.OrthogonalMap`.
-    seed : int
+    random_state : int
     groups : ndarray of int, shape (n,), optional
         Anchors that no part of them separates, such as near-duplicates.
 
@@ -119,12 +119,12 @@ def cross_fit_overlap(
         Corrected for the anchors left out, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
     """
     out = Measured()
-    rows = _some(tables.n, seed)
+    rows = _some(tables.n, random_state)
     k = depth(len(rows), neighbors)
     if k <= 0 or not searches:
         return out
     n = len(tables.ids[fitted[0]])
-    part = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(seed))
+    part = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(random_state))
     of_store, inside = part, None if groups is None else groups[rows]
     if tables.by_class and tables.stored not in fitted:
         assert tables.classes is not None
@@ -195,8 +195,8 @@ def _unseen(
     return out
 
 
-def _some(n: int, seed: int) -> np.ndarray:
-    return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(seed).choice(n, MOST, replace=False))
+def _some(n: int, random_state: int) -> np.ndarray:
+    return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(random_state).choice(n, MOST, replace=False))
 
 
 def _record(
@@ -218,7 +218,7 @@ def _record(
 
 
 def controls(
-    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], neighbors: int, seed: int
+    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], neighbors: int, random_state: int
 ) -> dict[str, dict[str, float]]:
     """Return what chance and a random rotation about the right means reach, by measure.
 
@@ -228,21 +228,21 @@ def controls(
     tables : Tables
     searches : sequence of Search
     neighbors : int
-    seed : int
+    random_state : int
 
     Returns
     -------
     dict of str to dict of str to float
         By measure: ``"chance"`` (a random list) and ``"random_rotation"``.
     """
-    rows = _some(tables.n, seed)
+    rows = _some(tables.n, random_state)
     k = depth(len(rows), neighbors)
     out: dict[str, dict[str, float]] = {}
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
         own = search.role == "items"
         there = model.for_modality(search.store)
-        turn = random_rotation(model.n_features_in_, model.d_target, seed=seed)
+        turn = random_rotation(model.n_features_in_, model.d_target, random_state=random_state)
         store = (tables.source[search.store][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarity_in("re-embed", model, tables, search, queries, rows)
         assert judge is not None

@@ -177,7 +177,7 @@ def cross_fit(
     parameters: Mapping[str, Any],
     *,
     folds: int,
-    seed: int,
+    random_state: int,
     groups: np.ndarray | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Measured:
@@ -193,7 +193,7 @@ def cross_fit(
     tasks : mapping of str to int
     parameters : mapping
     folds : int
-    seed : int
+    random_state : int
     groups : ndarray of int, shape (n,), optional
         Rows of the fitted modality that are scored together, such as near-duplicates.
     advance : callable, optional
@@ -203,7 +203,7 @@ def cross_fit(
     Measured
     """
     n = len(tables.ids[fitted[0]])
-    fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(seed))
+    fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(random_state))
     of_store, of_other = _unseen(tables, fitted, fold, folds)
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     out = Measured()
