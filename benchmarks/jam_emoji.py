@@ -167,9 +167,9 @@ def main() -> None:
                 mapping = JAM(loss, device="cpu", seed=seed).fit(
                     V[train],
                     P[train],
-                    N[train],
+                    negatives=N[train],
                     validation=(V[held], P[held], N[held], texts[held]),
-                    progress=False,
+                    verbose=False,
                 )
                 told = f"best step {mapping.facts_['best_step']} of {mapping.facts_['steps']}"
             sides = mapping.transform(V[test]), mapping.transform_target(P[test]), mapping.transform_target(N[test])

@@ -40,7 +40,7 @@ def main() -> None:
                 test, held, paired, loose = np.split(rng.permutation(len(X)), [200, 300, 300 + n])
                 other = rng.permutation(loose)
                 heads = method.fit(
-                    X[paired], Y[paired], X[loose], Y[other], validation=(X[held], Y[held]), progress=False
+                    X[paired], Y[paired], unpaired=(X[loose], Y[other]), validation=(X[held], Y[held]), verbose=False
                 )
                 found = recalls(heads.transform(X[test]), heads.transform_target(Y[test]))
                 scores.append([100 * found[f"mean@{k}"] for k in (1, 5, 10)])

@@ -153,7 +153,7 @@ def read_checkpoint(path: Path) -> None:
     torch, module, optimizer = _training()
     saved = _checkpoint(path)
     if saved.there:
-        history, best = saved.load(torch, module, optimizer)
+        history, best = saved.load(module, optimizer)
         assert isinstance(history.steps, int)
         assert not isinstance(history.steps, bool)
         assert all(tensor.shape == dict(module.named_parameters())[name].shape for name, tensor in best.items())

@@ -72,8 +72,10 @@ def test_transport_spreads_what_the_nearest_row_would_take_alone():
 
 
 def test_without_weights_it_is_sail(latent):
-    one = SCLIP(image_weight=0.0, text_weight=0.0, **QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    two = SAIL(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    one = SCLIP(image_weight=0.0, text_weight=0.0, **QUICK).fit(
+        latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
+    )
+    two = SAIL(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
     np.testing.assert_array_equal(one.transform_target(latent.Y_test), two.transform_target(latent.Y_test))
 
@@ -88,7 +90,7 @@ def test_a_step_is_the_weighted_sum(latent, supervised, space):
     trainer = SCLIP(
         assignment="soft", space=space, image_weight=10.0, text_weight=0.1, supervised=supervised, **options
     )
-    fitted = trainer.fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    fitted = trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     X, U = (F.normalize(torch.from_numpy(fitted.transform(rows)), dim=1) for rows in (latent.X, latent.U))
     Y, V = (F.normalize(torch.from_numpy(fitted.transform_target(rows)), dim=1) for rows in (latent.Y, latent.V))
     own = [(U, X), (V, Y)]
@@ -106,18 +108,18 @@ def test_a_step_is_the_weighted_sum(latent, supervised, space):
 def test_it_learns(latent, retrieval, assignment, space):
     options = {"dim": 16, "steps": 60, "learning_rate": 5e-3, "device": "cpu", "image_weight": 0.1, "text_weight": 0.1}
     fitted = SCLIP(assignment=assignment, space=space, n_iter=20, **options).fit(
-        latent.X, latent.Y, latent.U, latent.V, progress=False
+        latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
     )
     assert retrieval(fitted) > 0.3
 
 
 def test_what_is_refused(latent):
     with pytest.raises(InputError, match="no unpaired source rows and image_weight=1"):
-        SCLIP(**QUICK).fit(latent.X, latent.Y, None, latent.V)
+        SCLIP(**QUICK).fit(latent.X, latent.Y, unpaired=(None, latent.V))
     with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
-        SCLIP(**QUICK).fit(latent.X, latent.Y, latent.U)
+        SCLIP(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None))
     SCLIP(text_weight=0.0, **QUICK).fit(
-        latent.X, latent.Y, latent.U, progress=False
+        latent.X, latent.Y, unpaired=(latent.U, None), verbose=False
     )  # a side of no weight is not asked for
     wrongs = {
         "assignment": "knn",
@@ -129,6 +131,6 @@ def test_what_is_refused(latent):
     }
     for name, value in wrongs.items():
         with pytest.raises(ParameterError, match=name):
-            SCLIP(**{name: value}).fit(latent.X, latent.Y, latent.U, latent.V)
+            SCLIP(**{name: value}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
     with pytest.raises(ShapeError):
         pseudo_label_loss(unit(4, 3, 0), unit(5, 3, 0), unit(4, 2, 0), unit(4, 2, 0))

@@ -43,6 +43,12 @@ class Captions:
         wrong = None if self.negatives is None else self.negatives[rows]
         return Captions(self.source[rows], self.target[rows], wrong, self.groups[rows])
 
+    def candidates(self) -> np.ndarray:
+        """Return the captions, and after them all wrong captions, shape (n + n·k, d_target)."""
+        if self.negatives is None:
+            return self.target
+        return np.concatenate([self.target, self.negatives.reshape(-1, self.target.shape[1])])
+
     def texts(self) -> np.ndarray:
         """Return numbers of captions and wrong captions, shape (n, 1 + k): equal vectors have equal ones."""
         n, width = self.target.shape

@@ -6,15 +6,20 @@ import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from congruence._utils.optional import choose_device, require
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, TrainingError
 from congruence.train.checkpoint import Checkpoint, History
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+    from torch.nn import Module, Parameter
+    from torch.optim import Optimizer
 
 __all__ = ["Objective", "Schedule", "autocast", "place", "run"]
 
@@ -86,14 +91,17 @@ class Schedule:
 
 
 class Objective(Protocol):
-    """What is trained: a module, its loss at a step, and, where there is one, a score to choose by."""
+    """What is trained: a module, the batches and losses of its steps, and, where there is one, a score to choose by."""
 
     @property
-    def module(self) -> Any:
+    def module(self) -> Module:
         """The ``torch.nn.Module`` whose parameters are trained and whose state is kept."""
 
-    def loss(self, step: int) -> Mapping[str, Any]:
-        """Return the terms of the loss at a step as scalar tensors; ``"loss"`` is the one to go down."""
+    def batch(self, step: int) -> Any:
+        """Return what a step is computed from, by the step and the seed alone."""
+
+    def training_step(self, batch: Any) -> Mapping[str, Tensor]:
+        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is the one to go down."""
 
     def validate(self) -> float | None:
         """Return a score, larger is better, or None."""
@@ -106,7 +114,7 @@ def run(
     checkpoint: str | Path | None = None,
     resume: bool = True,
     identity: Mapping[str, Any] | None = None,
-    progress: bool = True,
+    verbose: bool = True,
 ) -> History:
     """Train until the steps are done or the patience has run out; the module is left with its best (else its last) weights.
 
@@ -118,10 +126,10 @@ def run(
     checkpoint : path-like, optional
         Folder to keep the last checkpoint in; its parent must exist.
     resume : bool, default=True
-        Go on from the checkpoint if there is one; otherwise a checkpoint there is an error.
+        Resume from the checkpoint if there is one; otherwise a checkpoint there is an error.
     identity : mapping, optional
         Plain data that tells this run from another; a checkpoint with another identity is refused.
-    progress : bool, default=True
+    verbose : bool, default=True
         Show a bar with the losses on stderr, if that is a terminal.
 
     Returns
@@ -151,14 +159,14 @@ def run(
             raise TrainingError(
                 f"Got a checkpoint at {checkpoint} and resume=False; expected no checkpoint there. Remove it, or pass resume=True."
             )
-        history, best = saved.load(torch, module, optimizer)
+        history, best = saved.load(module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience
     state = torch.random.get_rng_state()
     try:
         if not history.validation:
             best = _validate(objective, history, best)
-        with _bar(schedule.steps, history.steps, progress) as show:
+        with _bar(schedule.steps, history.steps, verbose) as show:
             while history.steps < schedule.steps and _waited(history) < patience:
                 step = history.steps
                 rate = schedule.learning_rate * rate_at(step, schedule.steps, schedule.warmup, schedule.schedule)
@@ -167,10 +175,10 @@ def run(
                 torch.manual_seed(_seed(schedule.seed, step))
                 module.train()
                 optimizer.zero_grad(set_to_none=True)
-                terms = objective.loss(step)
+                terms = objective.training_step(objective.batch(step))
                 terms["loss"].backward()
                 values = {name: float(value.detach()) for name, value in terms.items()}
-                norm = _norm(torch, parameters, schedule.clip, optimizer)
+                norm = _norm(parameters, schedule.clip, optimizer)
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
                     _refuse(step, values, norm, saved)
                 optimizer.step()
@@ -197,11 +205,11 @@ def _seed(seed: int, step: int) -> int:
     return int.from_bytes(digest[:7], "little")
 
 
-def _snapshot(module: Any) -> dict[str, Any]:
+def _snapshot(module: Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def _validate(objective: Objective, history: History, best: dict[str, Any]) -> dict[str, Any]:
+def _validate(objective: Objective, history: History, best: dict[str, Tensor]) -> dict[str, Tensor]:
     """Score the module and return the best weights so far."""
     objective.module.eval()
     score = objective.validate()
@@ -222,8 +230,10 @@ def _waited(history: History) -> int:
     return sum(step > history.best_step for step, _ in history.validation)
 
 
-def _norm(torch: Any, parameters: list[Any], clip: float | None, optimizer: Any) -> float:
-    """Return the norm of the gradient, and see to it that the optimiser takes no more of it than asked."""
+def _norm(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
+    """Return the norm of the gradient, and see to it that the optimizer takes no more of it than asked."""
+    import torch
+
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     excess = None if clip is None or not clip < norm < math.inf else norm / clip
     if optimizer.defaults.get("fused"):  # in the pass it makes over the gradient anyway
@@ -243,9 +253,9 @@ def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint 
 
 
 @contextmanager
-def _bar(steps: int, done: int, progress: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
+def _bar(steps: int, done: int, verbose: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
     """Give a function that shows how far the run is; it does nothing where nobody looks."""
-    if not (progress and sys.stderr.isatty()):
+    if not (verbose and sys.stderr.isatty()):
         yield lambda *_: None
         return
     from rich.console import Console
@@ -270,11 +280,15 @@ def _bar(steps: int, done: int, progress: bool) -> Iterator[Callable[[int, dict[
         yield show
 
 
-def autocast(torch: Any, device: str, precision: str) -> Any:
+def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """Return the context in which the heads run."""
+    import torch
+
     return torch.autocast(device.partition(":")[0], dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def place(torch: Any, device: str) -> Any:
+def place(name: str) -> device:
     """Return the device to train on. Raises ParameterError."""
-    return torch.device(choose_device(torch, device))
+    import torch
+
+    return torch.device(choose_device(torch, name))

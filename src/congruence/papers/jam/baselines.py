@@ -50,7 +50,8 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         mapping: TwoSidedMap = CCAMap(dim=width, regularization=0.1).fit(train.source, train.target)
     else:
         jam = JAM(method, seed=seed, **options)
-        mapping = jam.fit(train.source, train.target, train.negatives, validation=parts.validation, progress=False)
+        held = parts.validation
+        mapping = jam.fit(train.source, train.target, negatives=train.negatives, validation=held, verbose=False)
     for side, model in zip(("source", "target"), parts.encoders, strict=True):
         space = getattr(mapping, f"{side}_space_")
         setattr(

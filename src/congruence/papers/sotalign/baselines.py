@@ -142,7 +142,7 @@ def fit_baseline(
     baseline = BASELINES[name]
     parameters: dict[str, Any] = {}
     if issubclass(METHODS[baseline.method], HeadTrainer):
-        known = METHODS[baseline.method]._get_param_names()
+        known = make_method(baseline.method).get_params()
         parameters = {key: value for key, value in training.items() if key in known} | {"seed": seed}
         if "unpaired_batch" in training:
             parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
@@ -151,8 +151,9 @@ def fit_baseline(
     rank = min(len(parts.images) - 1, parts.images.shape[1], parts.texts.shape[1])
     chosen = method_parameters(tried, len(parts.images), rank, rate)
     method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
-    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else (None, None)
-    return method.fit(parts.images, parts.texts, *unpaired, validation=parts.validation.validation, progress=False)
+    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else None
+    held = parts.validation.validation
+    return method.fit(parts.images, parts.texts, unpaired=unpaired, validation=held, verbose=False)
 
 
 def choose(
