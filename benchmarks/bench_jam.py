@@ -104,7 +104,7 @@ def main() -> None:
         print(f"{threads} threads: GFLOP/s of products with 32 and 64 rows, and of 1,024 × 1,024: {rates}")
         for precision in given.precision:
             shape = {"hidden": given.hidden, "latent": given.latent}
-            jam = JAM(epochs=given.epochs, patience=None, device=given.device, precision=precision, **shape)
+            jam = JAM(max_epochs=given.epochs, patience=None, device=given.device, precision=precision, **shape)
             parts = parts_of_a_step(jam, X[train], Y[train], N[train], 30)
             named = ", ".join(
                 f"{name} {ms:.0f}" for name, ms in zip(("forward", "back", "norm", "AdamW"), parts, strict=True)

@@ -91,8 +91,8 @@ def trainer(options):
     from congruence.train import SOTAlign
 
     return SOTAlign(
-        dim=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, steps=options.steps, n_iter=options.iterations,
-        epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, alpha=ALPHA, learning_rate=RATE, weight_decay=DECAY, schedule="constant", device="cpu",
+        dim=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, max_steps=options.steps, n_iter=options.iterations,
+        epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, divergence_weight=ALPHA, learning_rate=RATE, weight_decay=DECAY, schedule="constant", device="cpu",
         log_every=1,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from congruence.train.retrieval import recalls
 
 pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = {"dim": 16, "steps": 20, "learning_rate": 3e-3, "validate_every": 10}
+QUICK = {"dim": 16, "max_steps": 20, "learning_rate": 3e-3, "validate_every": 10}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_file_says_everything(files, tmp_path):
         validation=20,
         test=0.25,
         keep_pairs=40,
-        grid={"alpha": [0.0, 0.1]},
+        grid={"divergence_weight": [0.0, 0.1]},
         seed=3,
     )
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(written))
@@ -59,12 +59,12 @@ def test_a_file_says_everything(files, tmp_path):
     # 120 pairs: 30 to test, 20 to validate, 40 to train, and 30 more that lost their partner.
     assert (facts["n_pairs"], facts["n_unpaired_source"], facts["n_unpaired_target"]) == (40, 110, 120)
     assert (scores["test_pairs"], scores["validation_pairs"]) == (30, 20)
-    assert [trial["alpha"] for trial in scores["trials"]] == [0.0, 0.1]
+    assert [trial["divergence_weight"] for trial in scores["trials"]] == [0.0, 0.1]
     assert done.score == max(trial["mean_recall_at_1"] for trial in scores["trials"])
     assert scores["test_mean@1"] == pytest.approx(
         (scores["test_source_to_target@1"] + scores["test_target_to_source@1"]) / 2
     )
-    assert facts["training"]["seed"] == 3
+    assert facts["training"]["random_state"] == 3
     again = load(done.map.save(tmp_path / "map"))
     assert make_recipe(again.scores_["recipe"]) == recipe
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["000", "001"]
@@ -97,7 +97,7 @@ def test_pairs_without_ids_go_by_position(files, tmp_path):
                 files,
                 pairs=[str(tmp_path / "a.npy"), str(tmp_path / "b.npy")],
                 validation=0,
-                parameters={**QUICK, "steps": 150},
+                parameters={**QUICK, "max_steps": 150},
             )
         ),
         verbose=False,
@@ -144,8 +144,8 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"pairs": "one,two"}, "pairs"),
         ({"epochs": 3}, "epochs"),
         ({"parameters": {"epochs": 3}}, "epochs"),
-        ({"grid": {"alpha": [1.0]}}, "alpha"),  # SAIL has none
-        ({"grid": {"seed": [1, 2]}, "validation": 0}, "no validation pairs"),
+        ({"grid": {"divergence_weight": [1.0]}}, "divergence_weight"),  # SAIL has none
+        ({"grid": {"random_state": [1, 2]}, "validation": 0}, "no validation pairs"),
         ({"keep_pairs": 0}, "keep_pairs"),
         ({"test": [1, 2]}, "test"),
         ({"test": True}, "Got test=True"),  # it was taken for one pair
@@ -164,14 +164,14 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"unpaired_source": [3]}, "unpaired_source"),
         ({"parameters": [1]}, "parameters"),
         ({"parameters": {1: 2}}, "parameters"),
-        ({"parameters": {"seed": "x"}}, "Got seed='x'"),
-        ({"parameters": {"steps": True}}, "steps=True"),
+        ({"parameters": {"random_state": "x"}}, "Got random_state='x'"),
+        ({"parameters": {"max_steps": True}}, "max_steps=True"),
         ({"parameters": {"negatives": 1}}, "negatives=1; expected true or false"),
         ({"parameters": {"temperature": "warm"}}, "temperature='warm'"),
         ({"parameters": {"optimizer": ["lion"]}}, "optimizer="),
-        ({"grid": {"steps": 3}}, "grid"),
-        ({"grid": {"steps": []}}, "grid"),
-        ({"grid": {"steps": [5, "x"]}}, "steps='x'"),
+        ({"grid": {"max_steps": 3}}, "grid"),
+        ({"grid": {"max_steps": []}}, "grid"),
+        ({"grid": {"max_steps": [5, "x"]}}, "max_steps='x'"),
         ({"grid": [1]}, "grid"),
     ],
 )

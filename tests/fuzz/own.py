@@ -257,9 +257,9 @@ unpaired_source: [more_images.npz]
 unpaired_target: more_texts.npz
 validation: 0.1
 test: 20
-parameters: {dim: 16, alpha: 0.5}
+parameters: {dim: 16, divergence_weight: 0.5}
 grid:
-  alpha: [0.1, 1.0]
+  divergence_weight: [0.1, 1.0]
 seed: 3
 groups: identical
 """

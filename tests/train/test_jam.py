@@ -22,7 +22,7 @@ from congruence.train.captions import read_captions
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = {"hidden": (32,), "latent": 12, "epochs": 30, "learning_rate": 3e-3, "dropout": 0.0}
+QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 30, "learning_rate": 3e-3, "dropout": 0.0}
 
 
 def make_scenes(n=120, seed=0):
@@ -73,7 +73,9 @@ def test_every_loss_learns(scenes, held, loss):
 def test_a_killed_run_goes_on_to_the_bit(scenes, held, tmp_path, monkeypatch):
     from congruence.train import _autoencoders as jam
 
-    method = JAM(alpha=(0.0, 1.0), learn_temperature=True, **{**QUICK, "epochs": 6, "dropout": 0.1}, checkpoint_every=1)
+    method = JAM(
+        spread_mix=(0.0, 1.0), learn_temperature=True, **{**QUICK, "max_epochs": 6, "dropout": 0.1}, checkpoint_every=1
+    )
     fit = {"validation": (held.X, held.Y, held.N), "verbose": False}
     whole = clone(method).fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
     original = jam.AutoencoderObjective.training_step
@@ -102,7 +104,7 @@ def test_a_killed_run_goes_on_to_the_bit(scenes, held, tmp_path, monkeypatch):
 
 def test_the_seed_decides(scenes):
     def rows(seed):
-        quick = JAM(**{**QUICK, "epochs": 2}, seed=seed)
+        quick = JAM(**{**QUICK, "max_epochs": 2}, random_state=seed)
         return quick.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).transform(scenes.X)
 
     assert np.array_equal(rows(5), rows(5))
@@ -111,7 +113,9 @@ def test_the_seed_decides(scenes):
 
 def test_what_is_served_is_the_best_and_not_the_last(scenes, held, tmp_path):
     # A rate so high that validation goes up and down.
-    method = JAM(**{**QUICK, "learning_rate": 0.03, "epochs": 12}, validate_every=1, patience=None, schedule="constant")
+    method = JAM(
+        **{**QUICK, "learning_rate": 0.03, "max_epochs": 12}, validate_every=1, patience=None, schedule="constant"
+    )
     mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y, held.N), verbose=False)
     scores = dict(mapping.facts_["history"]["validation"])
     assert len(scores) == 13
@@ -134,7 +138,7 @@ def test_patience_ends_a_run(scenes, held):
 
 
 def test_the_loss_is_its_terms_and_the_weight_falls_to_a_tenth(scenes):
-    method = JAM(**{**QUICK, "epochs": 3}, log_every=1)
+    method = JAM(**{**QUICK, "max_epochs": 3}, log_every=1)
     losses = method.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).facts_["history"]["losses"]
     errors = np.array(losses["reconstruct_source"]) + losses["reconstruct_target"]
     weights = (np.array(losses["loss"]) - losses["alignment"]) / errors
@@ -143,13 +147,13 @@ def test_the_loss_is_its_terms_and_the_weight_falls_to_a_tenth(scenes):
 
 
 def test_a_learned_temperature_begins_where_told_and_moves(scenes):
-    method = JAM(**{**QUICK, "epochs": 5}, learn_temperature=True, log_every=1)
+    method = JAM(**{**QUICK, "max_epochs": 5}, learn_temperature=True, log_every=1)
     mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
     taus = mapping.facts_["history"]["losses"]["temperature"]
     assert taus[0] == pytest.approx(0.07)
     assert len(set(taus)) == len(taus)
     assert mapping.facts_["temperature"] == pytest.approx(taus[-1], rel=0.1)
-    sharp = JAM(temperature=1e-4, learn_temperature=True, **{**QUICK, "epochs": 2}, log_every=1)
+    sharp = JAM(temperature=1e-4, learn_temperature=True, **{**QUICK, "max_epochs": 2}, log_every=1)
     losses = sharp.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).facts_["history"]["losses"]
     assert min(losses["temperature"]) == pytest.approx(0.01)
     assert max(losses["temperature"]) > 0.0101  # the bound is no trap
@@ -163,16 +167,16 @@ def test_a_curriculum_goes_from_one_end_to_the_other(scenes, held, monkeypatch):
     monkeypatch.setattr(
         jam, "spread_loss", lambda v, p, n, alpha, tau: seen.append(alpha) or original(v, p, n, alpha, tau)
     )
-    method = JAM(alpha=(1.0, 0.0), **{**QUICK, "epochs": 3}, validate_every=1)
+    method = JAM(spread_mix=(1.0, 0.0), **{**QUICK, "max_epochs": 3}, validate_every=1)
     mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y), verbose=False)
     np.testing.assert_allclose(seen, np.linspace(1, 0, 12), atol=1e-12)
     best = mapping.facts_["best_step"]
-    assert mapping.facts_["alpha_at_best"] == pytest.approx(seen[best - 1] if best else 1.0)
+    assert mapping.facts_["spread_mix_at_best"] == pytest.approx(seen[best - 1] if best else 1.0)
 
 
 def test_several_wrong_captions_and_how_rows_are_reconstructed(scenes):
     many = np.stack([scenes.N, scenes.N[::-1]], axis=1)
-    mapping = JAM(**{**QUICK, "epochs": 2}).fit(scenes.X, scenes.Y, negatives=many, verbose=False)
+    mapping = JAM(**{**QUICK, "max_epochs": 2}).fit(scenes.X, scenes.Y, negatives=many, verbose=False)
     assert mapping.facts_["negatives_each"] == 2
     error = mapping.facts_["reconstruction_error"]
     assert error["rows"] == "training"
@@ -192,7 +196,7 @@ def test_the_split_by_image_is_sugarcrepes(images):
     data = SugarCrepe(np.arange(200).astype(str), blank, names, blank, blank)
     train, rest = data.split_by_image(0.7, seed=42)
     validation, test = rest.split_by_image(0.5, seed=42)
-    ours = split_by_group(names, seed=42)
+    ours = split_by_group(names, random_state=42)
     for rows, theirs in zip(ours, (train, validation, test), strict=True):
         assert rows.astype(str).tolist() == theirs.ids.tolist()
     assert sorted(np.concatenate(ours).tolist()) == list(range(200))
@@ -200,12 +204,12 @@ def test_the_split_by_image_is_sugarcrepes(images):
 
 def test_fit_divides_by_image(scenes):
     images = np.arange(120) // 3
-    mapping = JAM(**{**QUICK, "epochs": 2}, seed=42).fit(
+    mapping = JAM(**{**QUICK, "max_epochs": 2}, random_state=42).fit(
         scenes.X, scenes.Y, negatives=scenes.N, groups=images, verbose=False
     )
-    train, validation, test = split_by_group(images, seed=42)
+    train, validation, test = split_by_group(images, random_state=42)
     assert mapping.facts_["split"] == {"train": len(train), "validation": len(validation), "test": len(test)}
-    told = JAM(**{**QUICK, "epochs": 2}, seed=42).fit(
+    told = JAM(**{**QUICK, "max_epochs": 2}, random_state=42).fit(
         scenes.X[train],
         scenes.Y[train],
         negatives=scenes.N[train],
@@ -226,12 +230,12 @@ def test_wrong_captions_and_labels_follow_the_captions_ids(scenes):
         np.testing.assert_array_equal(found.target, scenes.Y)
         np.testing.assert_array_equal(found.negatives[:, 0], scenes.N)
         assert found.groups.tolist() == list(range(120))
-    mapping = JAM(**{**QUICK, "epochs": 1}).fit(X, Y, negatives=N, verbose=False)
+    mapping = JAM(**{**QUICK, "max_epochs": 1}).fit(X, Y, negatives=N, verbose=False)
     assert (mapping.source_space_.model, mapping.target_space_.modality) == ("vision", "text")
 
 
 def test_inspect_tells_the_error_of_reconstruction(scenes, here, tmp_path):
-    mapping = JAM(**{**QUICK, "epochs": 1}).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
+    mapping = JAM(**{**QUICK, "max_epochs": 1}).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
     mapping.save(tmp_path / "m")
     out = here("inspect", "m").out
     assert "reconstruction error: source" in out
@@ -242,7 +246,7 @@ def test_inspect_tells_the_error_of_reconstruction(scenes, here, tmp_path):
 
 def test_rows_that_never_change_and_fewer_than_a_batch(scenes):
     same = np.full((7, 3), 0.1)  # its mean in float64 is not quite any of them
-    mapping = JAM("con", **{**QUICK, "epochs": 1}).fit(same, scenes.Y[:7], verbose=False)
+    mapping = JAM("con", **{**QUICK, "max_epochs": 1}).fit(same, scenes.Y[:7], verbose=False)
     assert np.isfinite(mapping.reconstruct(same)).all()
 
 
@@ -250,22 +254,22 @@ def test_what_is_refused(scenes):
     X, Y, N = scenes.X, scenes.Y, scenes.N
     for parameters, error, match in (
         ({"loss": "triplet"}, ParameterError, "spread, negcon, con|loss"),
-        ({"alpha": 2.0}, ParameterError, "alpha"),
-        ({"alpha": (0.0, 0.5, 1.0)}, ParameterError, "alpha"),
-        ({"alpha": "half"}, ParameterError, "alpha"),
+        ({"spread_mix": 2.0}, ParameterError, "spread_mix"),
+        ({"spread_mix": (0.0, 0.5, 1.0)}, ParameterError, "spread_mix"),
+        ({"spread_mix": "half"}, ParameterError, "spread_mix"),
         ({"reconstruction": (-1.0, 0.1)}, ParameterError, "reconstruction"),
         ({"temperature": 0.0}, ParameterError, "temperature"),
         ({"hidden": 512}, ParameterError, "hidden"),
         ({"hidden": (0,)}, ParameterError, "hidden"),
         ({"dropout": 1.0}, ParameterError, "dropout"),
         ({"latent": 0}, ParameterError, "latent"),
-        ({"epochs": 1.5}, ParameterError, "epochs"),
+        ({"max_epochs": 1.5}, ParameterError, "max_epochs"),
         ({"learning_rate": 0.0}, ParameterError, "learning_rate"),
-        ({"seed": -1}, ParameterError, "seed"),
+        ({"random_state": -1}, ParameterError, "random_state"),
     ):
         with pytest.raises(error, match=match):
             JAM(**parameters).fit(X, Y, negatives=N, verbose=False)
-    method = JAM(**{**QUICK, "epochs": 1})
+    method = JAM(**{**QUICK, "max_epochs": 1})
     with pytest.raises(InputError, match='loss="con"'):
         method.fit(X, Y, verbose=False)
     with pytest.raises(ShapeError):

@@ -86,13 +86,15 @@ def test_vectors_and_scalars_do_not_decay():
 @pytest.mark.parametrize("clip", [None, 0.01, 1e6])
 def test_adamw_steps_as_with_gradients_that_torch_clipped(clip):
     task = Toy()
-    schedule = Schedule(steps=5, learning_rate=0.01, schedule="constant", optimizer="adamw", clip=clip, device="cpu")
+    schedule = Schedule(
+        max_steps=5, learning_rate=0.01, schedule="constant", optimizer="adamw", clip=clip, device="cpu"
+    )
     run(task, schedule, verbose=False)
 
     plain = Toy()
     other = torch.optim.AdamW(plain.module.parameters(), lr=0.01, weight_decay=0.0)
     for step in range(5):
-        torch.manual_seed(_seed(schedule.seed, step))
+        torch.manual_seed(_seed(schedule.random_state, step))
         other.zero_grad()
         plain.training_step(step)["loss"].backward()
         torch.nn.utils.clip_grad_norm_(plain.module.parameters(), clip or math.inf)
@@ -126,7 +128,7 @@ def test_the_rate_rises_and_falls_as_a_cosine():
 
 
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
-    schedule = Schedule(steps=37, learning_rate=0.01, checkpoint_every=10, log_every=4, optimizer="adamw", clip=1.0)
+    schedule = Schedule(max_steps=37, learning_rate=0.01, checkpoint_every=10, log_every=4, optimizer="adamw", clip=1.0)
     whole = Toy()
     record = run(whole, schedule, verbose=False)
     broken = Toy()
@@ -154,7 +156,7 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
 @pytest.mark.parametrize("optimizer", ["lion", "adamw"])
 def test_it_learns(optimizer):
     task = Toy()
-    history = run(task, Schedule(steps=300, learning_rate=0.02, optimizer=optimizer), verbose=False)
+    history = run(task, Schedule(max_steps=300, learning_rate=0.02, optimizer=optimizer), verbose=False)
     assert history.losses["loss"][-1] < 0.1 * history.losses["loss"][0]
     assert history.losses["part"][-1] == pytest.approx(history.losses["loss"][-1] / 2)
     assert history.losses["step"][:2] == [0, 10]
@@ -173,7 +175,7 @@ def test_the_best_weights_come_back_and_patience_ends_the_run(tmp_path):
         return score
 
     task.validate = watch
-    schedule = Schedule(steps=100, validate_every=5, patience=3, learning_rate=0.01)
+    schedule = Schedule(max_steps=100, validate_every=5, patience=3, learning_rate=0.01)
     history = run(task, schedule, verbose=False, checkpoint=tmp_path / "c")
     assert history.steps == 20
     assert history.best_step == 5
@@ -183,7 +185,7 @@ def test_the_best_weights_come_back_and_patience_ends_the_run(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_path):
-    schedule = Schedule(steps=50, checkpoint_every=10)
+    schedule = Schedule(max_steps=50, checkpoint_every=10)
     with pytest.raises(TrainingError, match=r"step 25; .*checkpoint of step 20 is kept"):
         run(Toy(fail_at=25), schedule, checkpoint=tmp_path / "c", verbose=False)
     assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["history"]["steps"] == 20
@@ -194,17 +196,19 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    run(Toy(), Schedule(steps=4), checkpoint=tmp_path / "c", verbose=False, identity={"data": "a"})
+    run(Toy(), Schedule(max_steps=4), checkpoint=tmp_path / "c", verbose=False, identity={"data": "a"})
     with pytest.raises(TrainingError, match=r"data was 'a', is 'b'"):
-        run(Toy(), Schedule(steps=4), checkpoint=tmp_path / "c", verbose=False, identity={"data": "b"})
-    with pytest.raises(TrainingError, match=r"schedule.steps was 4, is 5"):
-        run(Toy(), Schedule(steps=5), checkpoint=tmp_path / "c", verbose=False, identity={"data": "a"})
+        run(Toy(), Schedule(max_steps=4), checkpoint=tmp_path / "c", verbose=False, identity={"data": "b"})
+    with pytest.raises(TrainingError, match=r"schedule.max_steps was 4, is 5"):
+        run(Toy(), Schedule(max_steps=5), checkpoint=tmp_path / "c", verbose=False, identity={"data": "a"})
     with pytest.raises(TrainingError, match="resume"):
-        run(Toy(), Schedule(steps=4), checkpoint=tmp_path / "c", verbose=False, resume=False, identity={"data": "a"})
+        run(
+            Toy(), Schedule(max_steps=4), checkpoint=tmp_path / "c", verbose=False, resume=False, identity={"data": "a"}
+        )
 
 
 def test_a_damaged_checkpoint_is_an_error_of_ours(tmp_path):
-    schedule = Schedule(steps=4)
+    schedule = Schedule(max_steps=4)
     run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
     file = tmp_path / "c" / "checkpoint.safetensors"
     raw = file.read_bytes()
@@ -222,7 +226,7 @@ def test_places_a_checkpoint_cannot_be_in(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "no" / "c"):
         with pytest.raises(FileError):
-            run(Toy(), Schedule(steps=1), checkpoint=path, verbose=False)
+            run(Toy(), Schedule(max_steps=1), checkpoint=path, verbose=False)
 
 
 def test_the_callers_random_numbers_are_left_alone():
@@ -230,19 +234,19 @@ def test_the_callers_random_numbers_are_left_alone():
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    run(task, Schedule(steps=3), verbose=False)
+    run(task, Schedule(max_steps=3), verbose=False)
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"steps": 0},
+        {"max_steps": 0},
         {"learning_rate": -1.0},
         {"optimizer": "sgd"},
         {"schedule": "linear"},
         {"precision": "float16"},
-        {"seed": -1},
+        {"random_state": -1},
         {"patience": 0},
         {"clip": 0.0},
         {"warmup": 1.5},

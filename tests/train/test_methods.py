@@ -29,24 +29,24 @@ pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWa
 NAMES = ["sotalign", "sail", "structure", "nnclr", "sclip", "sue", "csa", "contrastive", "cca", "procrustes", "jam"]
 QUICK = {
     "dim": 6,
-    "steps": 60,
+    "max_steps": 60,
     "learning_rate": 5e-3,
     "batch_size": 128,
     "validate_every": 30,
     "device": "cpu",
 }
-JAM_QUICK = {"hidden": (32,), "latent": 12, "epochs": 15, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
+JAM_QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 15, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
 OWN = {
-    "sotalign": {"n_iter": 5, "steps": 40},
+    "sotalign": {"n_iter": 5, "max_steps": 40},
     "nnclr": {"k": 1},
-    "sclip": {"n_iter": 5, "steps": 20, "learning_rate": 1e-2},
+    "sclip": {"n_iter": 5, "max_steps": 20, "learning_rate": 1e-2},
     "contrastive": {"hidden": 32},
     "sue": {
         "spectral_dim": 12,
         "spectral_steps": 30,
         "spectral_learning_rate": 3e-3,
         "spectral_batch_size": 200,
-        "steps": 5,
+        "max_steps": 5,
     },
 }
 
@@ -142,7 +142,7 @@ def test_a_clone_of_a_fitted_method_is_unfitted(fits, name):
 
 @pytest.mark.parametrize("name", ["sail", "cca", "jam"])
 def test_a_method_fits_into_a_pipeline(latent, name):
-    short = {"sail": {"steps": 2}, "jam": {"loss": "con", "epochs": 1}}
+    short = {"sail": {"max_steps": 2}, "jam": {"loss": "con", "max_epochs": 1}}
     method = quick(name).set_params(**short.get(name, {}))
     pipeline = make_pipeline(Normalizer(), method).fit(latent.X, latent.Y)
     assert pipeline[-1] is method
@@ -155,9 +155,9 @@ def test_a_method_fits_into_a_pipeline(latent, name):
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 def test_scikit_learns_own_contract(name):
     tiny = {
-        "sail": {"dim": 2, "steps": 2, "device": "cpu"},
+        "sail": {"dim": 2, "max_steps": 2, "device": "cpu"},
         "procrustes": {},
-        "jam": {"loss": "con", "hidden": (4,), "latent": 2, "epochs": 1, "dropout": 0.0, "device": "cpu"},
+        "jam": {"loss": "con", "hidden": (4,), "latent": 2, "max_epochs": 1, "dropout": 0.0, "device": "cpu"},
     }
     # Wrong captions are read with the right ones a second time, when the row of zeros among that check's integers is one of floats.
     refused = {"check_estimators_dtypes": "a row of zeros is refused"} if name == "jam" else {}
@@ -176,7 +176,7 @@ def test_what_jam_saves_can_be_decoded(latent, fits, tmp_path):
 
 
 def test_a_second_fit_replaces_the_first(latent):
-    method = SAIL(dim=4, steps=2, device="cpu").fit(latent.X, latent.Y, verbose=False)
+    method = SAIL(dim=4, max_steps=2, device="cpu").fit(latent.X, latent.Y, verbose=False)
     before = method.transform(latent.X_test)
     method.fit(latent.Y, latent.X, verbose=False)
     assert (method.n_features_in_, method.d_target) == (16, 20)
@@ -185,9 +185,9 @@ def test_a_second_fit_replaces_the_first(latent):
 
 
 def test_contrastive_is_sail_with_other_defaults(latent):
-    options = {"dim": 5, "steps": 3, "hidden": 8, "device": "cpu"}
+    options = {"dim": 5, "max_steps": 3, "hidden": 8, "device": "cpu"}
     one = Contrastive(**options).fit(latent.X, latent.Y, verbose=False)
-    two = SAIL(supervised="infonce", head="mlp", **options).fit(latent.X, latent.Y, verbose=False)
+    two = SAIL(pair_loss="infonce", head="mlp", **options).fit(latent.X, latent.Y, verbose=False)
     np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
     assert one.method_ == "contrastive"
     assert [layer["kind"] for layer in one.source_layers_][-3:] == ["linear", "gelu", "linear"]
@@ -243,6 +243,6 @@ def test_what_is_refused(latent):
     with pytest.raises(ShapeError):
         Procrustes().fit(latent.X, latent.Y, unpaired=(latent.V, None))
     with pytest.raises(ParameterError, match=r"Pass unpaired=\(U, V\)"):
-        SAIL(dim=4, steps=1).fit(latent.X, latent.Y, unpaired=latent.U)
+        SAIL(dim=4, max_steps=1).fit(latent.X, latent.Y, unpaired=latent.U)
     with pytest.raises(InputError, match="target y is None"):
-        SAIL(dim=4, steps=1).fit(latent.X)
+        SAIL(dim=4, max_steps=1).fit(latent.X)

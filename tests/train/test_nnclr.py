@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train._neighbours import nearest_rows  # noqa: E402
 
-QUICK = {"dim": 6, "steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
+QUICK = {"dim": 6, "max_steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
 
 class Drawn:
@@ -59,7 +59,7 @@ def test_the_loss_is_the_sum_of_three(latent):
     """With k = 1 nothing is left to chance: the first step can be redone by hand."""
     from congruence.train.losses import siglip_loss
 
-    options = {**QUICK, "steps": 1, "pair_batch_size": 64, "batch_size": 128, "learning_rate": 1e-12}
+    options = {**QUICK, "max_steps": 1, "pair_batch_size": 64, "batch_size": 128, "learning_rate": 1e-12}
     fitted = NNCLR(k=1, text_weight=10.0, image_weight=0.1, **options).fit(
         latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
     )
@@ -119,14 +119,14 @@ def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):
 def test_neighbours_are_drawn_from_k_and_by_the_seed(latent):
     losses = {}
     for k, seed in ((1, 0), (5, 0), (5, 1)):
-        options = {**QUICK, "pair_batch_size": 64, "batch_size": 128, "steps": 1, "seed": seed}
+        options = {**QUICK, "pair_batch_size": 64, "batch_size": 128, "max_steps": 1, "random_state": seed}
         fitted = NNCLR(k=k, **options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
         losses[k, seed] = fitted.facts_["history"]["losses"]["near_text"][0]
     assert len(set(losses.values())) == 3
 
 
 def test_it_learns(latent, retrieval):
-    options = {"dim": 16, "steps": 100, "learning_rate": 3e-3, "device": "cpu", "k": 1}
+    options = {"dim": 16, "max_steps": 100, "learning_rate": 3e-3, "device": "cpu", "k": 1}
     fitted = NNCLR(**options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert retrieval(fitted) > 0.5
     one_side = NNCLR(image_weight=0.0, **options).fit(latent.X, latent.Y, unpaired=(None, latent.V), verbose=False)

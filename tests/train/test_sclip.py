@@ -11,7 +11,7 @@ from congruence.train.sclip import pseudo_label_loss
 torch = pytest.importorskip("torch", reason="the losses need torch")
 F = torch.nn.functional
 
-QUICK = {"dim": 6, "steps": 3, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
+QUICK = {"dim": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
 
 def unit(n, d, seed):
@@ -80,24 +80,22 @@ def test_without_weights_it_is_sail(latent):
     np.testing.assert_array_equal(one.transform_target(latent.Y_test), two.transform_target(latent.Y_test))
 
 
-@pytest.mark.parametrize("supervised", ["siglip", "infonce"])
+@pytest.mark.parametrize("pair_loss", ["siglip", "infonce"])
 @pytest.mark.parametrize("space", ["unimodal", "joint"])
-def test_a_step_is_the_weighted_sum(latent, supervised, space):
+def test_a_step_is_the_weighted_sum(latent, pair_loss, space):
     """A step that moves nothing is redone by hand from the map it returns."""
     from congruence.train.losses import infonce_loss, siglip_loss
 
-    options = {**QUICK, "steps": 1, "pair_batch_size": 64, "batch_size": 10_000, "learning_rate": 1e-12}
-    trainer = SCLIP(
-        assignment="soft", space=space, image_weight=10.0, text_weight=0.1, supervised=supervised, **options
-    )
+    options = {**QUICK, "max_steps": 1, "pair_batch_size": 64, "batch_size": 10_000, "learning_rate": 1e-12}
+    trainer = SCLIP(assignment="soft", space=space, image_weight=10.0, text_weight=0.1, pair_loss=pair_loss, **options)
     fitted = trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     X, U = (F.normalize(torch.from_numpy(fitted.transform(rows)), dim=1) for rows in (latent.X, latent.U))
     Y, V = (F.normalize(torch.from_numpy(fitted.transform_target(rows)), dim=1) for rows in (latent.Y, latent.V))
     own = [(U, X), (V, Y)]
     if space == "unimodal":
         own = [tuple(map(torch.from_numpy, side)) for side in ((latent.U, latent.X), (latent.V, latent.Y))]
-    scale = 20.0 if supervised == "siglip" else 1 / 0.07
-    parts = [siglip_loss(X, Y) if supervised == "siglip" else infonce_loss(X, Y)]
+    scale = 20.0 if pair_loss == "siglip" else 1 / 0.07
+    parts = [siglip_loss(X, Y) if pair_loss == "siglip" else infonce_loss(X, Y)]
     for joint, partners, (rows, paired) in ((U, Y, own[0]), (V, X, own[1])):
         parts.append(F.cross_entropy(scale * joint @ partners.T, targets(rows, paired, "soft", 0.05)))
     expected = parts[0] + 10 * parts[1] + 0.1 * parts[2]
@@ -106,7 +104,14 @@ def test_a_step_is_the_weighted_sum(latent, supervised, space):
 
 @pytest.mark.parametrize(("assignment", "space"), [("hard", "unimodal"), ("ot", "unimodal"), ("soft", "joint")])
 def test_it_learns(latent, retrieval, assignment, space):
-    options = {"dim": 16, "steps": 60, "learning_rate": 5e-3, "device": "cpu", "image_weight": 0.1, "text_weight": 0.1}
+    options = {
+        "dim": 16,
+        "max_steps": 60,
+        "learning_rate": 5e-3,
+        "device": "cpu",
+        "image_weight": 0.1,
+        "text_weight": 0.1,
+    }
     fitted = SCLIP(assignment=assignment, space=space, n_iter=20, **options).fit(
         latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
     )

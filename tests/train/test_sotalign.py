@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="training needs torch")
 #: Thirty iterations are too few for KLOT's plans: quick, and said in one test.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
-QUICK = {"dim": 16, "steps": 60, "learning_rate": 3e-3, "validate_every": 20, "n_iter": 30}
+QUICK = {"dim": 16, "max_steps": 60, "learning_rate": 3e-3, "validate_every": 20, "n_iter": 30}
 SAIL_QUICK = {k: v for k, v in QUICK.items() if k != "n_iter"}
 
 
@@ -36,9 +36,9 @@ def recall(mapping, held, k=1):
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
-@pytest.mark.parametrize("supervised", ["siglip", "infonce"])
-def test_sail_learns_from_pairs(world, head, supervised):
-    mapping = SAIL(head=head, supervised=supervised, hidden=32, **SAIL_QUICK).fit(*world.pairs, verbose=False)
+@pytest.mark.parametrize("pair_loss", ["siglip", "infonce"])
+def test_sail_learns_from_pairs(world, head, pair_loss):
+    mapping = SAIL(head=head, pair_loss=pair_loss, hidden=32, **SAIL_QUICK).fit(*world.pairs, verbose=False)
     assert recall(mapping, world.held, 5) > 4 * 5 / 60
     losses = mapping.facts_["history"]["losses"]["loss"]
     assert losses[-1] < 0.5 * losses[0]
@@ -47,7 +47,7 @@ def test_sail_learns_from_pairs(world, head, supervised):
 @pytest.mark.parametrize("teacher", ["cca", "procrustes", "contrastive"])
 @pytest.mark.parametrize("divergence", ["klot", "infonce", "cka"])
 def test_every_teacher_with_every_divergence(world, teacher, divergence):
-    method = SOTAlign(teacher=teacher, divergence=divergence, alpha=0.1, teacher_dim=8, **QUICK)
+    method = SOTAlign(teacher=teacher, divergence=divergence, divergence_weight=0.1, teacher_dim=8, **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     losses = mapping.facts_["history"]["losses"]
     assert losses[divergence][-1] < 0.7 * losses[divergence][0]
@@ -58,7 +58,7 @@ def test_every_teacher_with_every_divergence(world, teacher, divergence):
 
 
 def test_too_few_iterations_are_recorded_and_warned_of_once(world):
-    few = {**QUICK, "steps": 40, "log_every": 1, "n_iter": 3}
+    few = {**QUICK, "max_steps": 40, "log_every": 1, "n_iter": 3}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mapping = SOTAlign(**few).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
@@ -72,10 +72,10 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     assert max(losses["marginal_error_teacher"]) > 0.01
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        enough = SOTAlign(**{**few, "steps": 3, "n_iter": 3000}).fit(
+        enough = SOTAlign(**{**few, "max_steps": 3, "n_iter": 3000}).fit(
             *world.pairs, unpaired=world.unpaired, verbose=False
         )
-        other = SOTAlign(**{**few, "steps": 3, "divergence": "cka"}).fit(
+        other = SOTAlign(**{**few, "max_steps": 3, "divergence": "cka"}).fit(
             *world.pairs, unpaired=world.unpaired, verbose=False
         )
     assert enough.facts_["history"]["losses"]["gradient_error"] == [0, 0, 0]
@@ -85,7 +85,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
 def test_a_strong_divergence_brings_the_teachers_geometry(world):
     """With all the weight on KLOT the heads rank as the teacher does, on rows neither saw."""
     teacher = ProcrustesHeads(dim=8).fit(*world.pairs)
-    mapping = SOTAlign(teacher=teacher, alpha=100.0, **{**QUICK, "steps": 120}).fit(
+    mapping = SOTAlign(teacher=teacher, divergence_weight=100.0, **{**QUICK, "max_steps": 120}).fit(
         *world.pairs, unpaired=world.unpaired, verbose=False
     )
     X, Y = world.held
@@ -94,18 +94,18 @@ def test_a_strong_divergence_brings_the_teachers_geometry(world):
         A, B = model.transform(X), model.transform_target(Y)
         return (A / np.linalg.norm(A, axis=1, keepdims=True)) @ (B / np.linalg.norm(B, axis=1, keepdims=True)).T
 
-    alone = SAIL(**{**SAIL_QUICK, "steps": 120}).fit(*world.pairs, verbose=False)
+    alone = SAIL(**{**SAIL_QUICK, "max_steps": 120}).fit(*world.pairs, verbose=False)
     taught, own = (np.corrcoef(affinities(m).ravel(), affinities(teacher).ravel())[0, 1] for m in (mapping, alone))
     assert taught > 0.85
     assert taught > own
 
 
-def test_alpha_zero_is_sail_to_the_bit(world):
+def test_weight_zero_is_sail_to_the_bit(world):
     # Unpaired rows move the mean that is subtracted first, so the runs are compared without it.
     ours, theirs = (
         method.fit(*world.pairs, unpaired=rows, verbose=False)
         for method, rows in (
-            (SOTAlign(alpha=0.0, preprocess="normalize", **QUICK), world.unpaired),
+            (SOTAlign(divergence_weight=0.0, preprocess="normalize", **QUICK), world.unpaired),
             (SAIL(preprocess="normalize", **SAIL_QUICK), None),
         )
     )
@@ -115,7 +115,9 @@ def test_alpha_zero_is_sail_to_the_bit(world):
 @pytest.mark.parametrize("teacher", ["procrustes", "cca"])
 @pytest.mark.parametrize("preprocess", ["center", "normalize"])
 def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preprocess):
-    method = SOTAlign(teacher=teacher, teacher_dim=8, start="teacher", preprocess=preprocess, **{**QUICK, "steps": 1})
+    method = SOTAlign(
+        teacher=teacher, teacher_dim=8, start="teacher", preprocess=preprocess, **{**QUICK, "max_steps": 1}
+    )
     mapping = method.set_params(learning_rate=1e-12).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     alone = method.fit_teacher(*world.pairs)
 
@@ -148,7 +150,7 @@ def test_the_teachers_plan_is_solved_once_where_rows_come_again(world, monkeypat
 
     def ends(**options):
         solved.clear()
-        method = SOTAlign(**{**QUICK, "steps": 4}, alpha=0.1, **options)
+        method = SOTAlign(**{**QUICK, "max_steps": 4}, divergence_weight=0.1, **options)
         mapping = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
         return mapping.facts_["history"]["losses"]["klot"], (solved.count(0.01), solved.count(0.05))
 
@@ -170,19 +172,21 @@ def _forgetful(teach):
     return taught
 
 
-@pytest.mark.parametrize(("supervised", "weight"), [("siglip", 1 / 40), ("infonce", 1.0)])
-def test_the_automatic_weight_is_the_papers_balance(world, supervised, weight):
-    quick = {**QUICK, "steps": 3}
+@pytest.mark.parametrize(("pair_loss", "expected"), [("siglip", 1 / 40), ("infonce", 1.0)])
+def test_the_automatic_weight_is_the_papers_balance(world, pair_loss, expected):
+    quick = {**QUICK, "max_steps": 3}
     ends = [
-        SOTAlign(alpha=alpha, supervised=supervised, **quick).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
-        for alpha in ("auto", weight)
+        SOTAlign(divergence_weight=weight, pair_loss=pair_loss, **quick).fit(
+            *world.pairs, unpaired=world.unpaired, verbose=False
+        )
+        for weight in ("auto", expected)
     ]
     assert np.array_equal(*(end.transform(world.held[0]) for end in ends))
 
 
 @pytest.mark.parametrize("batch_size", [64, 32768])
 def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_size):
-    method = SOTAlign(**{**QUICK, "steps": 30}, batch_size=batch_size, checkpoint_every=8, alpha=0.01)
+    method = SOTAlign(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
     whole = clone(method).fit(*world.pairs, unpaired=world.unpaired, validation=world.held, verbose=False)
     original = _Objective.training_step
 
@@ -199,15 +203,15 @@ def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_siz
     again = method.fit(*world.pairs, unpaired=world.unpaired, **fit)
     assert np.array_equal(again.transform(world.held[0]), whole.transform(world.held[0]))
     assert again.facts_["history"] == whole.facts_["history"]
-    with pytest.raises(TrainingError, match="alpha"):
-        SOTAlign(**{**method.get_params(), "alpha": 0.02}).fit(*world.pairs, unpaired=world.unpaired, **fit)
+    with pytest.raises(TrainingError, match="divergence_weight"):
+        SOTAlign(**{**method.get_params(), "divergence_weight": 0.02}).fit(*world.pairs, unpaired=world.unpaired, **fit)
     with pytest.raises(TrainingError, match=r"data\.digest"):
         method.fit(world.pairs[0][::-1], world.pairs[1], unpaired=world.unpaired, **fit)
 
 
 def test_the_seed_decides(world):
     def rows(seed):
-        return SAIL(seed=seed, **SAIL_QUICK).fit(*world.pairs, verbose=False).transform(world.held[0])
+        return SAIL(random_state=seed, **SAIL_QUICK).fit(*world.pairs, verbose=False).transform(world.held[0])
 
     assert np.array_equal(rows(1), rows(1))
     assert not np.array_equal(rows(1), rows(2))
@@ -265,7 +269,7 @@ def test_pairs_that_are_listed_as_unpaired_too(world):
     with pytest.raises(InputError, match="40 of 40 pairs listed as unpaired source"):
         SOTAlign(**QUICK).fit(*world.pairs, unpaired=everything, verbose=False)
     few = np.concatenate([world.pairs[1][:3], world.unpaired[1]])  # three captions may well be used twice
-    SOTAlign(**{**QUICK, "steps": 1}).fit(*world.pairs, unpaired=(world.unpaired[0], few), verbose=False)
+    SOTAlign(**{**QUICK, "max_steps": 1}).fit(*world.pairs, unpaired=(world.unpaired[0], few), verbose=False)
 
 
 def test_what_is_refused(world):
@@ -297,7 +301,7 @@ def test_what_is_refused(world):
     for wrong in (
         {"teacher": "ridge"},
         {"divergence": "kl"},
-        {"alpha": -1.0},
+        {"divergence_weight": -1.0},
         {"dim": 0},
         {"head": "tree"},
         {"preprocess": "pca"},
@@ -314,7 +318,7 @@ def test_a_step_that_overflows_stops_the_run(world, tmp_path):
 
 def test_a_batch_larger_than_the_data_is_the_data(world):
     a, b = (
-        SOTAlign(**{**QUICK, "steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+        SOTAlign(**{**QUICK, "max_steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
         for size in (340, 10_000)
     )
     assert np.array_equal(a.transform(world.held[0]), b.transform(world.held[0]))
@@ -324,7 +328,7 @@ def test_tuning_keeps_the_best(world):
     seen = []
     done = tune(
         SOTAlign(**QUICK),
-        {"alpha": [0.0, 0.1], "divergence": ["klot", "cka"]},
+        {"divergence_weight": [0.0, 0.1], "divergence": ["klot", "cka"]},
         *world.pairs,
         unpaired=world.unpaired,
         validation=world.held,
@@ -335,16 +339,16 @@ def test_tuning_keeps_the_best(world):
     assert len(seen) == 4
     assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.held))
     assert done.parameters == next(point for point, score in seen if score == done.score)
-    assert done.map.facts_["training"]["alpha"] == done.parameters["alpha"]
+    assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
 
 
 def test_tuning_what_is_not_there(world):
     with pytest.raises(ParameterError, match="beta"):
         tune(SOTAlign(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.held)
     with pytest.raises(ParameterError, match="list of values"):
-        grid_points({"alpha": 0.1})
+        grid_points({"divergence_weight": 0.1})
     with pytest.raises(ParameterError, match="list of values"):
-        grid_points({"alpha": []})
+        grid_points({"divergence_weight": []})
 
 
 def test_the_teacher_is_the_map_it_names(world):
@@ -354,10 +358,10 @@ def test_the_teacher_is_the_map_it_names(world):
 
 
 def test_parameters_are_scikit_learns():
-    method = SOTAlign(alpha=0.5, dim=7, seed=3)
+    method = SOTAlign(divergence_weight=0.5, dim=7, random_state=3)
     again = clone(method)
     assert again is not method
     assert again.get_params() == method.get_params()
-    assert again.set_params(alpha=1.0, steps=9).steps == 9
+    assert again.set_params(divergence_weight=1.0, max_steps=9).max_steps == 9
     with pytest.raises(TypeError):
         SOTAlign(alpah=1.0)

@@ -22,7 +22,7 @@ QUICK = {
     "spectral_steps": 30,
     "spectral_learning_rate": 3e-3,
     "spectral_batch_size": 200,
-    "steps": 5,
+    "max_steps": 5,
     "batch_size": 128,
     "log_every": 1,
     "device": "cpu",
@@ -103,7 +103,7 @@ def test_it_learns(latent, retrieval):
 def test_the_last_stage_moves_the_source_towards_the_target(latent):
     U = latent.U[latent.U[:, 0] > np.median(latent.U[:, 0])]  # half of the images have no kin among the texts
     few, many = (
-        SUE(**{**QUICK, "steps": steps, "learning_rate": 1e-2, "batch_size": 256, "pair_batch_size": 8}).fit(
+        SUE(**{**QUICK, "max_steps": steps, "learning_rate": 1e-2, "batch_size": 256, "pair_batch_size": 8}).fit(
             latent.X, latent.Y, unpaired=(U, latent.V), verbose=False
         )
         for steps in (1, 40)
@@ -128,7 +128,7 @@ def test_rows_carried_once_are_those_carried_at_each_step(latent, monkeypatch):
     monkeypatch.setattr(_MappedRows, "batch", batch)
     monkeypatch.setattr(_MappedRows, "held", lambda self: self)
     again = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    assert len(drawn) == 2 * QUICK["steps"]
+    assert len(drawn) == 2 * QUICK["max_steps"]
     np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
 
 

@@ -140,7 +140,7 @@ def _split(entry: str, option: str) -> tuple[str, str]:
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} epochs=20, for example.")
+        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} max_steps=500, for example.")
     return name.replace("-", "_"), text
 
 

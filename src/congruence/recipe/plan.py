@@ -89,7 +89,7 @@ class Recipe:
         check_types(self)
         check_choice(self.method, METHODS, "method")
         shares = _OTHER_SHARES.get(self.method, _SHARES)
-        defaults = {"validation": shares[0], "test": shares[1], "seed": self.usual.get("seed", 0)}
+        defaults = {"validation": shares[0], "test": shares[1], "seed": self.usual.get("random_state", 0)}
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)

@@ -101,8 +101,8 @@ def run_recipe(
     if recipe.keep_pairs is not None:
         items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed)
     parameters = dict(recipe.parameters)
-    if "seed" in recipe.usual:
-        parameters.setdefault("seed", recipe.seed)
+    if "random_state" in recipe.usual:
+        parameters.setdefault("random_state", recipe.seed)
     method = make_method(recipe.method, **parameters)
     done = _fit(method, recipe, items, unpaired, held, checkpoint, verbose, callback)
     mapping = done.map

@@ -65,7 +65,7 @@ class AutoencoderObjective:
 
         self.jam, self.data, self.held, self.schedule = jam, data, held, schedule
         self.device = place(schedule.device)
-        rng = np.random.default_rng([schedule.seed, 1])
+        rng = np.random.default_rng([schedule.random_state, 1])
         self.means: list[np.ndarray] = []
         self.scales: list[float] = []
         encoders, decoders = [], []
@@ -95,7 +95,7 @@ class AutoencoderObjective:
         """Return the rows of a step."""
         import torch
 
-        drawn = self._order.batch(step, self.batch_size, self.schedule.seed)[:, 0].astype(np.int64)
+        drawn = self._order.batch(step, self.batch_size, self.schedule.random_state)[:, 0].astype(np.int64)
         index = torch.from_numpy(drawn).to(self.device)
         texts = self.target[index]
         if self.wrong is not None:
@@ -120,7 +120,7 @@ class AutoencoderObjective:
             if jam.loss == "negcon":
                 alignment = negcon_loss(v, pos, neg, tau)
             else:
-                alignment = spread_loss(v, pos, neg, self.between(jam.alpha, batch.step), tau)
+                alignment = spread_loss(v, pos, neg, self.between(jam.spread_mix, batch.step), tau)
         weight = self.between(jam.reconstruction, batch.step)
         terms = {
             "loss": alignment + weight * (errors[0] + errors[1]),
@@ -168,7 +168,7 @@ class AutoencoderObjective:
     def between(self, span: Any, step: int) -> float:
         """Return where a linear schedule stands at a step: its first value in the first step, its last in the last."""
         first, last = ends(span, "span")
-        return float(first + (last - first) * min(step / max(self.schedule.steps - 1, 1), 1.0))
+        return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
 def ends(value: Any, name: str) -> tuple[float, float]:

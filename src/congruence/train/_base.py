@@ -20,7 +20,7 @@ __all__ = ["HeadTrainer"]
 #: What is done to a row before the first layer.
 PREPROCESS = ("none", "normalize", "center")
 HEADS = ("linear", "mlp")
-SUPERVISED = ("siglip", "infonce")
+PAIR_LOSSES = ("siglip", "infonce")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -38,7 +38,7 @@ class HeadTrainer(Trainer):
         Width of the perceptron's hidden layer; four times the input's by default.
     preprocess : {"center", "normalize", "none"}, default="center"
         Rows to unit norm, and then less their mean; or less of that.
-    supervised : {"siglip", "infonce"}, default="siglip"
+    pair_loss : {"siglip", "infonce"}, default="siglip"
     logit_scale, logit_bias : float, default=20 and −10
         Where the trained scale and bias of the sigmoid loss begin.
     temperature : float, default=0.07
@@ -47,8 +47,8 @@ class HeadTrainer(Trainer):
         Pairs and unpaired rows of one side, together, in a step; fewer where there are fewer.
     pair_batch_size : int, default=10000
         The most pairs in a step.
-    steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every, checkpoint_every, \
-precision, device, seed
+    max_steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every, checkpoint_every, \
+precision, device, random_state
         See :class:`congruence.train.Schedule`.
 
     Attributes
@@ -65,13 +65,13 @@ precision, device, seed
     head: str = "linear"
     hidden: int | None = None
     preprocess: str = "center"
-    supervised: str = "siglip"
+    pair_loss: str = "siglip"
     logit_scale: float = 20.0
     logit_bias: float = -10.0
     temperature: float = 0.07
     batch_size: int = 32768
     pair_batch_size: int = 10000
-    steps: int = 2000
+    max_steps: int = 2000
     optimizer: str = "lion"
     learning_rate: float = 1e-4
     weight_decay: float = 1e-5
@@ -84,7 +84,7 @@ precision, device, seed
     checkpoint_every: int = 200
     precision: str = "float32"
     device: str = "auto"
-    seed: int = 0
+    random_state: int = 0
 
     # ------------------------------------------------------------------ for users
 
@@ -176,4 +176,4 @@ precision, device, seed
         check_positive(self.logit_scale, "logit_scale")
         check_choice(self.head, HEADS, "head")
         check_choice(self.preprocess, PREPROCESS, "preprocess")
-        check_choice(self.supervised, SUPERVISED, "supervised")
+        check_choice(self.pair_loss, PAIR_LOSSES, "pair_loss")

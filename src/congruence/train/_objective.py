@@ -74,7 +74,7 @@ class HeadsObjective:
 
         self.trainer, self.data, self.schedule = trainer, data, schedule
         self.device = place(schedule.device)
-        rng = np.random.default_rng([schedule.seed, 1])
+        rng = np.random.default_rng([schedule.random_state, 1])
         self.module = torch.nn.Module()
         sides = (("source", data.source, data.unpaired_source), ("target", data.target, data.unpaired_target))
         for side, paired, unpaired in sides:
@@ -83,7 +83,7 @@ class HeadsObjective:
                 widths.insert(1, trainer.hidden or 4 * paired.shape[1])
             layers = first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)
             setattr(self.module, side, _layers.Head(layers))
-        if trainer.supervised == "siglip":
+        if trainer.pair_loss == "siglip":
             self.module.log_scale = torch.nn.Parameter(torch.tensor(float(np.log(trainer.logit_scale))))
             self.module.bias = torch.nn.Parameter(torch.tensor(float(trainer.logit_bias)))
         else:
@@ -103,7 +103,7 @@ class HeadsObjective:
         """Return the rows of a step."""
         import torch
 
-        seed = self.schedule.seed
+        seed = self.schedule.random_state
         # The pairs' numbers are drawn like rows; float32 holds integers up to 2^24 exactly, far more pairs than this is for.
         index = self._pairs.batch(step, self.pair_batch, seed)[:, 0].astype(np.int64)
         whole = self.pair_batch == len(self.data.source)
@@ -154,12 +154,12 @@ class HeadsObjective:
         import torch
 
         scale = self.module.log_scale.exp()
-        if self.trainer.supervised == "siglip":
+        if self.trainer.pair_loss == "siglip":
             rows = Y if negatives is None else torch.cat([Y, negatives])
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
             raise ParameterError(
-                'Got supervised="infonce" with unpaired negatives; expected supervised="siglip". Pass that, or leave the negatives out.'
+                'Got pair_loss="infonce" with unpaired negatives; expected pair_loss="siglip". Pass that, or leave the negatives out.'
             )
         return infonce_loss(X, Y, 1 / scale)
 

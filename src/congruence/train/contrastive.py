@@ -12,11 +12,11 @@ __all__ = ["Contrastive"]
 
 @dataclass(eq=False, repr=False)
 class Contrastive(SAIL):
-    """:class:`SAIL` with other defaults: ``supervised="infonce"`` and ``head="mlp"``.
+    """:class:`SAIL` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
 
     Parameters
     ----------
-    supervised : {"siglip", "infonce"}, default="infonce"
+    pair_loss : {"siglip", "infonce"}, default="infonce"
     head : {"linear", "mlp"}, default="mlp"
     **parameters
         Those of :class:`SAIL`, with its defaults.
@@ -29,5 +29,5 @@ class Contrastive(SAIL):
     method: ClassVar[str] = "contrastive"
 
     _: KW_ONLY
-    supervised: str = "infonce"
+    pair_loss: str = "infonce"
     head: str = "mlp"

@@ -36,7 +36,7 @@ class JAM(Trainer):
     ----------
     loss : {"spread", "negcon", "con"}, default="spread"
         See :mod:`congruence.train.joint_losses`. The first two need wrong captions.
-    alpha : float or tuple of two float, default=0.5
+    spread_mix : float or tuple of two float, default=0.5
         α of Spread; two: where a linear curriculum begins and ends.
     temperature : float, default=0.07
         τ.
@@ -52,7 +52,7 @@ class JAM(Trainer):
     standardize : bool, default=True
         Train on rows less their mean, divided by one number, their standard deviation, so that λ means the same for every model. The map
         takes and returns rows as they are. The paper says nothing of it.
-    epochs : int, default=100
+    max_epochs : int, default=100
     batch_size : int, default=32
     learning_rate, weight_decay : float, default=1e-3 and 0.01
         Of AdamW; the paper prints neither.
@@ -64,8 +64,8 @@ class JAM(Trainer):
         Steps between the losses kept.
     checkpoint_every : int, default=5
         Epochs between checkpoints.
-    precision, device, seed
-        See :class:`congruence.train.Schedule`. The seed also divides the rows. The paper's are 5, 42 and 55.
+    precision, device, random_state
+        See :class:`congruence.train.Schedule`. ``random_state`` also divides the rows. The paper's are 5, 42 and 55.
 
     References
     ----------
@@ -77,7 +77,7 @@ class JAM(Trainer):
     criterion: ClassVar[str] = "source_to_target_recall_at_1"
 
     loss: str = "spread"
-    alpha: float | tuple[float, float] = 0.5
+    spread_mix: float | tuple[float, float] = 0.5
     temperature: float = 0.07
     learn_temperature: bool = False
     reconstruction: tuple[float, float] = (1.0, 0.1)
@@ -86,7 +86,7 @@ class JAM(Trainer):
     latent: int = 256
     dropout: float = 0.1
     standardize: bool = True
-    epochs: int = 100
+    max_epochs: int = 100
     batch_size: int = 32
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
@@ -98,7 +98,7 @@ class JAM(Trainer):
     checkpoint_every: int = 5
     precision: str = "float32"
     device: str = "auto"
-    seed: int = 5
+    random_state: int = 5
 
     def fit(
         self,
@@ -127,7 +127,7 @@ class JAM(Trainer):
             Wrong captions in the order of ``Y``, or with its ids.
         groups : sequence, shape (n,), optional
             The image of each row of ``Y``. Without ``validation``, 70 % of the images are trained on and 15 % chosen by;
-            :func:`congruence.train.split_by_group` with the same seed gives the 15 % that are left to test on.
+            :func:`congruence.train.split_by_group` with the same ``random_state`` gives the 15 % that are left to test on.
         validation : tuple, optional
             Held-out rows as :meth:`score` takes them: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The weights kept
             are those with the best score; without a validation, the last.
@@ -174,7 +174,7 @@ class JAM(Trainer):
         if validation is not None:
             held = read_held(validation, data)
         elif groups is not None:
-            parts = split_by_group(data.groups, seed=self.seed)
+            parts = split_by_group(data.groups, random_state=self.random_state)
             held, split = data.take(parts[1]), [len(rows) for rows in parts]
             data = data.take(parts[0])
         else:
@@ -233,10 +233,10 @@ class JAM(Trainer):
             "log_every",
             "precision",
             "device",
-            "seed",
+            "random_state",
         )
         return Schedule(
-            steps=self.epochs * per_epoch,
+            max_steps=self.max_epochs * per_epoch,
             optimizer="adamw",
             validate_every=self.validate_every * per_epoch,
             checkpoint_every=self.checkpoint_every * per_epoch,
@@ -245,7 +245,7 @@ class JAM(Trainer):
 
     def _check_parameters(self) -> None:
         check_choice(self.loss, LOSSES, "loss")
-        for name in ("latent", "epochs", "batch_size", "validate_every", "checkpoint_every"):
+        for name in ("latent", "max_epochs", "batch_size", "validate_every", "checkpoint_every"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.temperature, "temperature")
         if isinstance(self.hidden, (str, int)):
@@ -258,10 +258,10 @@ class JAM(Trainer):
             raise ParameterError(
                 f"Got dropout={self.dropout!r}; expected a share from 0 to below 1. Pass dropout=0.1, for example."
             )
-        for end in ends(self.alpha, "alpha"):
+        for end in ends(self.spread_mix, "spread_mix"):
             if not 0 <= end <= 1:
                 raise ParameterError(
-                    f"Got alpha={self.alpha!r}; expected numbers from 0 to 1. Pass alpha=0.5, for example."
+                    f"Got spread_mix={self.spread_mix!r}; expected numbers from 0 to 1. Pass spread_mix=0.5, for example."
                 )
         for end in ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)
@@ -285,8 +285,8 @@ class JAM(Trainer):
         }
         if split is not None:
             facts["split"] = dict(zip(("train", "validation", "test"), split, strict=True))
-        if history.best_step is not None and isinstance(self.alpha, (tuple, list)):
-            facts["alpha_at_best"] = objective.between(self.alpha, max(history.best_step - 1, 0))
+        if history.best_step is not None and isinstance(self.spread_mix, (tuple, list)):
+            facts["spread_mix_at_best"] = objective.between(self.spread_mix, max(history.best_step - 1, 0))
         if self.learn_temperature:
             facts["temperature"] = float(objective.temperature().detach())
         return layers, facts

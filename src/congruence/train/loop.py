@@ -33,7 +33,7 @@ class Schedule:
 
     Attributes
     ----------
-    steps : int
+    max_steps : int
     optimizer : {"lion", "adamw"}
     learning_rate : float
         The highest.
@@ -54,10 +54,10 @@ class Schedule:
         In which the heads multiply; weights and losses are float32.
     device : str
         ``"auto"`` takes cuda or mps where there is one.
-    seed : int
+    random_state : int
     """
 
-    steps: int = 2000
+    max_steps: int = 2000
     optimizer: str = "lion"
     learning_rate: float = 1e-4
     weight_decay: float = 1e-5
@@ -70,10 +70,10 @@ class Schedule:
     checkpoint_every: int = 200
     precision: str = "float32"
     device: str = "auto"
-    seed: int = 0
+    random_state: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "validate_every", "log_every", "checkpoint_every"):
+        for name in ("max_steps", "validate_every", "log_every", "checkpoint_every"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.learning_rate, "learning_rate")
         check_positive(self.weight_decay, "weight_decay", zero=True)
@@ -84,9 +84,13 @@ class Schedule:
         check_choice(self.optimizer, ("lion", "adamw"), "optimizer")
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_choice(self.precision, PRECISIONS, "precision")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+        if (
+            isinstance(self.random_state, bool)
+            or not isinstance(self.random_state, int)
+            or not 0 <= self.random_state < 2**63
+        ):
             raise ParameterError(
-                f"Got seed={self.seed!r}; expected an integer ≥ 0 and below 2**63. Pass seed=0, for example."
+                f"Got random_state={self.random_state!r}; expected an integer ≥ 0 and below 2**63. Pass random_state=0, for example."
             )
 
 
@@ -144,7 +148,7 @@ def run(
 
     Notes
     -----
-    All randomness of a step derives from the seed and the step, so that a resumed run is the run that was not stopped, to the bit, on one
+    All randomness of a step derives from ``random_state`` and the step, so that a resumed run is the run that was not stopped, to the bit, on one
     machine with one number of threads. Whatever stops a run, no more is lost than the steps since the last checkpoint.
     """
     torch = require("torch", extra="train")
@@ -166,13 +170,13 @@ def run(
     try:
         if not history.validation:
             best = _validate(objective, history, best)
-        with _bar(schedule.steps, history.steps, verbose) as show:
-            while history.steps < schedule.steps and _waited(history) < patience:
+        with _bar(schedule.max_steps, history.steps, verbose) as show:
+            while history.steps < schedule.max_steps and _waited(history) < patience:
                 step = history.steps
-                rate = schedule.learning_rate * rate_at(step, schedule.steps, schedule.warmup, schedule.schedule)
+                rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                torch.manual_seed(_seed(schedule.seed, step))
+                torch.manual_seed(_seed(schedule.random_state, step))
                 module.train()
                 optimizer.zero_grad(set_to_none=True)
                 terms = objective.training_step(objective.batch(step))
@@ -183,11 +187,11 @@ def run(
                     _refuse(step, values, norm, saved)
                 optimizer.step()
                 history.steps = step + 1
-                if step % schedule.log_every == 0 or history.steps == schedule.steps:
+                if step % schedule.log_every == 0 or history.steps == schedule.max_steps:
                     for name, value in {"step": step, **values}.items():
                         history.losses.setdefault(name, []).append(value)
                 show(history.steps, values, history)
-                last = history.steps == schedule.steps
+                last = history.steps == schedule.max_steps
                 if history.steps % schedule.validate_every == 0 or last:
                     best = _validate(objective, history, best)
                 if saved is not None and (history.steps % schedule.checkpoint_every == 0 or last):

@@ -111,6 +111,6 @@ class _Objective(HeadsObjective):
         found = self.neighbors[side]
         assert found is not None  # its weight is not 0
         places, rows = found
-        rng = np.random.default_rng([self.schedule.seed, batch.step, 11 + side])
+        rng = np.random.default_rng([self.schedule.random_state, batch.step, 11 + side])
         chosen = places[batch.index, rng.integers(self.trainer.k, size=len(batch.index))]
         return rows[torch.from_numpy(chosen).to(rows.device)]

@@ -45,8 +45,8 @@ class SOTAlign(HeadTrainer):
     teacher : {"cca", "procrustes", "contrastive"} or fitted two-sided map, default="cca"
         Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as SAIL's.
     divergence : {"klot", "infonce", "cka"}, default="klot"
-    alpha : float or "auto", default="auto"
-        Weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
+    divergence_weight : float or "auto", default="auto"
+        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
         under plans of mass n, as the paper writes them, the same weight is α/n. The paper takes 1e-4, give or take a factor of ten, with
         10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not say, its published code has KLOT
         only, and SigLIP's own loss is a sum over n² logits divided by n, under which α would be n times as large. The gradient of a mean over n² logits, of which n are of pairs,
@@ -89,7 +89,7 @@ class SOTAlign(HeadTrainer):
 
     teacher: str | TwoSidedMap = "cca"
     divergence: str = "klot"
-    alpha: float | str = "auto"
+    divergence_weight: float | str = "auto"
     epsilon: float = 0.05
     epsilon_teacher: float = 0.01
     n_iter: int = 100
@@ -137,8 +137,8 @@ class SOTAlign(HeadTrainer):
             raise ParameterError(
                 f"Got start='teacher' with head={self.head!r}; expected head='linear'. Pass that, or start='random'."
             )
-        if self.alpha != "auto":
-            check_positive(self.alpha, "alpha", zero=True)
+        if self.divergence_weight != "auto":
+            check_positive(self.divergence_weight, "divergence_weight", zero=True)
         for name in ("epsilon", "epsilon_teacher"):
             check_positive(getattr(self, name), name)
 
@@ -188,8 +188,8 @@ class _Objective(HeadsObjective):
 
         X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
         supervised = self.pair_loss(X, Y)
-        alpha = self._weight(len(X))
-        if not alpha:
+        weight = self._weight(len(X))
+        if not weight:
             return {"loss": supervised, "supervised": supervised}
         rows: list[Any] = [batch.unpaired_source, batch.unpaired_target]
         students = [self.heads(side, i) for i, side in enumerate(rows)]
@@ -198,7 +198,7 @@ class _Objective(HeadsObjective):
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
         divergence, found = self._divergence(students, *(self.taught or self._teach(rows)))
         terms = {"supervised": supervised, self.trainer.divergence: divergence, **found}
-        return {"loss": supervised + alpha * divergence, **terms}
+        return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Any]:
         """Return the teacher's vectors and, where the rows come again each step, its plan; such are kept."""
@@ -218,10 +218,10 @@ class _Objective(HeadsObjective):
         return self.taught
 
     def _weight(self, pairs: int) -> float:
-        alpha = self.trainer.alpha
-        if isinstance(alpha, str):
-            return 1.0 if self.trainer.supervised == "infonce" else 1 / pairs
-        return alpha
+        weight = self.trainer.divergence_weight
+        if isinstance(weight, str):
+            return 1.0 if self.trainer.pair_loss == "infonce" else 1 / pairs
+        return weight
 
     def _divergence(
         self, students: list[Tensor], teachers: list[Tensor], plan: Any

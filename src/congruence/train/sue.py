@@ -43,7 +43,7 @@ class SUE(HeadTrainer):
     neighbours, scale_neighbour : int, default=30 and 15
         Of the graph, and the one whose median distance is the kernel's width.
     spectral_steps : int, default=1000
-        Steps of stage 1; ``steps`` are those of stage 3.
+        Steps of stage 1; ``max_steps`` are those of stage 3.
     spectral_learning_rate : float, default=1e-4
         Of AdamW in stage 1.
     spectral_batch_size : int, default=2048
@@ -54,7 +54,7 @@ class SUE(HeadTrainer):
         Kernels in the discrepancy.
     residual_width : int, default=32
         Of the two hidden layers of the residual network.
-    head, steps, optimizer, learning_rate, batch_size, pair_batch_size
+    head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
         As in :class:`~congruence.train.HeadTrainer`, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and 128.
     **parameters
         The others of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and ``precision`` have no part.
@@ -97,7 +97,7 @@ class SUE(HeadTrainer):
     residual_width: int = 32
     _: KW_ONLY
     head: str = "mlp"
-    steps: int = 1000
+    max_steps: int = 1000
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     batch_size: int = 1024
@@ -145,11 +145,11 @@ class _Objective(HeadsObjective):
         self.unpaired: tuple[Rows, Rows] = data.unpaired_source, data.unpaired_target
         stage = _Spectral(self, trainer)
         spectral = Schedule(
-            steps=trainer.spectral_steps,
+            max_steps=trainer.spectral_steps,
             optimizer="adamw",
             learning_rate=trainer.spectral_learning_rate,
             device=trainer.device,
-            seed=trainer.seed,
+            random_state=trainer.random_state,
         )
         run(stage, spectral, verbose=False)
         projections = self._join(stage)
@@ -160,11 +160,13 @@ class _Objective(HeadsObjective):
                 setattr(self, side, fixed(getattr(self, side)))
             rows = getattr(data, f"unpaired_{side}")
             # Where every row is drawn once or more, it goes through the fixed layers once.
-            often = isinstance(rows, ArrayRows) and len(rows) <= trainer.steps * self.unpaired_batch[i]
+            often = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
             through = _MappedRows(self, fixed, rows)
             mapped[f"unpaired_{side}"] = through.held() if often else through
             if side == "source":
-                residual = _residual(trainer.dim, trainer.residual_width, np.random.default_rng([trainer.seed, 3]))
+                residual = _residual(
+                    trainer.dim, trainer.residual_width, np.random.default_rng([trainer.random_state, 3])
+                )
                 fixed.layers.append(_layers.Head([residual]).layers[0].to(self.device))
             setattr(self.module, side, fixed)
         self.data = replace(data, **mapped)
@@ -245,7 +247,7 @@ class _Spectral:
 
         self.trainer, self.objective = trainer, objective
         self.module: Module = torch.nn.Module()
-        data, rng = objective.data, np.random.default_rng([trainer.seed, 2])
+        data, rng = objective.data, np.random.default_rng([trainer.random_state, 2])
         self.rows: list[Rows] = []
         heads = []
         sides = zip((data.source, data.target), objective.unpaired, strict=True)
@@ -270,7 +272,7 @@ class _Spectral:
 
     def batch(self, step: int) -> list[Tensor]:
         """Return the rows of a graph of each side."""
-        seed, size = self.trainer.seed, self.trainer.spectral_batch_size
+        seed, size = self.trainer.random_state, self.trainer.spectral_batch_size
         return [
             self.objective.tensor(rows.batch(step, min(len(rows), size), seed + 611_953 * (i + 1)))
             for i, rows in enumerate(self.rows)

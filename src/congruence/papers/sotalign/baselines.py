@@ -93,7 +93,7 @@ def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_
     if "rate" in out:
         out["learning_rate"] = out.pop("rate") * learning_rate
     if "paper_alpha" in out:
-        out["alpha"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
+        out["divergence_weight"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
     if "both_weights" in out:
         out["image_weight"] = out["text_weight"] = out.pop("both_weights")
     if "dim_share" in out:
@@ -143,7 +143,7 @@ def fit_baseline(
     parameters: dict[str, Any] = {}
     if issubclass(METHODS[baseline.method], HeadTrainer):
         known = make_method(baseline.method).get_params()
-        parameters = {key: value for key, value in training.items() if key in known} | {"seed": seed}
+        parameters = {key: value for key, value in training.items() if key in known} | {"random_state": seed}
         if "unpaired_batch" in training:
             parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
     rate = training.get("learning_rate", 1e-4)
