@@ -22,6 +22,7 @@ from congruence._utils.validation import (
     check_width,
 )
 from congruence.errors import InputError, ParameterError
+from congruence.linalg.canonical import canonical_correlations, canonical_directions, gains, whiten
 from congruence.metrics._base import float_pair
 
 __all__ = ["CCAFit", "cca", "fit_cca", "kept", "pwcca", "spectrum", "svcca"]
@@ -111,8 +112,8 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
 
 
 def _gains(xp: Any, s: Any, ridge: float) -> Any:
-    """Return what a ridge leaves of each basis direction: s / √(s² + λ)."""
-    return s / xp.sqrt(s * s + ridge * xp.mean(s * s))
+    """Return what a ridge leaves of each basis direction; λ is a share of the mean variance."""
+    return gains(xp, s, ridge * xp.mean(s * s))
 
 
 def _basis(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: float) -> Any:
@@ -136,10 +137,6 @@ def _basis(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: flo
     if reduce == "pca":
         U, s = U[:, :rank], s[:rank]
     return U if ridge == 0 else U * _gains(xp, s, ridge)
-
-
-def _correlations(xp: Any, Qx: Any, Qy: Any) -> Any:
-    return xp.clip(xp.linalg.svdvals(xp.matrix_transpose(Qx) @ Qy), 0.0, 1.0)
 
 
 def _summary(xp: Any, correlations: Any, components: str) -> Any:
@@ -210,7 +207,7 @@ def cca(
     _check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
     xp, A, B = float_pair(X, Y)
     Qx, Qy = _basis(xp, A, "X", rank, reduce, ridge), _basis(xp, B, "Y", rank, reduce, ridge)
-    return _summary(xp, _correlations(xp, Qx, Qy), components)
+    return _summary(xp, canonical_correlations(xp, Qx, Qy), components)
 
 
 def kept(xp: Any, s: Any, keep: float | int) -> int:
@@ -276,7 +273,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean",
             C = C / xp.sqrt(xp.sum(C * C, axis=0))
         U, s, _ = spectrum(xp, C)
         bases.append(U[:, : kept(xp, s, keep)])
-    return _summary(xp, _correlations(xp, *bases), components)
+    return _summary(xp, canonical_correlations(xp, *bases), components)
 
 
 def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any:
@@ -465,7 +462,7 @@ def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge
     check_scale(A, "X", squares=False)
     check_scale(B, "Y", squares=False)
     check_same_rows(len(A), len(B), "X", "Y")
-    means, bases, maps = [], [], []
+    means, scales, whitened = [], [], []
     for side, name in ((A, "X"), (B, "Y")):
         side = side.astype(np.float64)
         origin = side[0]
@@ -484,9 +481,10 @@ def fit_cca(X: Any, Y: Any, *, rank: int = 50, reduce: str | None = "pca", ridge
         U, s, Vt = spectrum(namespace(C), C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
-        gains = _gains(namespace(s), s, ridge)
         means.append(origin + mean)
-        bases.append(U * gains)
-        maps.append((inverse[:, None] * Vt.T) * (gains / s * np.sqrt(len(side) - 1)))
-    left, correlations, right = np.linalg.svd(bases[0].T @ bases[1], full_matrices=False)
-    return CCAFit(means[0], means[1], maps[0] @ left, maps[1] @ right.T, np.clip(correlations, 0.0, 1.0))
+        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))  # variates of unit variance, in the caller's units
+        whitened.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
+    found = canonical_directions(*whitened)
+    return CCAFit(
+        means[0], means[1], scales[0] * found.x_directions, scales[1] * found.y_directions, found.correlations
+    )
