@@ -304,6 +304,22 @@ def test_jam_takes_what_other_methods_take(here, captions):
     assert report["training"]["random_state"] == 5  # the paper's
 
 
+def test_jam_without_a_validation_trains_on_all_pairs(here, captions):
+    done = here(*jam(captions, "--validation", "0", "--test", "0", "--set", "max_epochs=1", "--json"))
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["n_pairs"] == 120
+    assert report["reconstruction_error"]["rows"] == "training"
+
+
+def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, files):
+    done = here(
+        "train", "sotalign", "--pairs", f"{files / 'x.npy'},{files / 'y.npy'}", "-o", str(files / "map"), *QUICK
+    )
+    assert done.code == 2
+    assert "Pass --images and --texts" in done.err
+
+
 def test_sotalign_stands_beside_its_teacher(here, files):
     done = here(*sotalign(files, "--test", "20", "--set", "max_steps=1"))
     assert done.code == 0, done.err

@@ -398,8 +398,8 @@ def test_every_baseline_has_six_combinations_its_method_takes():
 
 
 def test_rules_of_combinations():
-    assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"alpha": pytest.approx(1e-4)}
-    assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"alpha": pytest.approx(1e-2)}
+    assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"divergence_weight": pytest.approx(1e-4)}
+    assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"divergence_weight": pytest.approx(1e-2)}
     assert method_parameters({"both_weights": 0.1}, 50, 49) == {"image_weight": 0.1, "text_weight": 0.1}
     assert method_parameters({"dim_share": 0.5}, 101, 64) == {"dim": 32}
     assert method_parameters({"dim_share": 1.0}, 101, 64) == {}

@@ -114,7 +114,7 @@ class LayeredMap(TwoSidedMap):
         return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
 
     def reconstruct(self, X: Any) -> Any:
-        """Carry source rows into the joint space and back.
+        """Map source rows into the joint space and back.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class LayeredMap(TwoSidedMap):
         return as_given(_layers.run(layers, joint, self.n_features_in_), X)
 
     def reconstruct_target(self, Y: Any) -> Any:
-        """Carry target rows into the joint space and back.
+        """Map target rows into the joint space and back.
 
         Parameters
         ----------

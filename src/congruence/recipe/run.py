@@ -129,6 +129,7 @@ def _fit(
     """Fit the method to the pairs and whatever else it learns from, and choose among the grid."""
     sides, more = (items.pairs.source, items.pairs.target), _more_rows(method, items, unpaired)
     if held is None:
+        more.pop("groups", None)  # JAM would divide the pairs by them once more
         fitted = method.fit(*sides, **more, checkpoint=_first(checkpoint), verbose=verbose)
         return Tuned(fitted, {}, float("nan"), [])
     validation = _validation(method, held)
