@@ -140,7 +140,7 @@ def test_unknown_facts_are_no_difference():
     check_space(Space("a", "1", "image", 4, True), Space(), Space())
 
 
-def test_normalising_leaves_the_input_alone_and_zero_rows_zero():
+def test_normalizing_leaves_the_input_alone_and_zero_rows_zero():
     X = spoiled(1, 0)
     before = X.copy()
     out = normalize_rows(X)

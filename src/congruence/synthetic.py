@@ -35,7 +35,7 @@ class RigidProblem:
     rotation : ndarray, shape (d_source, d_target)
         Acts on rows; its rows (d_source ≤ d_target) or columns are orthonormal.
     source_mean, target_mean : ndarray
-        The centres about which the rotation turns.
+        The centers about which the rotation turns.
     """
 
     X: np.ndarray
@@ -45,7 +45,7 @@ class RigidProblem:
     target_mean: np.ndarray
 
 
-def random_rotation(d_source: int, d_target: int | None = None, seed: int | None = None) -> np.ndarray:
+def random_rotation(d_source: int, d_target: int | None = None, random_state: int | None = None) -> np.ndarray:
     """Draw a semi-orthogonal matrix uniformly (Haar measure).
 
     Parameters
@@ -53,7 +53,7 @@ def random_rotation(d_source: int, d_target: int | None = None, seed: int | None
     d_source : int
     d_target : int, optional
         Defaults to ``d_source``.
-    seed : int, optional
+    random_state : int, optional
 
     Returns
     -------
@@ -65,7 +65,7 @@ def random_rotation(d_source: int, d_target: int | None = None, seed: int | None
     Mezzadri (2007), "How to generate random matrices from the classical compact groups", §5.
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if seed is None else check_seed(seed))
+    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
     tall = rng.standard_normal((max(d_source, d_target), min(d_source, d_target)))
     q, r = np.linalg.qr(tall)
     q = q * np.sign(np.diag(r))  # without the signs the draw is not uniform
@@ -81,7 +81,7 @@ def rigid_problem(
     decay: float = 0.0,
     rank: int | None = None,
     offset: float = 1.0,
-    seed: int | None = None,
+    random_state: int | None = None,
 ) -> RigidProblem:
     """Make paired rows related by a rotation, two means and Gaussian noise.
 
@@ -98,26 +98,26 @@ def rigid_problem(
         Number of source directions with any variance; all by default.
     offset : float, default=1
         Scale of the two means.
-    seed : int, optional
+    random_state : int, optional
 
     Returns
     -------
     RigidProblem
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if seed is None else check_seed(seed))
-    rotation = random_rotation(d_source, d_target, seed=int(rng.integers(2**31)))
-    basis = random_rotation(d_source, seed=int(rng.integers(2**31)))
+    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+    rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
+    basis = random_rotation(d_source, random_state=int(rng.integers(2**31)))
     scale = np.arange(1, d_source + 1, dtype=float) ** -decay
     if rank is not None:
         scale[rank:] = 0
     source_mean = offset * rng.standard_normal(d_source)
     target_mean = offset * rng.standard_normal(d_target)
-    centred = (rng.standard_normal((n, d_source)) * scale) @ basis
-    Y = centred @ rotation + target_mean
+    centered = (rng.standard_normal((n, d_source)) * scale) @ basis
+    Y = centered @ rotation + target_mean
     if noise:
         Y = Y + noise * rng.standard_normal(Y.shape)
-    return RigidProblem(centred + source_mean, Y, rotation, source_mean, target_mean)
+    return RigidProblem(centered + source_mean, Y, rotation, source_mean, target_mean)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def dual_problem(
     noise: float = 0.0,
     shear: float = 0.0,
     rank: int | None = None,
-    seed: int | None = None,
+    random_state: int | None = None,
 ) -> DualProblem:
     """Make two dual encoders on the sphere, related by one rotation, then disturbed.
 
@@ -162,26 +162,26 @@ def dual_problem(
     d_target : int, optional
         At least ``d_source``, which is the default.
     noise : float, default=0
-        Length of the random vector added to each target row before it is normalised again.
+        Length of the random vector added to each target row before it is normalized again.
     shear : float, default=0
-        Spectral norm of a random matrix S; target rows pass through I + S before they are normalised again.
+        Spectral norm of a random matrix S; target rows pass through I + S before they are normalized again.
     rank : int, optional
         Dimension of the span of the images; all by default. The texts of both models then agree within that span only: the
         rest of each is drawn anew in the target, and the kernels do not see it.
-    seed : int, optional
+    random_state : int, optional
 
     Returns
     -------
     DualProblem
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if seed is None else check_seed(seed))
+    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
 
     def unit(Z: np.ndarray) -> np.ndarray:
         return Z / np.linalg.norm(Z, axis=1, keepdims=True)
 
-    rotation = random_rotation(d_source, d_target, seed=int(rng.integers(2**31)))
-    span = random_rotation(rank or d_source, d_source, seed=int(rng.integers(2**31)))
+    rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
+    span = random_rotation(rank or d_source, d_source, random_state=int(rng.integers(2**31)))
     F = unit(rng.standard_normal((n, len(span))) @ span)
     G = unit(rng.standard_normal((m, d_source)))
     F_target, G_target = F @ rotation, G @ rotation
@@ -238,12 +238,12 @@ def upgrade_problem(
     gap: float = 0.5,
     classes: int = 20,
     spread: float = 0.7,
-    seed: int | None = None,
+    random_state: int | None = None,
 ) -> UpgradeProblem:
     """Make two dual encoders of the same items.
 
     An item is a concept, a Gaussian vector about its class whose spectrum falls as a power law. Each encoder sees it with noise,
-    apart for picture and caption, adds its gap between modalities, and normalises; the second encoder also stretches and turns.
+    apart for picture and caption, adds its gap between modalities, and normalizes; the second encoder also stretches and turns.
 
     Parameters
     ----------
@@ -263,29 +263,29 @@ def upgrade_problem(
     mispaired : float, default=0
         Share of items whose rows in the second encoder belong to other items.
     gap : float, default=0.5
-        Norm of the difference between the modalities' means, before normalisation.
+        Norm of the difference between the modalities' means, before normalization.
     classes : int, default=20
     spread : float, default=0.7
         Share of the concept's variance within classes.
-    seed : int, optional
+    random_state : int, optional
 
     Returns
     -------
     UpgradeProblem
     """
     d_target = d_source if d_target is None else d_target
-    rng = np.random.default_rng(None if seed is None else check_seed(seed))
+    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
     width = min(d_source, d_target)
     scale = np.arange(1, width + 1, dtype=float) ** -decay
     scale /= np.linalg.norm(scale)
     labels = rng.integers(classes, size=n)
-    centres = rng.standard_normal((classes, width))
-    concept = (np.sqrt(1 - spread) * centres[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
+    centers = rng.standard_normal((classes, width))
+    concept = (np.sqrt(1 - spread) * centers[labels] + np.sqrt(spread) * rng.standard_normal((n, width))) * scale
     seen = np.cumsum(scale**2) <= 1 - lost + 1e-12
     stretch = np.exp(shear * rng.standard_normal(width))
-    rotation = random_rotation(d_source, d_target, seed=int(rng.integers(2**31)))
+    rotation = random_rotation(d_source, d_target, random_state=int(rng.integers(2**31)))
     # A common frame of both spaces: orthonormal rows that carry the concept into either model.
-    frame = random_rotation(width, d_source, seed=int(rng.integers(2**31)))
+    frame = random_rotation(width, d_source, random_state=int(rng.integers(2**31)))
     if d_source > d_target:
         frame = rotation.T
     images: list[np.ndarray] = []
@@ -333,7 +333,7 @@ class UnimodalProblem:
     source : ndarray of int, shape (n,)
         Collection of each item.
     image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
-        Orthonormal rows: before bend, offset and normalisation, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
+        Orthonormal rows: before bend, offset and normalization, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
         to be found.
     """
 
@@ -363,7 +363,7 @@ def unimodal_problem(
     spread: float = 0.5,
     sources: int = 1,
     shift: float = 1.0,
-    seed: int | None = None,
+    random_state: int | None = None,
 ) -> UnimodalProblem:
     """Make two unimodal encoders of one shared latent, each with what only it sees.
 
@@ -391,14 +391,14 @@ def unimodal_problem(
     captions : int, default=1
         Texts an item.
     classes : int, optional
-        Draw the latent about the centres of so many classes, and label rows by class.
+        Draw the latent about the centers of so many classes, and label rows by class.
     spread : float, default=0.5
         Share of the latent's variance within classes.
     sources : int, default=1
         Collections; each but the first has its latent and its nuisances moved in a direction of its own.
     shift : float, default=1
         Norm of these moves.
-    seed : int, optional
+    random_state : int, optional
 
     Returns
     -------
@@ -412,7 +412,7 @@ def unimodal_problem(
     Examples
     --------
     >>> from congruence.synthetic import unimodal_problem
-    >>> problem = unimodal_problem(100, 24, 20, latent=6, noise=0, nuisance=0, offset=0, seed=0)
+    >>> problem = unimodal_problem(100, 24, 20, latent=6, noise=0, nuisance=0, offset=0, random_state=0)
     >>> seen = problem.images @ problem.image_frame.T  # the latent, up to the length of each row
     >>> cosines = (seen * problem.latent).sum(1) / np.linalg.norm(problem.latent, axis=1)
     >>> bool(np.allclose(cosines, 1, atol=1e-5))
@@ -423,7 +423,7 @@ def unimodal_problem(
         raise ParameterError(
             f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than either. Pass a smaller latent=…."
         )
-    rng = np.random.default_rng(None if seed is None else check_seed(seed))
+    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
 
     def spectrum(k: int) -> np.ndarray:
         scale = np.arange(1, k + 1, dtype=float) ** -decay
@@ -438,7 +438,7 @@ def unimodal_problem(
     Z += _moves(sources, latent, shift, rng)[source]
     rows, frames = [], []
     for d, count in ((d_source, 1), (d_target, captions)):
-        basis = random_rotation(d, seed=int(rng.integers(2**31)))
+        basis = random_rotation(d, random_state=int(rng.integers(2**31)))
         frame, outside = basis[:latent], basis[latent:]
         z, of = np.repeat(Z, count, axis=0), np.repeat(source, count)
         own = rng.standard_normal((len(z), len(outside))) * spectrum(len(outside)) * nuisance

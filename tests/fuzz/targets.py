@@ -214,7 +214,8 @@ def write_items(suffix: str) -> Callable[[random.Random, Path], Path]:
 def read_image(path: Path) -> None:
     image = open_image(path)
     assert image.mode == "RGB"
-    assert np.asarray(image).shape == (image.height, image.width, 3)
+    if image.width * image.height < 2**24:  # of a larger one a copy may be more than the case may take
+        assert np.asarray(image).shape == (image.height, image.width, 3)
     assert open_image(path.read_bytes()).size == image.size
 
 

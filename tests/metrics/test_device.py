@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import congruence.metrics.neighbours as neighbours
+import congruence.metrics.neighbors as neighbors
 from congruence.errors import DtypeError, NotFiniteError, ShapeError, TooFewAnchorsError
 from congruence.linalg.kernels import median_squared_distance
 from congruence.metrics import (
@@ -186,8 +186,8 @@ def test_a_precision_that_has_no_one_name_is_taken_for_the_least(monkeypatch):
         raise RuntimeError("you have used mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    assert neighbours._courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
-    assert neighbours._courier(torch.device("cpu"), np.float64)[1] == 0
+    assert neighbors._courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
+    assert neighbors._courier(torch.device("cpu"), np.float64)[1] == 0
 
 
 def test_one_side_may_be_numpys():

@@ -29,6 +29,7 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.stores import FORMATS, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.stores._ids import column_texts
 
 RNG = np.random.default_rng(0)
 
@@ -503,3 +504,27 @@ def test_a_name_in_hdf5_that_is_no_text(tmp_path):
         file[b"\xff\xfe"] = np.eye(4)
     assert open_source(f"{tmp_path}/a.h5:vectors").n == 3
     assert len(matrices(tmp_path / "a.h5")) == 2
+
+
+def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(CorruptFileError, match="entries of c that are no text"):
+        column_texts(column, "c")
+
+
+@pytest.mark.parametrize("key", ["k" * 5000, f"{'k' * 300}:{'k' * 300}"])
+def test_a_key_may_be_longer_than_a_name(tmp_path, key):
+    np.savez(tmp_path / "a.npz", **{key: np.eye(3)})
+    assert parse_spec(f"{tmp_path / 'a.npz'}:{key}") == (str(tmp_path / "a.npz"), key)
+    assert len(read_embeddings(f"{tmp_path / 'a.npz'}:{key}")) == 3
+
+
+@pytest.mark.parametrize("suffix", [".feather", ".arrow"])
+def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    with open_sink(path, n=2, dim=2, dtype=np.dtype("f4"), has_ids=False) as sink:
+        sink.write(None, np.eye(2, dtype="f4"))
+    path.write_bytes(path.read_bytes().replace(b"vector", b"vecto\xe4"))
+    for read in (matrices, read_embeddings):
+        with pytest.raises(CorruptFileError, match="damaged"):
+            read(path)

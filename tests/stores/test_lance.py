@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import numpy as np
@@ -146,3 +147,27 @@ def test_it_needs_its_extra(tmp_path, monkeypatch):
     with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
         write(tmp_path / "b.lance", X)
     assert [p.name for p in tmp_path.iterdir()] == ["a.lance"]
+
+
+def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
+    """Lance quotes the damaged bytes, and a null byte in an error of Arrow's stream is the end of the process."""
+    lance.write_dataset(pa.table({"v": lists(X), "k": list(range(60))}), tmp_path / "a.lance")
+    (file,) = (tmp_path / "a.lance" / "data").iterdir()
+    whole = file.read_bytes()
+    assert b"PageLayout" in whole
+    file.write_bytes(whole.replace(b"PageLayout", b"\0ageLayout"))
+    code = (
+        "import sys\n"
+        "from congruence import read_embeddings\n"
+        "from congruence.errors import CorruptFileError\n"
+        "from congruence.stores import read_column\n"
+        "for read, key in ((read_embeddings, 'v'), (read_column, 'k')):\n"
+        "    try:\n"
+        "        read(f'{sys.argv[1]}:{key}')\n"
+        "    except CorruptFileError:\n"
+        "        print('refused')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "a.lance"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr[-500:]

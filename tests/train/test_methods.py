@@ -37,9 +37,9 @@ QUICK = {
 }
 JAM_QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 15, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
 OWN = {
-    "sotalign": {"n_iter": 5, "max_steps": 40},
+    "sotalign": {"max_iter": 5, "max_steps": 40},
     "nnclr": {"k": 1},
-    "sclip": {"n_iter": 5, "max_steps": 20, "learning_rate": 1e-2},
+    "sclip": {"max_iter": 5, "max_steps": 20, "learning_rate": 1e-2},
     "contrastive": {"hidden": 32},
     "sue": {
         "spectral_dim": 12,

@@ -57,7 +57,7 @@ def command(
             permutations=permutations,
             halves=halves,
             max_rows=max_rows,
-            seed=seed,
+            random_state=seed,
             advance=advance,
         )
     if as_json:
@@ -124,7 +124,7 @@ def _layers(
             chosen,
             permutations=permutations,
             max_rows=max_rows,
-            seed=seed,
+            random_state=seed,
             advance=advance,
         )
     if plot is not None:

@@ -8,13 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import Tags
-from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from congruence import persist
 from congruence._inputs import as_embeddings, check_order
@@ -38,7 +34,17 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
+from congruence.maps._estimator import (
+    ClassNamePrefixFeaturesOutMixin,
+    NotFittedError,
+    TransformerMixin,
+    _check_sample_weight,
+    validate_data,
+)
 from congruence.maps._shown import Shown
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 
 class NotFittedMapError(CongruenceError, NotFittedError):
@@ -534,7 +540,7 @@ class AffineMap(Map):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
         A = self._check_source(X)
-        # The means are folded into one offset, so a block is read once and never copied to be centred.
+        # The means are folded into one offset, so a block is read once and never copied to be centered.
         with np.errstate(over="ignore", invalid="ignore"):
             out = A @ beside(self.matrix, A)
             out += beside(self.offset, A)

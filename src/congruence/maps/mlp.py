@@ -163,7 +163,7 @@ class MLPMap(Map):
         for name in ("hidden", "batch_size", "max_epochs", "patience"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.learning_rate, "learning_rate")
-        check_seed(self.random_state, "random_state")
+        check_seed(self.random_state)
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
@@ -256,9 +256,9 @@ class MLPMap(Map):
         w = {name: beside(value, A) for name, value in self.weights_.items()}
 
         def move(rows: Any) -> Any:
-            centred = rows - w["source_mean"]
-            hidden = gelu(centred @ w["w1"] + w["b1"])
-            return centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+            centered = rows - w["source_mean"]
+            hidden = gelu(centered @ w["w1"] + w["b1"])
+            return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
         parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
         if is_tensor(A):

@@ -23,7 +23,7 @@ from congruence.errors import (
 )
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
-from congruence.linalg.shrinkage import SPECTRA, Group, choose_gains, cross_validate, mean_isometry
+from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
 from congruence.maps._base import AffineMap, check_mean, check_native, check_same_kind
 from congruence.maps._saved import check_rotation
 
@@ -54,8 +54,8 @@ class OrthogonalMap(AffineMap):
     Parameters
     ----------
     center : bool, default=True
-        Remove the means before fitting and exchange them when carrying. ``False`` is the paper's uncentred ablation.
-    spectrum : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
+        Remove the means before fitting and exchange them when carrying. ``False`` is the paper's uncentered ablation.
+    shrinkage : {"auto", "full", "probed", "wiener", "soft", "cv"}, default="auto"
         What to do with singular directions s, u, v of the anchors' cross-covariance.
 
         * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions the anchors never probed
@@ -69,13 +69,13 @@ class OrthogonalMap(AffineMap):
         * ``"soft"``: gain s / (s + strength · s₁).
         * ``"cv"``: ``"wiener"`` with the strength under which held-out pairs are likeliest, by five-fold cross-validation
           and a softmax over cosines.
-        * ``"auto"``: ``"wiener"``, or ``"full"`` with ``proper=True``.
-    strength : float, optional
+        * ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
+    shrinkage_strength : float, optional
         Of ``"wiener"`` (default 0.1) and ``"soft"`` (default 0.003); the other spectra have none.
-    proper : bool, default=False
-        Restrict to rotations without reflection, SO(d). Needs equal widths and the full spectrum.
+    allow_reflection : bool, default=True
+        Without, the map is a rotation of determinant 1, SO(d). This needs equal widths and no shrinkage.
     random_state : int, default=0
-        Fixes the folds of ``spectrum="cv"``.
+        Fixes the folds of ``shrinkage="cv"``.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class OrthogonalMap(AffineMap):
     cv_strength_, cv_scores_ : float, ndarray
         Strength chosen and mean log-probability of held-out pairs for each of
         :data:`congruence.linalg.shrinkage.CV_STRENGTHS`, under
-        ``spectrum="cv"``.
+        ``shrinkage="cv"``.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class OrthogonalMap(AffineMap):
     ProjectionWarning
         d_source > d_target: the map is then a projection, not an isometry.
     DegenerateWarning
-        ``spectrum="full"`` with fewer probed directions than dimensions.
+        ``shrinkage="full"`` with fewer probed directions than dimensions.
 
     References
     ----------
@@ -125,7 +125,7 @@ class OrthogonalMap(AffineMap):
     >>> import numpy as np
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem
-    >>> problem = rigid_problem(n=200, d_source=16, seed=0)
+    >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
     >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
     >>> bool(np.allclose(mapping.transform(problem.X), problem.Y))
     True
@@ -147,15 +147,15 @@ class OrthogonalMap(AffineMap):
     def __init__(
         self,
         center: bool = True,
-        spectrum: str = "auto",
-        strength: float | None = None,
-        proper: bool = False,
+        shrinkage: str = "auto",
+        shrinkage_strength: float | None = None,
+        allow_reflection: bool = True,
         random_state: int = 0,
     ) -> None:
         self.center = center
-        self.spectrum = spectrum
-        self.strength = strength
-        self.proper = proper
+        self.shrinkage = shrinkage
+        self.shrinkage_strength = shrinkage_strength
+        self.allow_reflection = allow_reflection
         self.random_state = random_state
 
     # ------------------------------------------------------------------ fitting
@@ -171,7 +171,7 @@ class OrthogonalMap(AffineMap):
         sample_weight : array_like, shape (n,), optional
             Non-negative; integer weights act like repeated rows.
         modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centred apart and their
+            Modality of the rows. Rows of different modalities are centered apart and their
             cross-covariances add.
         y : array_like, optional
             Another name for ``Y``, as scikit-learn's tools pass it.
@@ -183,7 +183,7 @@ class OrthogonalMap(AffineMap):
         self._start()
         Y = y if Y is None else Y
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
-        if self.spectrum == "cv":
+        if self.shrinkage == "cv":
             self.cv_strength_, self.cv_scores_ = cross_validate(
                 groups, center=self.center, random_state=self.random_state
             )
@@ -205,10 +205,10 @@ class OrthogonalMap(AffineMap):
         -------
         Self
         """
-        if self.spectrum == "cv":
+        if self.shrinkage == "cv":
             raise ParameterError(
-                'Got spectrum="cv" for partial_fit; expected a spectrum that needs no second pass over the rows. '
-                'Pass spectrum="auto".'
+                'Got shrinkage="cv" for partial_fit; expected a shrinkage that needs no second pass over the rows. '
+                'Pass shrinkage="auto".'
             )
         first = not self.__dict__.get("moments_")
         if first and "rotation_" in self.__dict__:
@@ -239,10 +239,10 @@ class OrthogonalMap(AffineMap):
             raise ParameterError(
                 f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same. Fit both with the same parameters."
             )
-        if self.spectrum == "cv":
+        if self.shrinkage == "cv":
             raise ParameterError(
-                'Got spectrum="cv" to merge; expected a spectrum that needs no second pass over the rows. '
-                'Pass spectrum="auto".'
+                'Got shrinkage="cv" to merge; expected a shrinkage that needs no second pass over the rows. '
+                'Pass shrinkage="auto".'
             )
         if not (self.moments_ and other.moments_):
             raise ParameterError("Got a composed map to merge; expected maps fitted on pairs. Merge before composing.")
@@ -256,11 +256,11 @@ class OrthogonalMap(AffineMap):
         return new._solve()
 
     def _start(self) -> None:
-        check_choice(self.spectrum, SPECTRA, "spectrum")
-        if self.strength is not None:
-            check_positive(self.strength, "strength", zero=True)
+        check_choice(self.shrinkage, SHRINKAGES, "shrinkage")
+        if self.shrinkage_strength is not None:
+            check_positive(self.shrinkage_strength, "shrinkage_strength", zero=True)
         if self.random_state is not None:
-            check_seed(self.random_state, "random_state")
+            check_seed(self.random_state)
         self.moments_ = {}
         for name in (*_SOLVED, "cv_strength_", "cv_scores_"):
             self.__dict__.pop(name, None)
@@ -275,15 +275,15 @@ class OrthogonalMap(AffineMap):
             raise ShapeError(
                 f"Got target rows of width {B.shape[1]}; expected {seen} as before. Pass vectors of the same two models."
             )
-        if self.proper and A.shape[1] != B.shape[1]:
+        if not self.allow_reflection and A.shape[1] != B.shape[1]:
             raise ParameterError(
-                f"Got proper=True for widths {A.shape[1]} and {B.shape[1]}; expected equal widths, since only a square "
-                "matrix has a determinant. Leave out proper=True."
+                f"Got allow_reflection=False for widths {A.shape[1]} and {B.shape[1]}; expected equal widths, since only a square "
+                "matrix has a determinant. Leave out allow_reflection=False."
             )
-        if self.proper and self.spectrum not in ("auto", "full"):
+        if not self.allow_reflection and self.shrinkage not in ("auto", "full"):
             raise ParameterError(
-                f'Got proper=True with spectrum={self.spectrum!r}; expected "full", since a partial map has no '
-                'determinant. Pass spectrum="full", or leave out proper=True.'
+                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial map has no '
+                'determinant. Pass shrinkage="full", or leave out allow_reflection=False.'
             )
         groups = []
         for name, rows in _split_modalities(modality, len(A)):
@@ -307,13 +307,13 @@ class OrthogonalMap(AffineMap):
             self.target_space_ = replace(theirs, normalized=theirs.normalized and has_unit_rows(B))
         return groups
 
-    def _spectrum(self) -> str:
-        if self.spectrum == "auto":
-            return "full" if self.proper else "wiener"
-        return "wiener" if self.spectrum == "cv" else self.spectrum
+    def _shrinkage(self) -> str:
+        if self.shrinkage == "auto":
+            return "wiener" if self.allow_reflection else "full"
+        return "wiener" if self.shrinkage == "cv" else self.shrinkage
 
     def _strength(self) -> float | None:
-        return self.cv_strength_ if self.spectrum == "cv" else self.strength
+        return self.cv_strength_ if self.shrinkage == "cv" else self.shrinkage_strength
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for attributes that are missing: solve lazily after partial_fit.
@@ -339,10 +339,10 @@ class OrthogonalMap(AffineMap):
                 "cancel); expected anchors that vary. Pass other anchors."
             )
         alignment = float(svd.s.sum() / size)
-        spectrum, strength, gains = choose_gains(self._spectrum(), svd, alignment, self._strength())
-        self.rotation_ = rotation_from_svd(svd, gains, proper=self.proper)
+        shrinkage, shrinkage_strength, gains = choose_gains(self._shrinkage(), svd, alignment, self._strength())
+        self.rotation_ = rotation_from_svd(svd, gains, allow_reflection=self.allow_reflection)
         self.mean_directions_ = 0
-        if spectrum == "wiener" and self.center and svd.rank < len(svd.s):
+        if shrinkage == "wiener" and self.center and svd.rank < len(svd.s):
             extra, self.mean_directions_ = mean_isometry(svd, [(m.source_mean, m.target_mean) for m in moments])
             self.rotation_ += extra
         self.singular_values_ = svd.s
@@ -357,15 +357,15 @@ class OrthogonalMap(AffineMap):
         zeros = np.zeros(cross.shape[0]), np.zeros(cross.shape[1])
         means = (self.moments_[first].source_mean, self.moments_[first].target_mean) if self.center else zeros
         self.source_mean_, self.target_mean_ = means
-        self.facts_ = self._measure(spectrum, cross.shape, alignment)
-        self.facts_["strength_used"] = strength
-        self._warn(spectrum)
+        self.facts_ = self._measure(shrinkage, cross.shape, alignment)
+        self.facts_["shrinkage_strength_used"] = shrinkage_strength
+        self._warn(shrinkage)
         return self
 
-    def _measure(self, spectrum: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, Any]:
+    def _measure(self, shrinkage: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, Any]:
         d_source, d_target = shape
         facts: dict[str, Any] = {
-            "spectrum_used": spectrum,
+            "shrinkage_used": shrinkage,
             "n_pairs": self.n_pairs_,
             "rank": self.rank_,
             "mean_directions": self.mean_directions_,
@@ -380,7 +380,7 @@ class OrthogonalMap(AffineMap):
             facts["alignment"] = alignment
         return facts
 
-    def _warn(self, spectrum: str) -> None:
+    def _warn(self, shrinkage: str) -> None:
         d_source, d_target = self.rotation_.shape
         if d_source > d_target:
             warnings.warn(
@@ -389,11 +389,11 @@ class OrthogonalMap(AffineMap):
                 ProjectionWarning,
                 stacklevel=4,
             )
-        if spectrum == "full" and self.rank_ < len(self.gains_):
+        if shrinkage == "full" and self.rank_ < len(self.gains_):
             warnings.warn(
                 f"Got anchors that cover {self.rank_} of {len(self.gains_)} directions; expected all, since the other "
-                f'{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under spectrum="full". '
-                'Add anchors, or pass spectrum="auto".',
+                f'{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under shrinkage="full". '
+                'Add anchors, or pass shrinkage="auto".',
                 DegenerateWarning,
                 stacklevel=4,
             )
@@ -576,7 +576,7 @@ class OrthogonalMap(AffineMap):
         )
 
     def probed_energy(self, X: Any) -> np.ndarray:
-        """Return the share of each centred row's energy in directions the anchors probed.
+        """Return the share of each centered row's energy in directions the anchors probed.
 
         Parameters
         ----------
@@ -585,14 +585,14 @@ class OrthogonalMap(AffineMap):
         Returns
         -------
         ndarray of float64, shape (m,)
-            In [0, 1]. What is missing to 1 was never seen by the fit: it is dropped, or, under ``spectrum="full"``,
+            In [0, 1]. What is missing to 1 was never seen by the fit: it is dropped, or, under ``shrinkage="full"``,
             turned arbitrarily. A row equal to the mean counts as 1.
         """
         A = to_numpy(self._check_source(X))
         basis = self._probed_basis()
-        centred = A - self.source_mean_
-        total = np.einsum("ij,ij->i", centred, centred)
-        probed = np.square(centred @ basis).sum(axis=1)
+        centered = A - self.source_mean_
+        total = np.einsum("ij,ij->i", centered, centered)
+        probed = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(probed, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
     def _probed_basis(self) -> np.ndarray:
@@ -629,7 +629,7 @@ class OrthogonalMap(AffineMap):
         new.singular_values_, new.gains_, new.rank_ = self.singular_values_, self.gains_, self.rank_
         new.mean_directions_ = self.mean_directions_
         new.n_pairs_ = self.n_pairs_
-        new.facts_ = {**self.facts_, **new._measure(self.facts_["spectrum_used"], rotation.shape, None)}
+        new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"], rotation.shape, None)}
 
     def _activate(self, modality: str | None) -> None:
         self.modality_ = modality

@@ -7,7 +7,7 @@ from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
 from congruence.metrics.correlations import CCAFit, cca, fit_cca, pwcca, svcca
 from congruence.metrics.dissimilarity import rsa
 from congruence.metrics.local_alignment import cknna
-from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
 from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
 from congruence.metrics.retrieval import (
     class_retrieval,

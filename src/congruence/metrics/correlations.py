@@ -53,8 +53,8 @@ def _constant(name: str, n: int) -> InputError:
 def _contrasts(xp: Any, A: Any, name: str) -> Any:
     """Return n − 1 orthonormal contrasts of A's rows, columns without variance dropped, largest entry 1.
 
-    Inner products of columns are those of the centred columns, but no direction is lost: with fewer rows than columns
-    a centred matrix has a singular value of 0, which spoils the gradient of its decomposition.
+    Inner products of columns are those of the centered columns, but no direction is lost: with fewer rows than columns
+    a centered matrix has a singular value of 0, which spoils the gradient of its decomposition.
     """
     n = A.shape[0]
     # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
@@ -84,7 +84,7 @@ def spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
 
 
 def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
-    """Return basis and singular values of A's centred RBF features; see :func:`cca` for the bandwidth."""
+    """Return basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
     n = A.shape[0]
     C = A - A[:1, :]
     C = C - xp.mean(C, axis=0, keepdims=True)
@@ -279,7 +279,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean",
 def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
-    Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centred columns; weights are scaled to sum 1.
+    Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centered columns; weights are scaled to sum 1.
 
     Parameters
     ----------

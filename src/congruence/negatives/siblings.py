@@ -23,7 +23,7 @@ def sibling_negatives(
     *,
     template: str = "a photo of a {}",
     per_caption: int = 1,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> list[Negative]:
     """Exchange the class in captions such as “a photo of a beaver” for the nearest other class, or for any other.
 
@@ -38,7 +38,7 @@ def sibling_negatives(
         With ``{}`` once, for the name; an article before it agrees.
     per_caption : int, default=1
         The nearest ones, or different ones at random.
-    seed : int, default=0
+    random_state : int, default=0
         Of the draw.
 
     Returns
@@ -63,7 +63,7 @@ def sibling_negatives(
     """
     labels, known = check_captions(names), check_captions(classes)
     check_positive(per_caption, "per_caption", integer=True)
-    check_seed(seed)
+    check_seed(random_state)
     if not isinstance(template, str) or template.count("{}") != 1:
         raise ParameterError(
             f"Got template={template!r}; expected a text with {{}} once. Pass template='a photo of a {{}}.', for example."
@@ -81,7 +81,7 @@ def sibling_negatives(
     if similarity is None:
         distinct = np.array(sorted(first.values()))
         chosen = [
-            [known[k] for k in _drawn(distinct, first[name], per_caption, np.random.default_rng([seed, row]))]
+            [known[k] for k in _drawn(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
             for row, name in enumerate(labels)
         ]
     else:

@@ -57,7 +57,7 @@ def render_certificate(certificate: Certificate) -> str:
         actions=ACTIONS,
         names=_NAMES,
         plots={
-            "ways": {task: Markup(ways_chart(certificate.ways[task], task)) for task in _charted(certificate)},
+            "ways": {task: Markup(ways_chart(certificate.strategies[task], task)) for task in _charted(certificate)},
             "curve": Markup(curve_chart(certificate)),
         },
     )
@@ -65,7 +65,7 @@ def render_certificate(certificate: Certificate) -> str:
 
 def _charted(certificate: Certificate) -> list[str]:
     """Return the measures to draw: what the verdict rests on, and the plain overlap of result lists."""
-    overlap = next((name for name in certificate.ways if name.startswith("overlap@")), certificate.task)
+    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
     return list(dict.fromkeys([certificate.task, overlap]))
 
 
@@ -130,7 +130,7 @@ def curve_chart(certificate: Certificate) -> str:
     ahead = np.geomspace(sizes[-1], 4 * now, 20)
     future = law["best"] - law["drop"] * ahead ** -law["exponent"]
     top = max(1.0, float(future.max()))
-    best = certificate.ways[certificate.task].get("re-embed")
+    best = certificate.strategies[certificate.task].get("re-embed")
     plot = Plot(
         f"{certificate.task} by number of anchors",
         (sizes[0], 4.8 * now),  # room for the last label

@@ -117,12 +117,12 @@ def parse_spec(spec: str | Path) -> tuple[str, str | None]:
     key : str or None
     """
     text = str(spec)
-    if Path(text).exists():
+    if os.path.exists(text):  # Path.exists raises where a key makes the name too long for one
         return text, None
     colons = [place for place, letter in enumerate(text) if letter == ":"]
     # One letter before a colon is a drive on Windows.
     colons = [place for place in colons if text[place + 1 :] and (place > 1 or os.name != "nt")]
-    for known in (lambda path: Path(path).exists(), lambda path: Path(path).suffix.lower() in _COLUMNS):
+    for known in (os.path.exists, lambda path: Path(path).suffix.lower() in _COLUMNS):
         for place in colons:
             if known(text[:place]):
                 return text[:place], text[place + 1 :]

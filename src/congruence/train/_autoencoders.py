@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from congruence.train.rows import ArrayRows
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
-
-    from congruence.train.jam import JAM
 
 #: The largest 1/τ a learned temperature may reach, as in CLIP.
 LARGEST_SCALE = 100.0
@@ -44,6 +42,21 @@ class Batch:
     texts: Tensor
 
 
+class Parameters(Protocol):
+    """The parameters of :class:`congruence.train.JAM` that the objective reads."""
+
+    loss: str
+    spread_mix: float | tuple[float, float]
+    temperature: float
+    learn_temperature: bool
+    reconstruction: tuple[float, float]
+    hidden: Sequence[int]
+    latent: int
+    dropout: float
+    standardize: bool
+    batch_size: int
+
+
 class AutoencoderObjective:
     """Both autoencoders on their device, and the losses of their steps.
 
@@ -58,7 +71,7 @@ class AutoencoderObjective:
 
     module: Module
 
-    def __init__(self, jam: JAM, data: Captions, held: Captions | None, schedule: Schedule):
+    def __init__(self, jam: Parameters, data: Captions, held: Captions | None, schedule: Schedule):
         import torch
 
         from congruence.train._layers import Head

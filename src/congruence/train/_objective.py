@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,8 +19,6 @@ from congruence.train.rows import ArrayRows, Rows, sample
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from congruence.train._base import HeadTrainer
 
 #: Rows from which the mean of a side is taken.
 MEAN_ROWS = 100_000
@@ -47,6 +45,21 @@ class Batch:
     index: np.ndarray
 
 
+class Parameters(Protocol):
+    """The parameters of :class:`congruence.train.HeadTrainer` that every objective reads."""
+
+    dim: int
+    head: str
+    hidden: int | None
+    preprocess: str
+    pair_loss: str
+    logit_scale: float
+    logit_bias: float
+    temperature: float
+    batch_size: int
+    pair_batch_size: int
+
+
 class HeadsObjective:
     """A method at work: its module on its device, and the losses of its steps.
 
@@ -67,7 +80,7 @@ class HeadsObjective:
 
     module: torch.nn.Module
 
-    def __init__(self, trainer: HeadTrainer, data: Data, schedule: Schedule):
+    def __init__(self, trainer: Parameters, data: Data, schedule: Schedule):
         import torch
 
         from congruence.train import _layers

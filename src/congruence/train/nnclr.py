@@ -1,4 +1,4 @@
-"""NNCLR, as DeCLIP uses it: near neighbours of a row's partner among the unpaired rows are further partners."""
+"""NNCLR, as DeCLIP uses it: near neighbors of a row's partner among the unpaired rows are further partners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
 from congruence.train._base import HeadTrainer
-from congruence.train._neighbours import nearest_rows
+from congruence.train._neighbors import nearest_rows
 from congruence.train._objective import Batch, HeadsObjective
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
@@ -25,7 +25,7 @@ __all__ = ["NNCLR"]
 
 @dataclass(eq=False, repr=False)
 class NNCLR(HeadTrainer):
-    """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbour of it.
+    """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor of it.
 
     For an image a with caption b, one of the k unpaired texts nearest to b in the text encoder's own space is a further positive of a, drawn anew each
     step; and likewise for a caption. Images are the source, texts the target.
@@ -33,16 +33,16 @@ class NNCLR(HeadTrainer):
     Parameters
     ----------
     k : int, default=5
-        Neighbours to draw from; SOTAlign's authors try 1, 5 and 10.
+        Neighbors to draw from; SOTAlign's authors try 1, 5 and 10.
     text_weight, image_weight : float, default=1.0
-        w of the losses between images and neighbours of their texts, and between texts and neighbours of their images: 0, 0.1, 1 or 10 in their
+        w of the losses between images and neighbors of their texts, and between texts and neighbors of their images: 0, 0.1, 1 or 10 in their
         search. A side of weight 0 needs no unpaired rows.
     **parameters
         Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Notes
     -----
-    Neighbours are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbours' rows themselves, at most
+    Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors' rows themselves, at most
     k a pair, are then held in memory. NNCLR takes them from a queue of late batches instead, which trained encoders would need.
 
     References

@@ -53,7 +53,7 @@ class SOTAlign(HeadTrainer):
         falls as 1/n, so the same balance with n pairs is 1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two transport plans, or temperatures of the two softmaxes.
-    n_iter : int, default=100
+    max_iter : int, default=100
         The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
     tol : float, optional
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
@@ -92,7 +92,7 @@ class SOTAlign(HeadTrainer):
     divergence_weight: float | str = "auto"
     epsilon: float = 0.05
     epsilon_teacher: float = 0.01
-    n_iter: int = 100
+    max_iter: int = 100
     tol: float | None = None
     teacher_dim: int | None = None
     regularization: float = 0.1
@@ -213,7 +213,7 @@ class _Objective(HeadsObjective):
             return teachers, None
         plan, trainer = None, self.trainer
         if trainer.divergence == "klot":
-            plan = solve_teacher(teachers[0], teachers[1], trainer.epsilon_teacher, trainer.n_iter, trainer.tol)
+            plan = solve_teacher(teachers[0], teachers[1], trainer.epsilon_teacher, trainer.max_iter, trainer.tol)
         self.taught = teachers, plan
         return self.taught
 
@@ -242,7 +242,7 @@ class _Objective(HeadsObjective):
             TY,
             trainer.epsilon,
             trainer.epsilon_teacher,
-            trainer.n_iter,
+            trainer.max_iter,
             trainer.tol,
             teacher=plan,
             return_info=True,

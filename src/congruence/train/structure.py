@@ -33,7 +33,7 @@ def structure_loss(
 ) -> Any:
     """How far the geometry of rows is from that of the same rows in another space.
 
-    Rows of either are scaled to unit norm and centred by their mean; P and Q are the softmaxes over the columns of their inner products over τ, a
+    Rows of either are scaled to unit norm and centered by their mean; P and Q are the softmaxes over the columns of their inner products over τ, a
     row's own included. The loss is the mean over levels l of the divergence between the rows of the matrix powers Pˡ and Qˡ.
 
     Parameters

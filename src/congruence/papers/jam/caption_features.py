@@ -21,8 +21,8 @@ BUCKETS, PAIR = 8192, 0.7
 def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
     """Make a vector for each image of the words of its captions, and of which follows which.
 
-    Words, and pairs of neighbouring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
-    projection, a tanh and Gaussian noise follow. So a vector tells which things, qualities and relations an image has, and of neighbouring
+    Words, and pairs of neighboring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
+    projection, a tanh and Gaussian noise follow. So a vector tells which things, qualities and relations an image has, and of neighboring
     words in which order: what a photo would tell, but sharper and without anything that no caption mentions.
 
     Parameters

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-import congruence.metrics.neighbours as module
+import congruence.metrics.neighbors as module
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -18,7 +18,7 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
-from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 8)), RNG.standard_normal((60, 5))
@@ -86,7 +86,7 @@ def test_other_metrics_are_a_stable_sort_too(seed, n, d, blocked):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_scikit_learn_finds_the_same_neighbours(metric):
+def test_scikit_learn_finds_the_same_neighbors(metric):
     big = RNG.standard_normal((2000, 16))
     found = (
         NearestNeighbors(n_neighbors=10, metric=metric, algorithm="brute").fit(big).kneighbors(return_distance=False)
@@ -195,14 +195,14 @@ def edits(a, b):
     n=st.integers(2, 30),
     d=st.integers(1, 8),
     kind=st.sampled_from(KINDS),
-    neighbours=st.sampled_from(METRICS),
+    neighbors=st.sampled_from(METRICS),
 )
-def test_measures_are_their_definitions(seed, n, d, kind, neighbours):
+def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
     k = 1 + seed % (n - 1)
-    if kind == "near copies" or neighbours != "inner":
+    if kind == "near copies" or neighbors != "inner":
         kind, d = "smooth", d + 1
     A, B = sample(seed, n, d, kind), sample(seed + 1, n, d + 2, "smooth")
-    P, Q = full_nearest(A, k, neighbours), full_nearest(B, k, neighbours)
+    P, Q = full_nearest(A, k, neighbors), full_nearest(B, k, neighbors)
     pairs = list(zip(P.tolist(), Q.tolist(), strict=True))
     expected = {
         mutual_knn: np.mean([len(set(p) & set(q)) / k for p, q in pairs]),
@@ -211,7 +211,7 @@ def test_measures_are_their_definitions(seed, n, d, kind, neighbours):
         edit_knn: 1 - np.mean([edits(tuple(p), tuple(q)) for p, q in pairs]) / k,
     }
     for measure, value in expected.items():
-        got = measure(A, B, k, neighbours=neighbours)
+        got = measure(A, B, k, neighbors=neighbors)
         assert type(got) is float
         assert got == pytest.approx(value, abs=1e-12)
 
@@ -223,14 +223,14 @@ def test_values_of_identical_spaces():
 
 
 def test_a_small_case_by_hand():
-    # On a line, by distance: neighbours of 0, 1, 3, 7 and of the same points with the last brought near the first.
+    # On a line, by distance: neighbors of 0, 1, 3, 7 and of the same points with the last brought near the first.
     A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
     assert nearest(A, 2, metric="euclidean").tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
     assert nearest(B, 2, metric="euclidean").tolist() == [[3, 1], [3, 0], [1, 3], [0, 1]]
-    assert mutual_knn(A, B, 2, neighbours="euclidean") == 0.5
-    assert lcs_knn(A, B, 2, neighbours="euclidean") == 1.0
-    assert edit_knn(A, B, 2, neighbours="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
-    assert cycle_knn(A, B, 2, neighbours="euclidean") == 0.75
+    assert mutual_knn(A, B, 2, neighbors="euclidean") == 0.5
+    assert lcs_knn(A, B, 2, neighbors="euclidean") == 1.0
+    assert edit_knn(A, B, 2, neighbors="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
+    assert cycle_knn(A, B, 2, neighbors="euclidean") == 0.75
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -254,7 +254,7 @@ def test_what_cannot_be_is_refused(measure):
         with pytest.raises(ParameterError, match="k="):
             measure(X, Y, k)
     with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
-        measure(X, Y, neighbours="manhattan")
+        measure(X, Y, neighbors="manhattan")
     with pytest.raises(ShapeError, match="60 rows of X and 59"):
         measure(X, Y[:59])
     with pytest.raises(ShapeError):
@@ -269,7 +269,7 @@ def test_what_cannot_be_is_refused(measure):
         measure(X, bad)
     bad[3] = 0
     with pytest.raises(ZeroRowError, match="in Y"):
-        measure(X, bad, neighbours="cosine")
+        measure(X, bad, neighbors="cosine")
     assert measure(X, bad) >= 0
 
 

@@ -1,4 +1,4 @@
-"""Agreement of nearest neighbours (Huh et al. 2024, the family of `platonic-rep`'s ``metrics.py``).
+"""Agreement of nearest neighbors (Huh et al. 2024, the family of `platonic-rep`'s ``metrics.py``).
 
 Each side has a table of every row's k nearest other rows of its own space; the measures compare the two tables. A table
 is found block by block: a fast product in the input's precision proposes every row that rounding leaves in question,
@@ -36,7 +36,7 @@ __all__ = [
     "moderate",
     "mutual_knn",
     "nearest",
-    "neighbour_table",
+    "neighbor_table",
     "pair_values",
     "tables",
 ]
@@ -66,7 +66,7 @@ def nearest(X: Any, k: int, *, metric: str = "inner", blocked: int | None = None
     Returns
     -------
     ndarray of int, shape (n, k)
-        Row numbers, nearest first; a row is not its own neighbour. Rows equally near come lowest number first. Near
+        Row numbers, nearest first; a row is not its own neighbor. Rows equally near come lowest number first. Near
         is decided by sums in float64, whatever the precision of X: copies of a row, and numbers whose products are
         exact, tie exactly, while values that are equal on paper only may differ in their last bit.
 
@@ -87,11 +87,11 @@ def nearest(X: Any, k: int, *, metric: str = "inner", blocked: int | None = None
     """
     check_choice(metric, NEIGHBOURS, "metric")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
-    return neighbour_table(A, k, metric, blocked, place=home(X))[0]
+    return neighbor_table(A, k, metric, blocked, place=home(X))[0]
 
 
-def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
-    """Share of a row's k nearest neighbours that both spaces agree on, averaged over rows.
+def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbors: str = "inner") -> float:
+    """Share of a row's k nearest neighbors that both spaces agree on, averaged over rows.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> flo
         Row i belongs to row i of X; the widths may differ.
     k : int, default=10
         From 1 to n − 1.
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
         See :func:`nearest`. The paper takes inner products of rows made unit before, which is ``"cosine"``.
 
     Returns
@@ -116,11 +116,11 @@ def mutual_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> flo
     ----------
     Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
-    return common_share(*tables(X, Y, k, neighbours))
+    return common_share(*tables(X, Y, k, neighbors))
 
 
 def common_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`mutual_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`mutual_knn` of two neighbor tables, both of shape (n, k)."""
     # A row never repeats within a list, so an entry seen twice in the two lists together is a common one.
     common = 0
     for part in blocks(len(P), 32 * P.shape[1]):
@@ -129,21 +129,21 @@ def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     return common / P.size
 
 
-def cycle_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
-    """Share of rows that are found again among the X-neighbours of their Y-neighbours.
+def cycle_knn(X: Any, Y: Any, k: int = 10, *, neighbors: str = "inner") -> float:
+    """Share of rows that are found again among the X-neighbors of their Y-neighbors.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
     k : int, default=10
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
     float
         In [0, 1]. Not symmetric: the first step is taken in Y, the second in X. It need not be 1 for ``Y = X``, since
-        being a neighbour is not mutual.
+        being a neighbor is not mutual.
 
     Raises
     ------
@@ -153,11 +153,11 @@ def cycle_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> floa
     ----------
     Huh et al. (2024), appendix A; ``cycle_knn`` of its code.
     """
-    return cycle_share(*tables(X, Y, k, neighbours))
+    return cycle_share(*tables(X, Y, k, neighbors))
 
 
 def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`cycle_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`cycle_knn` of two neighbor tables, both of shape (n, k)."""
     n, k = P.shape
     found = 0
     for part in blocks(n, 9 * k * k, minimum=1):
@@ -166,15 +166,15 @@ def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     return found / n
 
 
-def lcs_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
-    """Length of the longest common subsequence of the two lists of neighbours, averaged over rows.
+def lcs_knn(X: Any, Y: Any, k: int = 10, *, neighbors: str = "inner") -> float:
+    """Length of the longest common subsequence of the two lists of neighbors, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
     k : int, default=10
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
@@ -189,26 +189,26 @@ def lcs_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
     ----------
     Huh et al. (2024), appendix A; ``lcs_knn`` of its code.
     """
-    return common_length(*tables(X, Y, k, neighbours))
+    return common_length(*tables(X, Y, k, neighbors))
 
 
 def common_length(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`lcs_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`lcs_knn` of two neighbor tables, both of shape (n, k)."""
     total = 0
     for part in blocks(len(P), 16 * (P.shape[1] + 1)):
         total += int(_last_row(P[part], Q[part], edit=False).sum())
     return total / len(P)
 
 
-def edit_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float:
-    """One minus the edit distance of the two lists of neighbours relative to k, averaged over rows.
+def edit_knn(X: Any, Y: Any, k: int = 10, *, neighbors: str = "inner") -> float:
+    """One minus the edit distance of the two lists of neighbors relative to k, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
     k : int, default=10
-    neighbours : {"inner", "cosine", "euclidean"}, default="inner"
+    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
@@ -223,11 +223,11 @@ def edit_knn(X: Any, Y: Any, k: int = 10, *, neighbours: str = "inner") -> float
     ----------
     Huh et al. (2024), appendix A; ``edit_distance_knn`` of its code. Levenshtein (1966).
     """
-    return edit_share(*tables(X, Y, k, neighbours))
+    return edit_share(*tables(X, Y, k, neighbors))
 
 
 def edit_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`edit_knn` of two neighbour tables, both of shape (n, k)."""
+    """Return :func:`edit_knn` of two neighbor tables, both of shape (n, k)."""
     total = 0
     for part in blocks(len(P), 16 * (P.shape[1] + 1)):
         total += int(_last_row(P[part], Q[part], edit=True).sum())
@@ -266,16 +266,16 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     return above[k]
 
 
-def tables(X: Any, Y: Any, k: int, neighbours: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return both sides' neighbour tables."""
-    check_choice(neighbours, NEIGHBOURS, "neighbours")
+def tables(X: Any, Y: Any, k: int, neighbors: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return both sides' neighbor tables."""
+    check_choice(neighbors, NEIGHBOURS, "neighbors")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
     B = as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
     check_k(k, len(A))
     return (
-        neighbour_table(A, k, neighbours, name="X", place=home(X))[0],
-        neighbour_table(B, k, neighbours, name="Y", place=home(Y))[0],
+        neighbor_table(A, k, neighbors, name="X", place=home(X))[0],
+        neighbor_table(B, k, neighbors, name="Y", place=home(Y))[0],
     )
 
 
@@ -285,7 +285,7 @@ def home(X: Any) -> Any:
 
 
 def check_k(k: int, n: int) -> None:
-    """Refuse a number of neighbours that n rows do not have.
+    """Refuse a number of neighbors that n rows do not have.
 
     Raises
     ------
@@ -317,7 +317,7 @@ def moderate(A: np.ndarray) -> np.ndarray:
     return np.ldexp(A, -int(np.frexp(top)[1]))
 
 
-def neighbour_table(
+def neighbor_table(
     A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each row's k nearest other rows and how near they are; see :func:`nearest`.
@@ -420,7 +420,7 @@ def _courier(place: Any, dtype: Any) -> tuple[Callable[[np.ndarray], Any], float
 def _quick_form(
     A: np.ndarray, metric: str, name: str, dropped: float
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Prepare rows whose inner products, less a shift of each column, order the neighbours of a row up to rounding.
+    """Prepare rows whose inner products, less a shift of each column, order the neighbors of a row up to rounding.
 
     Parameters
     ----------
@@ -447,7 +447,7 @@ def _quick_form(
     shift: np.ndarray | None = None
     quick, lengths = A, norms
     # With c = x − m: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (what is the same for all y). Where the mean dominates, the
-    # centred products are small and their rounding is too. An inner product without such a mean needs no copy of A.
+    # centered products are small and their rounding is too. An inner product without such a mean needs no copy of A.
     if metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2)):
         quick, shift = np.empty_like(A), np.empty(n)
         for part in blocks(n, 32 * d, budget=8 * 2**20):
