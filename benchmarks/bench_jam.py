@@ -24,25 +24,23 @@ def made(n, widths, seed=0):
 
 def parts_of_a_step(jam, X, Y, N, steps):
     """Median milliseconds of the ways forward and back, the norm of the gradient and the optimizer, which clips by it."""
-    import torch
-
+    from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
-    from congruence.train.jam import _Task
     from congruence.train.loop import Schedule, _norm
     from congruence.train.optim import make_optimizer
 
-    task = _Task(torch, jam, read_captions(X, Y, N), None, Schedule(optimizer="adamw", device=jam.device))
+    task = AutoencoderObjective(jam, read_captions(X, Y, N), None, Schedule(optimizer="adamw", device=jam.device))
     optimizer = make_optimizer("adamw", task.module, jam.learning_rate, jam.weight_decay)
     parameters = list(task.module.parameters())
     times = []
     for step in range(steps):
         marks = [time.perf_counter()]
         optimizer.zero_grad(set_to_none=True)
-        loss = task.loss(step)["loss"]
+        loss = task.training_step(task.batch(step))["loss"]
         marks.append(time.perf_counter())
         loss.backward()
         marks.append(time.perf_counter())
-        _norm(torch, parameters, 1.0, optimizer)
+        _norm(parameters, 1.0, optimizer)
         marks.append(time.perf_counter())
         optimizer.step()
         marks.append(time.perf_counter())
@@ -106,14 +104,14 @@ def main() -> None:
         print(f"{threads} threads: GFLOP/s of products with 32 and 64 rows, and of 1,024 × 1,024: {rates}")
         for precision in given.precision:
             shape = {"hidden": given.hidden, "latent": given.latent}
-            jam = JAM(epochs=given.epochs, patience=None, device=given.device, precision=precision, **shape)
+            jam = JAM(max_epochs=given.epochs, patience=None, device=given.device, precision=precision, **shape)
             parts = parts_of_a_step(jam, X[train], Y[train], N[train], 30)
             named = ", ".join(
                 f"{name} {ms:.0f}" for name, ms in zip(("forward", "back", "norm", "AdamW"), parts, strict=True)
             )
             print(f"{threads} threads, {precision}: ms a step: {named}; together {parts.sum():.0f}", flush=True)
             start = time.perf_counter()
-            mapping = jam.fit(X, Y, N, groups=np.arange(given.items), progress=False)
+            mapping = jam.fit(X, Y, negatives=N, groups=np.arange(given.items), verbose=False)
             seconds = time.perf_counter() - start
             print(
                 f"  {given.epochs} epochs, {mapping.facts_['steps']} steps: {seconds:.0f} s ({os.getloadavg()[0]:.1f} load)",

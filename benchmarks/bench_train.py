@@ -91,8 +91,8 @@ def trainer(options):
     from congruence.train import SOTAlign
 
     return SOTAlign(
-        dim=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, steps=options.steps, max_iter=options.iterations,
-        epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, alpha=ALPHA, learning_rate=RATE, weight_decay=DECAY, schedule="constant", device="cpu",
+        dim=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, max_steps=options.steps, max_iter=options.iterations,
+        epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, divergence_weight=ALPHA, learning_rate=RATE, weight_decay=DECAY, schedule="constant", device="cpu",
         log_every=1,
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def ours(options, clock):
 
     import torch
 
-    from congruence.train import _base, _layers, optim, rows
+    from congruence.train import _layers, _objective, optim, rows
     from congruence.transport import _autograd
 
     klot = importlib.import_module("congruence.transport.klot")
@@ -115,28 +115,28 @@ def ours(options, clock):
 
     rows.ArrayRows.batch = clock.timed("draw", rows.ArrayRows.batch)
     _layers.Head.forward = clock.timed(lambda: "heads" if torch.is_grad_enabled() else "teach", _layers.Head.forward)
-    _base.siglip_loss = clock.timed("pairs", _base.siglip_loss)
+    _objective.siglip_loss = clock.timed("pairs", _objective.siglip_loss)
     klot.iterate = clock.timed(which, klot.iterate)
     _autograd.KlotFeatures.apply = staticmethod(clock.timed("slope", _autograd.KlotFeatures.apply))
     torch.Tensor.backward = clock.timed("backward", torch.Tensor.backward)
     optim.Lion.step = clock.timed("optimizer", optim.Lion.step)
-    loss, move, rest, opened = _base._Task.loss, optim.Lion.step, [], []
+    draw, move, rest, opened = _objective.HeadsObjective.batch, optim.Lion.step, [], []
 
     def first(task, step):
         if not rest:
             rest.append(forget_peak())
         opened.append(clock.step())
         opened[-1].__enter__()
-        return loss(task, step)
+        return draw(task, step)
 
     def last(optimizer):
         done = move(optimizer)
         opened.pop().__exit__(None, None, None)
         return done
 
-    _base._Task.loss, optim.Lion.step = first, last
+    _objective.HeadsObjective.batch, optim.Lion.step = first, last
     X, Y, U, V = problem(options)
-    mapping = trainer(options).fit(X, Y, U, V, progress=False)
+    mapping = trainer(options).fit(X, Y, unpaired=(U, V), verbose=False)
     return mapping.facts_["history"]["losses"]["loss"], rest[0]
 
 
@@ -146,7 +146,7 @@ def plain(options, clock):
     from torch.nn import functional as F
 
     from congruence.train import ArrayRows, _layers
-    from congruence.train._base import first_layers
+    from congruence.train._objective import first_layers
 
     X, Y, U, V = problem(options)
     teacher = [_layers.Head(layers).requires_grad_(False) for layers in trainer(options).fit_teacher(X, Y).layers()]

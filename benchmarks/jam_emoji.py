@@ -153,7 +153,7 @@ def main() -> None:
     tested = {}
     for seed in given.seeds:
         rng = np.random.default_rng([seed, 3])
-        parts = split_by_group(data["emoji"], seed=seed)
+        parts = split_by_group(data["emoji"], random_state=seed)
         train, held, test = (rng.permutation(part)[:most] for part, most in zip(parts, given.items, strict=True))
         tested[seed] = len(test)
         # Twemoji's picture and Noto's are both right for a caption, so wrong captions of one are none of the other's.
@@ -164,12 +164,12 @@ def main() -> None:
             if loss == "cca":
                 mapping, told = CCAMap(dim=JAM().latent, regularization=0.1).fit(V[train], P[train]), "closed form"
             else:
-                mapping = JAM(loss, device="cpu", seed=seed).fit(
+                mapping = JAM(loss, device="cpu", random_state=seed).fit(
                     V[train],
                     P[train],
-                    N[train],
+                    negatives=N[train],
                     validation=(V[held], P[held], N[held], texts[held]),
-                    progress=False,
+                    verbose=False,
                 )
                 told = f"best step {mapping.facts_['best_step']} of {mapping.facts_['steps']}"
             sides = mapping.transform(V[test]), mapping.transform_target(P[test]), mapping.transform_target(N[test])

@@ -13,7 +13,7 @@ from congruence.train import Procrustes, SOTAlign
 from congruence.train.retrieval import recalls
 from machine_output import add_json, write_json
 
-TRAINING = {"teacher": "procrustes", "dim": 512, "steps": 120, "validate_every": 10, "max_iter": 50, "tol": 1e-3}
+TRAINING = {"teacher": "procrustes", "dim": 512, "max_steps": 120, "validate_every": 10, "max_iter": 50, "tol": 1e-3}
 METHODS = {
     "Procrustes": Procrustes(),
     "random start, rate 3e-4": SOTAlign(learning_rate=3e-4, **TRAINING),
@@ -40,7 +40,7 @@ def main() -> None:
                 test, held, paired, loose = np.split(rng.permutation(len(X)), [200, 300, 300 + n])
                 other = rng.permutation(loose)
                 heads = method.fit(
-                    X[paired], Y[paired], X[loose], Y[other], validation=(X[held], Y[held]), progress=False
+                    X[paired], Y[paired], unpaired=(X[loose], Y[other]), validation=(X[held], Y[held]), verbose=False
                 )
                 found = recalls(heads.transform(X[test]), heads.transform_target(Y[test]))
                 scores.append([100 * found[f"mean@{k}"] for k in (1, 5, 10)])

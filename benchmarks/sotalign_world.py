@@ -16,7 +16,7 @@ from machine_output import add_json, write_json
 WORLD = {"latent": 32, "classes": 300, "spread": 0.1, "noise": 0.3, "nuisance": 1.5, "random_state": 0}
 TRAINING = {
     "dim": 128,
-    "steps": 200,
+    "max_steps": 200,
     "learning_rate": 2e-3,
     "validate_every": 20,
     "max_iter": 50,

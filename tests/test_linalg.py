@@ -6,8 +6,11 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
+from congruence import CCAMap
+from congruence.linalg.canonical import canonical_correlations, canonical_directions, whiten
 from congruence.linalg.procrustes import cross_svd, procrustes, rotation_from_svd
 from congruence.linalg.shrinkage import soft_gains, wiener_gains
+from congruence.metrics import cca, fit_cca
 from congruence.synthetic import random_rotation, rigid_problem
 
 
@@ -86,3 +89,29 @@ def test_problems_are_what_they_say():
     spectrum = np.linalg.svd(p.X - p.X.mean(0), compute_uv=False) / np.sqrt(4000)
     np.testing.assert_allclose(spectrum[:4], [1, 1 / 2, 1 / 3, 1 / 4], rtol=0.06)
     np.testing.assert_allclose(spectrum[4:], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 3.0])
+def test_canonical_directions_are_whitened_and_correlate_as_said(ridge):
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((40, 6)), rng.standard_normal((40, 4))
+    sides = [whiten(*np.linalg.svd(rows, full_matrices=False), ridge) for rows in (A, B)]
+    found = canonical_directions(*sides)
+    W, V = found.x_directions, found.y_directions
+    np.testing.assert_allclose(W.T @ (A.T @ A + ridge * np.eye(6)) @ W, np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(V.T @ (B.T @ B + ridge * np.eye(4)) @ V, np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(W.T @ A.T @ B @ V, np.diag(found.correlations), atol=1e-12)
+    np.testing.assert_allclose(canonical_correlations(np, sides[0][0], sides[1][0]), found.correlations, atol=1e-12)
+    assert found.rank == 4
+
+
+def test_the_map_and_the_metrics_solve_one_problem():
+    rng = np.random.default_rng(1)
+    X, Y = rng.standard_normal((50, 6)), rng.standard_normal((50, 5))
+    mapping = CCAMap(regularization=0, normalize=False).fit(X, Y)
+    fit = fit_cca(X, Y, reduce=None)
+    np.testing.assert_allclose(mapping.singular_values_, fit.correlations, atol=1e-12)
+    np.testing.assert_allclose(fit.correlations, cca(X, Y, components="all", reduce=None), atol=1e-12)
+    # The metric's variates have unit variance, the map's unit norm; signs are free.
+    ratio = fit.x_projection / mapping.source_weights_
+    np.testing.assert_allclose(np.abs(ratio), 7, rtol=1e-8)  # √(50 − 1)

@@ -11,7 +11,7 @@ from congruence.train.retrieval import recalls
 
 pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = {"dim": 16, "steps": 20, "learning_rate": 3e-3, "validate_every": 10}
+QUICK = {"dim": 16, "max_steps": 20, "learning_rate": 3e-3, "validate_every": 10}
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +48,23 @@ def test_a_file_says_everything(files, tmp_path):
         validation=20,
         test=0.25,
         keep_pairs=40,
-        grid={"alpha": [0.0, 0.1]},
+        grid={"divergence_weight": [0.0, 0.1]},
         seed=3,
     )
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(written))
     recipe = read_recipe(tmp_path / "recipe.yaml")
     with pytest.warns(TeacherWarning, match="30 test pairs"):  # twenty steps from a random start
-        done = run_recipe(recipe, checkpoint=tmp_path / "checkpoints", progress=False)
+        done = run_recipe(recipe, checkpoint=tmp_path / "checkpoints", verbose=False)
     facts, scores = done.map.facts_, done.map.scores_
     # 120 pairs: 30 to test, 20 to validate, 40 to train, and 30 more that lost their partner.
     assert (facts["n_pairs"], facts["n_unpaired_source"], facts["n_unpaired_target"]) == (40, 110, 120)
     assert (scores["test_pairs"], scores["validation_pairs"]) == (30, 20)
-    assert [trial["alpha"] for trial in scores["trials"]] == [0.0, 0.1]
+    assert [trial["divergence_weight"] for trial in scores["trials"]] == [0.0, 0.1]
     assert done.score == max(trial["mean_recall_at_1"] for trial in scores["trials"])
     assert scores["test_mean@1"] == pytest.approx(
         (scores["test_source_to_target@1"] + scores["test_target_to_source@1"]) / 2
     )
-    assert facts["training"]["seed"] == 3
+    assert facts["training"]["random_state"] == 3
     again = load(done.map.save(tmp_path / "map"))
     assert make_recipe(again.scores_["recipe"]) == recipe
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["000", "001"]
@@ -76,12 +76,12 @@ def test_held_out_pairs_are_never_trained_on(files, monkeypatch):
     seen = {}
     original = SAIL.fit
 
-    def watch(self, X, Y, *unpaired, validation=None, **options):
+    def watch(self, X, Y, *, unpaired, validation=None, **options):
         seen.update(train=set(X.ids), validation=set(validation[0].ids), loose=set(unpaired[0][0].ids))
-        return original(self, X, Y, *unpaired, validation=validation, **options)
+        return original(self, X, Y, unpaired=unpaired, validation=validation, **options)
 
     monkeypatch.setattr(SAIL, "fit", watch)
-    done = run_recipe(make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30)), progress=False)
+    done = run_recipe(make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30)), verbose=False)
     assert [len(seen[k]) for k in ("train", "validation", "loose")] == [30, 24, 42]
     assert len(seen["train"] | seen["validation"] | seen["loose"]) == 96  # the other 24 are for the test
     assert done.map.scores_["test_pairs"] == 24
@@ -97,24 +97,22 @@ def test_pairs_without_ids_go_by_position(files, tmp_path):
                 files,
                 pairs=[str(tmp_path / "a.npy"), str(tmp_path / "b.npy")],
                 validation=0,
-                parameters={**QUICK, "steps": 150},
+                parameters={**QUICK, "max_steps": 150},
             )
         ),
-        progress=False,
+        verbose=False,
     )
     assert np.isnan(done.score)
     assert recalls(done.map.transform(sides[0]), done.map.transform_target(sides[1]))["mean@1"] > 0.3
     np.save(tmp_path / "c.npy", sides[1][:-1])
     with pytest.raises(InputError, match="120 rows in .* and 119"):
-        run_recipe(
-            make_recipe(entries(files, pairs=[str(tmp_path / "a.npy"), str(tmp_path / "c.npy")])), progress=False
-        )
+        run_recipe(make_recipe(entries(files, pairs=[str(tmp_path / "a.npy"), str(tmp_path / "c.npy")])), verbose=False)
 
 
 @pytest.mark.parametrize("method", ["cca", "procrustes", "csa"])
 def test_closed_forms_are_methods_too(files, method):
     recipe = make_recipe(entries(files, method=method, parameters={}, grid={"dim": [2, 6]}, test=0.2))
-    done = run_recipe(recipe, progress=False)
+    done = run_recipe(recipe, verbose=False)
     assert done.parameters == {"dim": 6}
     assert done.map.scores_["test_mean@1"] > 0.5
 
@@ -129,13 +127,13 @@ def test_pairs_among_the_unpaired(files):
         )
     )
     with pytest.raises(InputError, match="listed as unpaired source"):
-        run_recipe(recipe, progress=False)
+        run_recipe(recipe, verbose=False)
 
 
 def test_a_checkpoint_of_another_recipe(files, tmp_path):
-    run_recipe(make_recipe(entries(files)), checkpoint=tmp_path / "c", progress=False)
+    run_recipe(make_recipe(entries(files)), checkpoint=tmp_path / "c", verbose=False)
     with pytest.raises(TrainingError, match="of another run"):
-        run_recipe(make_recipe(entries(files, seed=1)), checkpoint=tmp_path / "c", progress=False)
+        run_recipe(make_recipe(entries(files, seed=1)), checkpoint=tmp_path / "c", verbose=False)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +144,8 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"pairs": "one,two"}, "pairs"),
         ({"epochs": 3}, "epochs"),
         ({"parameters": {"epochs": 3}}, "epochs"),
-        ({"grid": {"alpha": [1.0]}}, "alpha"),  # SAIL has none
-        ({"grid": {"seed": [1, 2]}, "validation": 0}, "no validation pairs"),
+        ({"grid": {"divergence_weight": [1.0]}}, "divergence_weight"),  # SAIL has none
+        ({"grid": {"random_state": [1, 2]}, "validation": 0}, "no validation pairs"),
         ({"keep_pairs": 0}, "keep_pairs"),
         ({"test": [1, 2]}, "test"),
         ({"test": True}, "Got test=True"),  # it was taken for one pair
@@ -166,14 +164,14 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"unpaired_source": [3]}, "unpaired_source"),
         ({"parameters": [1]}, "parameters"),
         ({"parameters": {1: 2}}, "parameters"),
-        ({"parameters": {"seed": "x"}}, "Got seed='x'"),
-        ({"parameters": {"steps": True}}, "steps=True"),
+        ({"parameters": {"random_state": "x"}}, "Got random_state='x'"),
+        ({"parameters": {"max_steps": True}}, "max_steps=True"),
         ({"parameters": {"negatives": 1}}, "negatives=1; expected true or false"),
         ({"parameters": {"temperature": "warm"}}, "temperature='warm'"),
         ({"parameters": {"optimizer": ["lion"]}}, "optimizer="),
-        ({"grid": {"steps": 3}}, "grid"),
-        ({"grid": {"steps": []}}, "grid"),
-        ({"grid": {"steps": [5, "x"]}}, "steps='x'"),
+        ({"grid": {"max_steps": 3}}, "grid"),
+        ({"grid": {"max_steps": []}}, "grid"),
+        ({"grid": {"max_steps": [5, "x"]}}, "max_steps='x'"),
         ({"grid": [1]}, "grid"),
     ],
 )
@@ -196,7 +194,7 @@ def test_files_that_are_no_recipes(tmp_path):
 
 def test_more_pairs_to_keep_than_there_are(files):
     with pytest.raises(ParameterError, match="keep_pairs=200"):
-        run_recipe(make_recipe(entries(files, keep_pairs=200)), progress=False)
+        run_recipe(make_recipe(entries(files, keep_pairs=200)), verbose=False)
 
 
 def test_the_least_recipe():

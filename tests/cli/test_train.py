@@ -9,7 +9,7 @@ from congruence.splits import Split
 
 pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = ["--set", "steps=20", "--set", "dim=8", "--set", "learning_rate=3e-3", "--set", "validate_every=10"]
+QUICK = ["--set", "max_steps=20", "--set", "dim=8", "--set", "learning_rate=3e-3", "--set", "validate_every=10"]
 
 
 @pytest.fixture
@@ -31,12 +31,22 @@ def sotalign(files, *more):
 
 def test_train_inspect_and_use(here, files):
     done = here(
-        *sotalign(files, "--test", "0.2", "--validation", "0.2", "--grid", "alpha=1e-3,0.1", "--source-model", "vision")
+        *sotalign(
+            files,
+            "--test",
+            "0.2",
+            "--validation",
+            "0.2",
+            "--grid",
+            "divergence_weight=1e-3,0.1",
+            "--source-model",
+            "vision",
+        )
     )
     assert done.code == 0, done.err
     assert "recall at 5" in done.out
     assert "80" not in done.err
-    assert done.err.count("alpha=") == 2
+    assert done.err.count("divergence_weight=") == 2
     assert not (files / "map.checkpoint").exists()
     facts = json.loads(here("inspect", str(files / "map"), "--json").out)
     assert facts["source"]["model"] == "vision"
@@ -46,7 +56,7 @@ def test_train_inspect_and_use(here, files):
     shown = here("inspect", str(files / "map")).out
     assert "klot" in shown
     assert "best after" in shown
-    assert "steps=20" in shown
+    assert "max_steps=20" in shown
     done = here(
         "transform", str(files / "map"), str(files / "texts.npy"), "-o", str(files / "out.npy"), "--side", "target"
     )
@@ -56,13 +66,13 @@ def test_train_inspect_and_use(here, files):
 
 def test_a_recipe_with_options_on_top(here, files):
     (files / "recipe.yaml").write_text(
-        f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{steps: 5, dim: 8}}\n"
+        f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{max_steps: 5, dim: 8}}\n"
     )
     done = here("train", "--config", str(files / "recipe.yaml"), "--set", "dim=4", "-o", str(files / "m"), "--json")
     assert done.code == 0, done.err
     report = json.loads(done.out)
     assert report["training"]["dim"] == 4
-    assert report["training"]["steps"] == 5
+    assert report["training"]["max_steps"] == 5
     assert report["method"] == "sail"
 
 
@@ -76,10 +86,10 @@ def test_a_checkpoint_that_was_named_stays(here, files):
     ("change", "said"),
     [
         (["--method", "sail"], "--method"),
-        (["--set", "steps"], "NAME=VALUE"),
+        (["--set", "max_steps"], "NAME=VALUE"),
         (["--set", "epochs=3"], "epochs"),
         (["--validation", "half"], "--validation"),
-        (["--grid", "alpha=x,y"], "alpha"),
+        (["--grid", "divergence_weight=x,y"], "divergence_weight"),
         (["--pairs", "one"], "pairs"),
         (["--images", "nowhere.npy"], "nowhere.npy"),
         (["--set", "epsilon_teacher=1e-7"], "epsilon_teacher"),
@@ -172,7 +182,7 @@ def captions(tmp_path):
 def jam(captions, *more):
     return [
         "train", "jam", "--pairs", f"{captions / 'v.npy'},{captions / 't.npy'}", "--negatives", str(captions / "n.npy"),
-        "--groups", str(captions / "groups.txt"), "-o", str(captions / "map"), "--set", "epochs=20", "--set", "hidden=[32]",
+        "--groups", str(captions / "groups.txt"), "-o", str(captions / "map"), "--set", "max_epochs=20", "--set", "hidden=[32]",
         "--set", "latent=8", "--set", "dropout=0.0", *more,
     ]  # fmt: skip
 
@@ -184,7 +194,7 @@ def test_jam_from_files(here, captions):
     report = json.loads(here("inspect", str(captions / "map"), "--json").out)
     assert report["split"] == {"train": 84, "validation": 18, "test": 18}
     assert report["scores"]["test_binary_recall"] > 0.6
-    assert report["training"]["seed"] == 42
+    assert report["training"]["random_state"] == 42
     assert report["source"]["model"] == "vision"
     assert not (captions / "map.checkpoint").exists()
     plain = here(*jam(captions, "--force", "--set", "loss=con", "--json"))
@@ -218,7 +228,7 @@ def test_jam_counts_an_image_of_two_captions_once(here, captions):
         (["--set", "steps=3"], "steps"),
         (["--pairs", "one.npy"], "pairs"),
         (["--groups", "nowhere.txt"], "nowhere.txt"),
-        (["--set", "alpha=2"], "alpha"),
+        (["--set", "spread_mix=2"], "spread_mix"),
     ],
 )
 def test_bad_input_for_jam(here, captions, change, said):
@@ -246,7 +256,7 @@ def repeated(captions):
 
 def test_jam_without_groups_keeps_an_image_in_one_part(here, repeated):
     files = ["--pairs", f"{repeated / 'v.npy'},{repeated / 't.npy'}", "--negatives", str(repeated / "n.npy")]
-    quick = ["--set", "epochs=3", "--set", "hidden=[8]", "--set", "latent=4", "-o", str(repeated / "map")]
+    quick = ["--set", "max_epochs=3", "--set", "hidden=[8]", "--set", "latent=4", "-o", str(repeated / "map")]
     done = here("train", "jam", *files, *quick, "--tasks", str(repeated / "tasks.txt"), "--json")
     assert done.code == 0, done.err
     assert "120 of 120 rows whose vectors equal" in done.err
@@ -269,23 +279,49 @@ def test_jam_without_groups_keeps_an_image_in_one_part(here, repeated):
 def test_jam_takes_what_other_methods_take(here, captions):
     (captions / "recipe.yaml").write_text(
         f"method: jam\npairs: [{captions / 'v.npy'}, {captions / 't.npy'}]\nnegatives: {captions / 'n.npy'}\n"
-        f"groups: {captions / 'groups.txt'}\nparameters: {{epochs: 3, hidden: [8], latent: 4}}\n"
+        f"groups: {captions / 'groups.txt'}\nparameters: {{max_epochs: 3, hidden: [8], latent: 4}}\n"
     )
-    options = ["--validation", "20", "--test", "30", "--grid", "alpha=0.1,0.9", "-o", str(captions / "map"), "--json"]
+    options = [
+        "--validation",
+        "20",
+        "--test",
+        "30",
+        "--grid",
+        "spread_mix=0.1,0.9",
+        "-o",
+        str(captions / "map"),
+        "--json",
+    ]
     done = here("train", "--config", str(captions / "recipe.yaml"), *options)
     assert done.code == 0, done.err
     report = json.loads(done.out)
     assert report["split"] == {"train": 70, "validation": 20, "test": 30}
     trials = report["scores"]["trials"]
-    assert [trial["alpha"] for trial in trials] == [0.1, 0.9]
-    best = max(trials, key=lambda trial: trial["recall_at_1"])
-    assert report["training"]["alpha"] == best["alpha"]
-    assert report["scores"]["validation_source_to_target_recall_at_1"] == best["recall_at_1"]
-    assert report["training"]["seed"] == 5  # the paper's
+    assert [trial["spread_mix"] for trial in trials] == [0.1, 0.9]
+    best = max(trials, key=lambda trial: trial["source_to_target_recall_at_1"])
+    assert report["training"]["spread_mix"] == best["spread_mix"]
+    assert report["scores"]["validation_source_to_target_recall_at_1"] == best["source_to_target_recall_at_1"]
+    assert report["training"]["random_state"] == 5  # the paper's
+
+
+def test_jam_without_a_validation_trains_on_all_pairs(here, captions):
+    done = here(*jam(captions, "--validation", "0", "--test", "0", "--set", "max_epochs=1", "--json"))
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["n_pairs"] == 120
+    assert report["reconstruction_error"]["rows"] == "training"
+
+
+def test_unpaired_rows_that_are_missing_are_asked_for_by_their_options(here, files):
+    done = here(
+        "train", "sotalign", "--pairs", f"{files / 'x.npy'},{files / 'y.npy'}", "-o", str(files / "map"), *QUICK
+    )
+    assert done.code == 2
+    assert "Pass --images and --texts" in done.err
 
 
 def test_sotalign_stands_beside_its_teacher(here, files):
-    done = here(*sotalign(files, "--test", "20", "--set", "steps=1"))
+    done = here(*sotalign(files, "--test", "20", "--set", "max_steps=1"))
     assert done.code == 0, done.err
     assert "its teacher's recall at 1" in done.out
     assert "worse than their linear teacher on the same 20 test pairs" in done.err

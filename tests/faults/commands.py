@@ -255,14 +255,14 @@ CASES: dict[str, Case] = {
     ),
     "train procrustes": Case(("train", "procrustes", *_PAIRS, "-o", "out"), {"out": is_map}, lock=True),
     "train sotalign": Case(
-        ("train", "sotalign", *_PAIRS, *_MORE, "--set", "steps=2", "--set", "dim=4", "-o", "out"),
+        ("train", "sotalign", *_PAIRS, *_MORE, "--set", "max_steps=2", "--set", "dim=4", "-o", "out"),
         {"out": is_map},
         lock=True,
     ),
     "train jam": Case(
         (
             *("train", "jam", *_PAIRS, "--negatives", "wrong.npz", "--report", "out.html", "-o", "out"),
-            *("--set", "epochs=1", "--set", "hidden=[8]", "--set", "latent=4"),
+            *("--set", "max_epochs=1", "--set", "hidden=[8]", "--set", "latent=4"),
         ),
         {"out": is_map, "out.html": is_page},
         lock=True,

@@ -153,7 +153,7 @@ def read_checkpoint(path: Path) -> None:
     torch, module, optimizer = _training()
     saved = _checkpoint(path)
     if saved.there:
-        history, best = saved.load(torch, module, optimizer)
+        history, best = saved.load(module, optimizer)
         assert isinstance(history.steps, int)
         assert not isinstance(history.steps, bool)
         assert all(tensor.shape == dict(module.named_parameters())[name].shape for name, tensor in best.items())
@@ -257,9 +257,9 @@ unpaired_source: [more_images.npz]
 unpaired_target: more_texts.npz
 validation: 0.1
 test: 20
-parameters: {dim: 16, alpha: 0.5}
+parameters: {dim: 16, divergence_weight: 0.5}
 grid:
-  alpha: [0.1, 1.0]
+  divergence_weight: [0.1, 1.0]
 seed: 3
 groups: identical
 """

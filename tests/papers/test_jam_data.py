@@ -25,7 +25,7 @@ kind: jam_layers
 sample_data: [synthetic]
 metrics: [five_way_recall]
 parameters:
-  alpha: [0.0, 1.0]
+  spread_mix: [0.0, 1.0]
   tasks: [add]
 paper:
   claim: "none"
@@ -88,8 +88,8 @@ def test_only_the_entries_named_in_the_claims_are_above_binary():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[0.0, 1.0]", "[0.0, 1.5]", "Got alpha .*two numbers from 0 to 1"),
-        ("[0.0, 1.0]", "[0.5]", "Got alpha .*two numbers"),
+        ("[0.0, 1.0]", "[0.0, 1.5]", "Got spread_mix .*two numbers from 0 to 1"),
+        ("[0.0, 1.0]", "[0.5]", "Got spread_mix .*two numbers"),
         ("[add]", "[negate]", "Got tasks 'negate'.*replace, add, swap"),
         ("[five_way_recall]", "[text_cosine]", "Got metrics 'text_cosine'.*binary_recall"),
         ("[synthetic]", "[lvis]", "Got sample_data 'lvis'.*sugarcrepe"),
@@ -104,7 +104,7 @@ def test_what_is_wrong_in_a_jam_configuration_is_named(old, new, message):
 
 
 def test_losses_and_dual_encoders_are_checked():
-    text = GOOD.replace("jam_layers", "jam_losses").replace("alpha: [0.0, 1.0]", "methods: [sotalign]")
+    text = GOOD.replace("jam_layers", "jam_losses").replace("spread_mix: [0.0, 1.0]", "methods: [sotalign]")
     with pytest.raises(ParameterError, match="Got methods 'sotalign'.*con, negcon, spread, cca"):
         parse_config(text, "own")
     with pytest.raises(ParameterError, match="Got dual_encoders: 3"):

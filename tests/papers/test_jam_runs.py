@@ -147,7 +147,7 @@ def test_the_order_of_the_losses_is_counted(table2):
 def test_the_curriculum_ends_where_it_should():
     results = run("jam-fig4", seeds=1, quick=True).results
     for line in results["extra"]["runs"]:
-        assert line["training"]["alpha"] == [0.0, 1.0]
+        assert line["training"]["spread_mix"] == [0.0, 1.0]
         want = max(line["best_step"] - 1, 0) / 3  # two epochs of two steps
         assert line["alpha_at_best"] == pytest.approx(want)
 

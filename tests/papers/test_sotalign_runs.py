@@ -29,7 +29,7 @@ from congruence.papers.sotalign import (
 from congruence.papers.sotalign.baselines import choose, combinations, method_parameters
 from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
-from congruence.train import METHODS, make_method
+from congruence.train import make_method
 from congruence.train.retrieval import chance_recall
 
 #: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
@@ -389,7 +389,7 @@ def test_mutual_knn_of_equal_and_of_unrelated_encoders():
 
 def test_every_baseline_has_six_combinations_its_method_takes():
     for name, baseline in BASELINES.items():
-        known = METHODS[baseline.method]._get_param_names()
+        known = make_method(baseline.method).get_params()
         grid = combinations(name)
         assert len(grid) == 6
         assert len({json.dumps(tried) for tried in grid}) == len(grid)
@@ -398,8 +398,8 @@ def test_every_baseline_has_six_combinations_its_method_takes():
 
 
 def test_rules_of_combinations():
-    assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"alpha": pytest.approx(1e-4)}
-    assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"alpha": pytest.approx(1e-2)}
+    assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"divergence_weight": pytest.approx(1e-4)}
+    assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"divergence_weight": pytest.approx(1e-2)}
     assert method_parameters({"both_weights": 0.1}, 50, 49) == {"image_weight": 0.1, "text_weight": 0.1}
     assert method_parameters({"dim_share": 0.5}, 101, 64) == {"dim": 32}
     assert method_parameters({"dim_share": 1.0}, 101, 64) == {}

@@ -68,7 +68,7 @@ def heads(d=8, **facts):
 
 def trained(data, seed=5):
     """A map that remembers the division of these rows as JAM does."""
-    parts = split_by_group(data.groups, seed=seed)
+    parts = split_by_group(data.groups, random_state=seed)
     error = {"rows": "validation"}
     for side, rows in (("source", data.X), ("target", data.Y)):
         held, mean = rows[parts[1]].astype(float), rows[parts[0]].mean(0, dtype=float)
@@ -85,7 +85,7 @@ def trained(data, seed=5):
             "target_parameters": 8_150_000, "target_flops_per_row": 16_300_000,
         },
         training={
-            "seed": seed, "standardize": True, "loss": "spread", "alpha": [0.0, 1.0], "hidden": [16, 12], "temperature": 0.07,
+            "random_state": seed, "standardize": True, "loss": "spread", "spread_mix": [0.0, 1.0], "hidden": [16, 12], "temperature": 0.07,
         },
         history={
             "losses": {
@@ -231,7 +231,7 @@ def test_sugarcrepe_by_its_own_measure(data):
 
 def test_items_follow_the_rows_measured_on(data):
     items = items_of(data, ["swap_att", "replace_obj"] * 20)
-    test = split_by_group(data.groups, seed=5)[2]
+    test = split_by_group(data.groups, random_state=5)[2]
     got = summarize_training(trained(data), data.X, data.Y, data.N, items=items, options=2)
     lines = sugarcrepe_recall(items.take(test), data.X[test], data.Y[test], data.N[test], options=2)
     assert [(row["task"], row["n"], row["binary"]) for row in got["by_task"]["rows"][:-1]] == [
@@ -278,7 +278,7 @@ def test_the_interval_is_of_images_not_of_rows(data):
 
 def test_only_the_test_rows_of_the_training_are_measured_on(data):
     mapping = trained(data)
-    test = split_by_group(data.groups, seed=5)[2]
+    test = split_by_group(data.groups, random_state=5)[2]
     got = summarize_training(mapping, data.X, data.Y, data.N, groups=data.groups)
     alone = summarize_training(heads(), data.X[test], data.Y[test], data.N[test], groups=data.groups[test])
     assert got["held_out"]
@@ -702,7 +702,7 @@ def test_report_from_files(here, files, data, pictures):
     done = here(*REPORT, *words, "--note", "A note.", "-o", "jam.html", "--json")
     assert done.code == 0, done.err
     got = json.loads(done.out)
-    test = split_by_group(data.groups, seed=5)[2]
+    test = split_by_group(data.groups, random_state=5)[2]
     expected = summarize_training(
         heads(),
         data.X[test],
@@ -803,7 +803,7 @@ def test_train_jam_writes_a_report(here, files, data):
         "-o",
         "new",
         "--set",
-        "epochs=3",
+        "max_epochs=3",
         "--set",
         "hidden=[8]",
         "--set",
@@ -821,14 +821,14 @@ def test_train_jam_writes_a_report(here, files, data):
     again = here("report", "new", *REPORT[2:], "-o", "again.html")
     assert again.code == 0, again.err
     assert (files / "again.html").read_text(encoding="utf-8") == page
-    refused = here(*arguments, "--force", "--report", "jam.html", "--set", "alpha=7")
+    refused = here(*arguments, "--force", "--report", "jam.html", "--set", "spread_mix=7")
     assert refused.code == 2
     assert (files / "jam.html").read_text(encoding="utf-8") == page
     taken = here(*arguments[:-3], "--report", "jam.html", "-o", "other")
     assert taken.code == 2
     assert "jam.html" in taken.err
     assert not (files / "other").exists()
-    short = ["--set", "steps=2", "--set", "dim=4", "--test", "0.3", "-q"]
+    short = ["--set", "max_steps=2", "--set", "dim=4", "--test", "0.3", "-q"]
     other = here("train", "sail", *REPORT[2:4], *short, "-o", "other", "--report", "x.html", "--json")
     assert other.code == 0, other.err
     assert f"On {json.loads(other.out)['scores']['test_pairs']} pairs held out" in (files / "x.html").read_text(

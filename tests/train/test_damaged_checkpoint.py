@@ -42,7 +42,7 @@ def test_what_cannot_be_is_refused(change, tmp_path):
     changed = CHANGES[change](state)
     file.write_text(json.dumps(changed if isinstance(changed, list) else state))
     with pytest.raises(CorruptFileError, match="checkpoint"):
-        saved.load(torch, *training())
+        saved.load(*training())
 
 
 def test_best_weights_of_another_shape_are_refused(tmp_path):
@@ -50,7 +50,7 @@ def test_best_weights_of_another_shape_are_refused(tmp_path):
     saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
     saved.save(module, optimizer, History(steps=1), torch.nn.Linear(4, 2).state_dict())
     with pytest.raises(CorruptFileError, match="best weights of other shapes"):
-        saved.load(torch, *training())
+        saved.load(*training())
 
 
 def test_second_moments_below_zero_are_refused(tmp_path):
@@ -59,7 +59,7 @@ def test_second_moments_below_zero_are_refused(tmp_path):
     saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
     saved.save(module, optimizer, History(steps=1), module.state_dict())
     with pytest.raises(CorruptFileError, match="exp_avg_sq"):
-        saved.load(torch, *training())
+        saved.load(*training())
 
 
 @pytest.mark.parametrize("which", ["weights", "best weights"])
@@ -71,4 +71,4 @@ def test_weights_that_are_not_finite_are_refused(which, tmp_path):
     saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
     saved.save(module, optimizer, History(steps=1), best)
     with pytest.raises(CorruptFileError, match=f"{which} that are not finite"):
-        saved.load(torch, *training())
+        saved.load(*training())

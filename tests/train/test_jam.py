@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from congruence import Embeddings, Space, load
 from congruence.datasets import SugarCrepe
@@ -21,7 +22,7 @@ from congruence.train.captions import read_captions
 
 torch = pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = {"hidden": (32,), "latent": 12, "epochs": 30, "learning_rate": 3e-3, "dropout": 0.0}
+QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 30, "learning_rate": 3e-3, "dropout": 0.0}
 
 
 def make_scenes(n=120, seed=0):
@@ -59,7 +60,7 @@ def right_of_two(mapping, held):
 
 @pytest.mark.parametrize("loss", ["spread", "negcon", "con"])
 def test_every_loss_learns(scenes, held, loss):
-    mapping = JAM(loss, **QUICK).fit(scenes.X, scenes.Y, scenes.N, progress=False)
+    mapping = JAM(loss, **QUICK).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
     recall = recall_at_k(mapping.transform(held.X), mapping.transform_target(held.Y), np.arange(60))
     assert recall > 10 / 60
     assert right_of_two(mapping, held) > 0.75
@@ -70,39 +71,41 @@ def test_every_loss_learns(scenes, held, loss):
 
 
 def test_a_killed_run_goes_on_to_the_bit(scenes, held, tmp_path, monkeypatch):
-    from congruence.train import jam
+    from congruence.train import _autoencoders as jam
 
-    method = JAM(alpha=(0.0, 1.0), learn_temperature=True, **{**QUICK, "epochs": 6, "dropout": 0.1}, checkpoint_every=1)
-    fit = {"validation": (held.X, held.Y, held.N), "progress": False}
-    whole = method.fit(scenes.X, scenes.Y, scenes.N, **fit)
-    original = jam._Task.loss
+    method = JAM(
+        spread_mix=(0.0, 1.0), learn_temperature=True, **{**QUICK, "max_epochs": 6, "dropout": 0.1}, checkpoint_every=1
+    )
+    fit = {"validation": (held.X, held.Y, held.N), "verbose": False}
+    whole = clone(method).fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
+    original = jam.AutoencoderObjective.training_step
 
-    def killed(self, step):
-        if step == 17:
+    def killed(self, batch):
+        if batch.step == 17:
             raise KeyboardInterrupt
-        return original(self, step)
+        return original(self, batch)
 
-    monkeypatch.setattr(jam._Task, "loss", killed)
+    monkeypatch.setattr(jam.AutoencoderObjective, "training_step", killed)
     fit["checkpoint"] = tmp_path / "c"
     with pytest.raises(KeyboardInterrupt):
-        method.fit(scenes.X, scenes.Y, scenes.N, **fit)
-    monkeypatch.setattr(jam._Task, "loss", original)
-    again = method.fit(scenes.X, scenes.Y, scenes.N, **fit)
+        method.fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
+    monkeypatch.setattr(jam.AutoencoderObjective, "training_step", original)
+    again = method.fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
     for side, rows in (("reconstruct", held.X), ("reconstruct_target", held.Y)):
         assert np.array_equal(getattr(again, side)(rows), getattr(whole, side)(rows))
     assert again.facts_["history"] == whole.facts_["history"]
     with pytest.raises(TrainingError, match=r"parameters\.loss"):
-        JAM(**{**method.get_params(), "loss": "negcon"}).fit(scenes.X, scenes.Y, scenes.N, **fit)
+        JAM(**{**method.get_params(), "loss": "negcon"}).fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
     with pytest.raises(TrainingError, match="data"):
-        method.fit(scenes.X, scenes.Y, scenes.N[::-1], **fit)
+        method.fit(scenes.X, scenes.Y, negatives=scenes.N[::-1], **fit)
     with pytest.raises(TrainingError, match="validation"):
-        method.fit(scenes.X, scenes.Y, scenes.N, **{**fit, "validation": (held.X, held.Y)})
+        method.fit(scenes.X, scenes.Y, negatives=scenes.N, **{**fit, "validation": (held.X, held.Y)})
 
 
 def test_the_seed_decides(scenes):
     def rows(seed):
-        quick = JAM(**{**QUICK, "epochs": 2}, seed=seed)
-        return quick.fit(scenes.X, scenes.Y, scenes.N, progress=False).transform(scenes.X)
+        quick = JAM(**{**QUICK, "max_epochs": 2}, random_state=seed)
+        return quick.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).transform(scenes.X)
 
     assert np.array_equal(rows(5), rows(5))
     assert not np.array_equal(rows(5), rows(42))
@@ -110,8 +113,10 @@ def test_the_seed_decides(scenes):
 
 def test_what_is_served_is_the_best_and_not_the_last(scenes, held, tmp_path):
     # A rate so high that validation goes up and down.
-    method = JAM(**{**QUICK, "learning_rate": 0.03, "epochs": 12}, validate_every=1, patience=None, schedule="constant")
-    mapping = method.fit(scenes.X, scenes.Y, scenes.N, validation=(held.X, held.Y, held.N), progress=False)
+    method = JAM(
+        **{**QUICK, "learning_rate": 0.03, "max_epochs": 12}, validate_every=1, patience=None, schedule="constant"
+    )
+    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y, held.N), verbose=False)
     scores = dict(mapping.facts_["history"]["validation"])
     assert len(scores) == 13
     best, last = max(scores.values()), scores[mapping.facts_["steps"]]
@@ -128,13 +133,13 @@ def test_what_is_served_is_the_best_and_not_the_last(scenes, held, tmp_path):
 def test_patience_ends_a_run(scenes, held):
     # Nothing is learned at this rate, so no validation is better than the first.
     method = JAM(**{**QUICK, "learning_rate": 1e-12}, validate_every=1, patience=2)
-    mapping = method.fit(scenes.X, scenes.Y, scenes.N, validation=(held.X, held.Y), progress=False)
+    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y), verbose=False)
     assert (mapping.facts_["best_step"], mapping.facts_["steps"]) == (0, 2 * 4)
 
 
 def test_the_loss_is_its_terms_and_the_weight_falls_to_a_tenth(scenes):
-    method = JAM(**{**QUICK, "epochs": 3}, log_every=1)
-    losses = method.fit(scenes.X, scenes.Y, scenes.N, progress=False).facts_["history"]["losses"]
+    method = JAM(**{**QUICK, "max_epochs": 3}, log_every=1)
+    losses = method.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).facts_["history"]["losses"]
     errors = np.array(losses["reconstruct_source"]) + losses["reconstruct_target"]
     weights = (np.array(losses["loss"]) - losses["alignment"]) / errors
     np.testing.assert_allclose(weights, np.linspace(1, 0.1, 12), rtol=1e-4)
@@ -142,36 +147,36 @@ def test_the_loss_is_its_terms_and_the_weight_falls_to_a_tenth(scenes):
 
 
 def test_a_learned_temperature_begins_where_told_and_moves(scenes):
-    method = JAM(**{**QUICK, "epochs": 5}, learn_temperature=True, log_every=1)
-    mapping = method.fit(scenes.X, scenes.Y, scenes.N, progress=False)
+    method = JAM(**{**QUICK, "max_epochs": 5}, learn_temperature=True, log_every=1)
+    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
     taus = mapping.facts_["history"]["losses"]["temperature"]
     assert taus[0] == pytest.approx(0.07)
     assert len(set(taus)) == len(taus)
     assert mapping.facts_["temperature"] == pytest.approx(taus[-1], rel=0.1)
-    sharp = JAM(temperature=1e-4, learn_temperature=True, **{**QUICK, "epochs": 2}, log_every=1)
-    losses = sharp.fit(scenes.X, scenes.Y, scenes.N, progress=False).facts_["history"]["losses"]
+    sharp = JAM(temperature=1e-4, learn_temperature=True, **{**QUICK, "max_epochs": 2}, log_every=1)
+    losses = sharp.fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False).facts_["history"]["losses"]
     assert min(losses["temperature"]) == pytest.approx(0.01)
     assert max(losses["temperature"]) > 0.0101  # the bound is no trap
 
 
 def test_a_curriculum_goes_from_one_end_to_the_other(scenes, held, monkeypatch):
-    from congruence.train import jam
+    from congruence.train import _autoencoders as jam
 
     seen = []
     original = jam.spread_loss
     monkeypatch.setattr(
         jam, "spread_loss", lambda v, p, n, alpha, tau: seen.append(alpha) or original(v, p, n, alpha, tau)
     )
-    method = JAM(alpha=(1.0, 0.0), **{**QUICK, "epochs": 3}, validate_every=1)
-    mapping = method.fit(scenes.X, scenes.Y, scenes.N, validation=(held.X, held.Y), progress=False)
+    method = JAM(spread_mix=(1.0, 0.0), **{**QUICK, "max_epochs": 3}, validate_every=1)
+    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y), verbose=False)
     np.testing.assert_allclose(seen, np.linspace(1, 0, 12), atol=1e-12)
     best = mapping.facts_["best_step"]
-    assert mapping.facts_["alpha_at_best"] == pytest.approx(seen[best - 1] if best else 1.0)
+    assert mapping.facts_["spread_mix_at_best"] == pytest.approx(seen[best - 1] if best else 1.0)
 
 
 def test_several_wrong_captions_and_how_rows_are_reconstructed(scenes):
     many = np.stack([scenes.N, scenes.N[::-1]], axis=1)
-    mapping = JAM(**{**QUICK, "epochs": 2}).fit(scenes.X, scenes.Y, many, progress=False)
+    mapping = JAM(**{**QUICK, "max_epochs": 2}).fit(scenes.X, scenes.Y, negatives=many, verbose=False)
     assert mapping.facts_["negatives_each"] == 2
     error = mapping.facts_["reconstruction_error"]
     assert error["rows"] == "training"
@@ -191,7 +196,7 @@ def test_the_split_by_image_is_sugarcrepes(images):
     data = SugarCrepe(np.arange(200).astype(str), blank, names, blank, blank)
     train, rest = data.split_by_image(0.7, random_state=42)
     validation, test = rest.split_by_image(0.5, random_state=42)
-    ours = split_by_group(names, seed=42)
+    ours = split_by_group(names, random_state=42)
     for rows, theirs in zip(ours, (train, validation, test), strict=True):
         assert rows.astype(str).tolist() == theirs.ids.tolist()
     assert sorted(np.concatenate(ours).tolist()) == list(range(200))
@@ -199,15 +204,17 @@ def test_the_split_by_image_is_sugarcrepes(images):
 
 def test_fit_divides_by_image(scenes):
     images = np.arange(120) // 3
-    mapping = JAM(**{**QUICK, "epochs": 2}, seed=42).fit(scenes.X, scenes.Y, scenes.N, groups=images, progress=False)
-    train, validation, test = split_by_group(images, seed=42)
+    mapping = JAM(**{**QUICK, "max_epochs": 2}, random_state=42).fit(
+        scenes.X, scenes.Y, negatives=scenes.N, groups=images, verbose=False
+    )
+    train, validation, test = split_by_group(images, random_state=42)
     assert mapping.facts_["split"] == {"train": len(train), "validation": len(validation), "test": len(test)}
-    told = JAM(**{**QUICK, "epochs": 2}, seed=42).fit(
+    told = JAM(**{**QUICK, "max_epochs": 2}, random_state=42).fit(
         scenes.X[train],
         scenes.Y[train],
-        scenes.N[train],
+        negatives=scenes.N[train],
         validation=(scenes.X[validation], scenes.Y[validation], scenes.N[validation], images[validation]),
-        progress=False,
+        verbose=False,
     )
     np.testing.assert_array_equal(mapping.transform(scenes.X[test]), told.transform(scenes.X[test]))
 
@@ -223,12 +230,12 @@ def test_wrong_captions_and_labels_follow_the_captions_ids(scenes):
         np.testing.assert_array_equal(found.target, scenes.Y)
         np.testing.assert_array_equal(found.negatives[:, 0], scenes.N)
         assert found.groups.tolist() == list(range(120))
-    mapping = JAM(**{**QUICK, "epochs": 1}).fit(X, Y, N, progress=False)
+    mapping = JAM(**{**QUICK, "max_epochs": 1}).fit(X, Y, negatives=N, verbose=False)
     assert (mapping.source_space_.model, mapping.target_space_.modality) == ("vision", "text")
 
 
 def test_inspect_tells_the_error_of_reconstruction(scenes, here, tmp_path):
-    mapping = JAM(**{**QUICK, "epochs": 1}).fit(scenes.X, scenes.Y, scenes.N, progress=False)
+    mapping = JAM(**{**QUICK, "max_epochs": 1}).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
     mapping.save(tmp_path / "m")
     out = here("inspect", "m").out
     assert "reconstruction error: source" in out
@@ -239,7 +246,7 @@ def test_inspect_tells_the_error_of_reconstruction(scenes, here, tmp_path):
 
 def test_rows_that_never_change_and_fewer_than_a_batch(scenes):
     same = np.full((7, 3), 0.1)  # its mean in float64 is not quite any of them
-    mapping = JAM("con", **{**QUICK, "epochs": 1}).fit(same, scenes.Y[:7], progress=False)
+    mapping = JAM("con", **{**QUICK, "max_epochs": 1}).fit(same, scenes.Y[:7], verbose=False)
     assert np.isfinite(mapping.reconstruct(same)).all()
 
 
@@ -247,41 +254,41 @@ def test_what_is_refused(scenes):
     X, Y, N = scenes.X, scenes.Y, scenes.N
     for parameters, error, match in (
         ({"loss": "triplet"}, ParameterError, "spread, negcon, con|loss"),
-        ({"alpha": 2.0}, ParameterError, "alpha"),
-        ({"alpha": (0.0, 0.5, 1.0)}, ParameterError, "alpha"),
-        ({"alpha": "half"}, ParameterError, "alpha"),
+        ({"spread_mix": 2.0}, ParameterError, "spread_mix"),
+        ({"spread_mix": (0.0, 0.5, 1.0)}, ParameterError, "spread_mix"),
+        ({"spread_mix": "half"}, ParameterError, "spread_mix"),
         ({"reconstruction": (-1.0, 0.1)}, ParameterError, "reconstruction"),
         ({"temperature": 0.0}, ParameterError, "temperature"),
         ({"hidden": 512}, ParameterError, "hidden"),
         ({"hidden": (0,)}, ParameterError, "hidden"),
         ({"dropout": 1.0}, ParameterError, "dropout"),
         ({"latent": 0}, ParameterError, "latent"),
-        ({"epochs": 1.5}, ParameterError, "epochs"),
+        ({"max_epochs": 1.5}, ParameterError, "max_epochs"),
         ({"learning_rate": 0.0}, ParameterError, "learning_rate"),
-        ({"seed": -1}, ParameterError, "seed"),
+        ({"random_state": -1}, ParameterError, "random_state"),
     ):
         with pytest.raises(error, match=match):
-            JAM(**parameters).fit(X, Y, N, progress=False)
-    method = JAM(**{**QUICK, "epochs": 1})
+            JAM(**parameters).fit(X, Y, negatives=N, verbose=False)
+    method = JAM(**{**QUICK, "max_epochs": 1})
     with pytest.raises(InputError, match='loss="con"'):
-        method.fit(X, Y, progress=False)
+        method.fit(X, Y, verbose=False)
     with pytest.raises(ShapeError):
-        method.fit(X, Y[:-1], N, progress=False)
+        method.fit(X, Y[:-1], negatives=N, verbose=False)
     with pytest.raises(ShapeError):
-        method.fit(X, Y, N[:-1], progress=False)
+        method.fit(X, Y, negatives=N[:-1], verbose=False)
     with pytest.raises(ShapeError):
-        method.fit(X, Y, N[:, :-1], progress=False)
+        method.fit(X, Y, negatives=N[:, :-1], verbose=False)
     with pytest.raises(NotFiniteError):
-        method.fit(X, Y, np.full_like(N, np.nan), progress=False)
+        method.fit(X, Y, negatives=np.full_like(N, np.nan), verbose=False)
     with pytest.raises(ShapeError, match="groups"):
-        method.fit(X, Y, N, groups=[1, 2], progress=False)
+        method.fit(X, Y, negatives=N, groups=[1, 2], verbose=False)
     with pytest.raises(TooFewAnchorsError, match="groups"):
-        method.fit(X, Y, N, groups=np.arange(120) // 60, progress=False)
+        method.fit(X, Y, negatives=N, groups=np.arange(120) // 60, verbose=False)
     with pytest.raises(ParameterError, match="validation"):
-        method.fit(X, Y, N, validation=(X,), progress=False)
+        method.fit(X, Y, negatives=N, validation=(X,), verbose=False)
     with pytest.raises(ShapeError):
-        method.fit(X, Y, N, validation=(X[:, :-1], Y), progress=False)
+        method.fit(X, Y, negatives=N, validation=(X[:, :-1], Y), verbose=False)
     with pytest.raises(TooFewAnchorsError):
-        method.fit(X[:1], Y[:1], N[:1], progress=False)
+        method.fit(X[:1], Y[:1], negatives=N[:1], verbose=False)
     with pytest.raises(ParameterError, match="shares"):
         split_by_group(range(20), shares=(0.9, 0.2))

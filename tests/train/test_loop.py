@@ -26,8 +26,11 @@ class Toy:
         self.X = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
         self.Y = self.X @ torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
 
-    def loss(self, step):
+    def batch(self, step):
         self.steps.append(step)
+        return step
+
+    def training_step(self, step):
         value = (self.module(self.X + 0.1 * torch.randn(40, 5)) - self.Y).square().mean()
         if step == self.fail_at:
             value = value * math.nan
@@ -83,15 +86,17 @@ def test_vectors_and_scalars_do_not_decay():
 @pytest.mark.parametrize("clip", [None, 0.01, 1e6])
 def test_adamw_steps_as_with_gradients_that_torch_clipped(clip):
     task = Toy()
-    schedule = Schedule(steps=5, learning_rate=0.01, schedule="constant", optimizer="adamw", clip=clip, device="cpu")
-    run(task, schedule, progress=False)
+    schedule = Schedule(
+        max_steps=5, learning_rate=0.01, schedule="constant", optimizer="adamw", clip=clip, device="cpu"
+    )
+    run(task, schedule, verbose=False)
 
     plain = Toy()
     other = torch.optim.AdamW(plain.module.parameters(), lr=0.01, weight_decay=0.0)
     for step in range(5):
-        torch.manual_seed(_seed(schedule.seed, step))
+        torch.manual_seed(_seed(schedule.random_state, step))
         other.zero_grad()
-        plain.loss(step)["loss"].backward()
+        plain.training_step(step)["loss"].backward()
         torch.nn.utils.clip_grad_norm_(plain.module.parameters(), clip or math.inf)
         other.step()
     for name, value in weights(plain).items():
@@ -104,14 +109,10 @@ def test_lion_is_given_gradients_as_torch_clips_them(clip):
     for ours in (True, False):
         task = Toy()
         torch.manual_seed(0)
-        task.loss(0)["loss"].backward()
+        task.training_step(0)["loss"].backward()
         parameters = list(task.module.parameters())
         lion = make_optimizer("lion", task.module, 0.01, 0.0)
-        norm = (
-            _norm(torch, parameters, clip, lion)
-            if ours
-            else torch.nn.utils.clip_grad_norm_(parameters, clip or math.inf)
-        )
+        norm = _norm(parameters, clip, lion) if ours else torch.nn.utils.clip_grad_norm_(parameters, clip or math.inf)
         ends.append([float(norm), *(p.grad for p in parameters)])
     for mine, theirs in zip(*ends, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-8)
@@ -127,27 +128,27 @@ def test_the_rate_rises_and_falls_as_a_cosine():
 
 
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
-    schedule = Schedule(steps=37, learning_rate=0.01, checkpoint_every=10, log_every=4, optimizer="adamw", clip=1.0)
+    schedule = Schedule(max_steps=37, learning_rate=0.01, checkpoint_every=10, log_every=4, optimizer="adamw", clip=1.0)
     whole = Toy()
-    record = run(whole, schedule, progress=False)
+    record = run(whole, schedule, verbose=False)
     broken = Toy()
-    original = broken.loss
+    original = broken.training_step
 
     def stopped(step):
         if step == 25:
             raise KeyboardInterrupt
         return original(step)
 
-    broken.loss = stopped
+    broken.training_step = stopped
     with pytest.raises(KeyboardInterrupt):
-        run(broken, schedule, checkpoint=tmp_path / "c", progress=False)
+        run(broken, schedule, checkpoint=tmp_path / "c", verbose=False)
     again = Toy()
-    resumed = run(again, schedule, checkpoint=tmp_path / "c", progress=False)
+    resumed = run(again, schedule, checkpoint=tmp_path / "c", verbose=False)
     assert again.steps == list(range(20, 37))
     assert same(weights(again), weights(whole))
     assert resumed.to_dict() == record.to_dict()
     third = Toy()
-    run(third, schedule, checkpoint=tmp_path / "c", progress=False)  # nothing is left to do
+    run(third, schedule, checkpoint=tmp_path / "c", verbose=False)  # nothing is left to do
     assert third.steps == []
     assert same(weights(third), weights(whole))
 
@@ -155,7 +156,7 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path):
 @pytest.mark.parametrize("optimizer", ["lion", "adamw"])
 def test_it_learns(optimizer):
     task = Toy()
-    history = run(task, Schedule(steps=300, learning_rate=0.02, optimizer=optimizer), progress=False)
+    history = run(task, Schedule(max_steps=300, learning_rate=0.02, optimizer=optimizer), verbose=False)
     assert history.losses["loss"][-1] < 0.1 * history.losses["loss"][0]
     assert history.losses["part"][-1] == pytest.approx(history.losses["loss"][-1] / 2)
     assert history.losses["step"][:2] == [0, 10]
@@ -174,8 +175,8 @@ def test_the_best_weights_come_back_and_patience_ends_the_run(tmp_path):
         return score
 
     task.validate = watch
-    schedule = Schedule(steps=100, validate_every=5, patience=3, learning_rate=0.01)
-    history = run(task, schedule, progress=False, checkpoint=tmp_path / "c")
+    schedule = Schedule(max_steps=100, validate_every=5, patience=3, learning_rate=0.01)
+    history = run(task, schedule, verbose=False, checkpoint=tmp_path / "c")
     assert history.steps == 20
     assert history.best_step == 5
     assert history.best_score == 0.5
@@ -184,46 +185,48 @@ def test_the_best_weights_come_back_and_patience_ends_the_run(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_path):
-    schedule = Schedule(steps=50, checkpoint_every=10)
+    schedule = Schedule(max_steps=50, checkpoint_every=10)
     with pytest.raises(TrainingError, match=r"step 25; .*checkpoint of step 20 is kept"):
-        run(Toy(fail_at=25), schedule, checkpoint=tmp_path / "c", progress=False)
+        run(Toy(fail_at=25), schedule, checkpoint=tmp_path / "c", verbose=False)
     assert json.loads((tmp_path / "c" / "checkpoint.json").read_text())["history"]["steps"] == 20
     with pytest.raises(TrainingError, match="No checkpoint was asked for"):
-        run(Toy(fail_at=0), schedule, progress=False)
+        run(Toy(fail_at=0), schedule, verbose=False)
     with pytest.raises(TrainingError, match="No checkpoint had been written"):
-        run(Toy(fail_at=3), schedule, checkpoint=tmp_path / "d", progress=False)
+        run(Toy(fail_at=3), schedule, checkpoint=tmp_path / "d", verbose=False)
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
-    run(Toy(), Schedule(steps=4), checkpoint=tmp_path / "c", progress=False, identity={"data": "a"})
+    run(Toy(), Schedule(max_steps=4), checkpoint=tmp_path / "c", verbose=False, identity={"data": "a"})
     with pytest.raises(TrainingError, match=r"data was 'a', is 'b'"):
-        run(Toy(), Schedule(steps=4), checkpoint=tmp_path / "c", progress=False, identity={"data": "b"})
-    with pytest.raises(TrainingError, match=r"schedule.steps was 4, is 5"):
-        run(Toy(), Schedule(steps=5), checkpoint=tmp_path / "c", progress=False, identity={"data": "a"})
+        run(Toy(), Schedule(max_steps=4), checkpoint=tmp_path / "c", verbose=False, identity={"data": "b"})
+    with pytest.raises(TrainingError, match=r"schedule.max_steps was 4, is 5"):
+        run(Toy(), Schedule(max_steps=5), checkpoint=tmp_path / "c", verbose=False, identity={"data": "a"})
     with pytest.raises(TrainingError, match="resume"):
-        run(Toy(), Schedule(steps=4), checkpoint=tmp_path / "c", progress=False, resume=False, identity={"data": "a"})
+        run(
+            Toy(), Schedule(max_steps=4), checkpoint=tmp_path / "c", verbose=False, resume=False, identity={"data": "a"}
+        )
 
 
 def test_a_damaged_checkpoint_is_an_error_of_ours(tmp_path):
-    schedule = Schedule(steps=4)
-    run(Toy(), schedule, checkpoint=tmp_path / "c", progress=False)
+    schedule = Schedule(max_steps=4)
+    run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
     file = tmp_path / "c" / "checkpoint.safetensors"
     raw = file.read_bytes()
     for damage in (raw[:-20], raw[:50], bytes([raw[0] ^ 1]) + raw[1:], b""):
         file.write_bytes(damage)
         with pytest.raises(CorruptFileError):
-            run(Toy(), schedule, checkpoint=tmp_path / "c", progress=False)
+            run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
     file.write_bytes(raw)
     (tmp_path / "c" / "checkpoint.json").write_text("[")
     with pytest.raises(CorruptFileError):
-        run(Toy(), schedule, checkpoint=tmp_path / "c", progress=False)
+        run(Toy(), schedule, checkpoint=tmp_path / "c", verbose=False)
 
 
 def test_places_a_checkpoint_cannot_be_in(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "no" / "c"):
         with pytest.raises(FileError):
-            run(Toy(), Schedule(steps=1), checkpoint=path, progress=False)
+            run(Toy(), Schedule(max_steps=1), checkpoint=path, verbose=False)
 
 
 def test_the_callers_random_numbers_are_left_alone():
@@ -231,19 +234,19 @@ def test_the_callers_random_numbers_are_left_alone():
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    run(task, Schedule(steps=3), progress=False)
+    run(task, Schedule(max_steps=3), verbose=False)
     assert torch.equal(torch.rand(3), expected)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"steps": 0},
+        {"max_steps": 0},
         {"learning_rate": -1.0},
         {"optimizer": "sgd"},
         {"schedule": "linear"},
         {"precision": "float16"},
-        {"seed": -1},
+        {"random_state": -1},
         {"patience": 0},
         {"clip": 0.0},
         {"warmup": 1.5},
@@ -258,4 +261,4 @@ def test_a_device_that_is_not_there():
     from congruence.train.loop import place
 
     with pytest.raises(ParameterError, match="device"):
-        place(torch, "tpu")
+        place("tpu")

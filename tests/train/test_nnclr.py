@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from congruence.errors import InputError, ParameterError
 from congruence.train import NNCLR, SAIL, ArrayRows, Sources
+from congruence.train.nnclr import _Objective
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train._neighbors import nearest_rows  # noqa: E402
 
-QUICK = {"dim": 6, "steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
+QUICK = {"dim": 6, "max_steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
 
 class Drawn:
@@ -40,7 +42,7 @@ def test_neighbors_are_those_of_all_comparisons(k, kind):
     for side in (Q, U):
         side.setflags(write=False)  # as of an array mapped from a file, of which torch would warn
     cosines = (Q / np.linalg.norm(Q, axis=1, keepdims=True)) @ (U / np.linalg.norm(U, axis=1, keepdims=True)).T
-    np.testing.assert_array_equal(nearest_rows(torch, Q, kind(U), k), np.argsort(-cosines, axis=1)[:, :k])
+    np.testing.assert_array_equal(nearest_rows(Q, kind(U), k), np.argsort(-cosines, axis=1)[:, :k])
 
 
 def test_rows_of_several_sources_are_read_by_number():
@@ -57,9 +59,9 @@ def test_the_loss_is_the_sum_of_three(latent):
     """With k = 1 nothing is left to chance: the first step can be redone by hand."""
     from congruence.train.losses import siglip_loss
 
-    options = {**QUICK, "steps": 1, "pair_batch_size": 64, "batch_size": 128, "learning_rate": 1e-12}
+    options = {**QUICK, "max_steps": 1, "pair_batch_size": 64, "batch_size": 128, "learning_rate": 1e-12}
     fitted = NNCLR(k=1, text_weight=10.0, image_weight=0.1, **options).fit(
-        latent.X, latent.Y, latent.U, latent.V, progress=False
+        latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
     )
 
     def unit(rows):
@@ -76,27 +78,29 @@ def test_the_loss_is_the_sum_of_three(latent):
 
 
 def test_without_weights_it_is_sail(latent):
-    one = NNCLR(text_weight=0.0, image_weight=0.0, **QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    two = SAIL(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    one = NNCLR(text_weight=0.0, image_weight=0.0, **QUICK).fit(
+        latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
+    )
+    two = SAIL(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
     assert set(one.facts_["history"]["losses"]) == {"step", "loss", "supervised"}
 
 
 def test_a_stopped_run_draws_the_same_neighbors(latent, tmp_path, monkeypatch):
     trainer = NNCLR(checkpoint_every=2, **QUICK)
-    whole = trainer.fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    original = NNCLR._loss
+    whole = clone(trainer).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+    original = _Objective.training_step
 
-    def stopped(self, torch, task, batch, step):
-        if step == 4:
+    def stopped(self, batch):
+        if batch.step == 4:
             raise KeyboardInterrupt
-        return original(self, torch, task, batch, step)
+        return original(self, batch)
 
-    monkeypatch.setattr(NNCLR, "_loss", stopped)
+    monkeypatch.setattr(_Objective, "training_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(latent.X, latent.Y, latent.U, latent.V, checkpoint=tmp_path / "c", progress=False)
-    monkeypatch.setattr(NNCLR, "_loss", original)
-    resumed = trainer.fit(latent.X, latent.Y, latent.U, latent.V, checkpoint=tmp_path / "c", progress=False)
+        trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint=tmp_path / "c", verbose=False)
+    monkeypatch.setattr(_Objective, "training_step", original)
+    resumed = trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint=tmp_path / "c", verbose=False)
     np.testing.assert_array_equal(resumed.transform(latent.X_test), whole.transform(latent.X_test))
     assert resumed.facts_["history"] == whole.facts_["history"]
 
@@ -106,7 +110,7 @@ def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):
 
     np.save(tmp_path / "texts.npy", latent.V)
     kept, mapped = (
-        NNCLR(k=1, image_weight=0.0, **QUICK).fit(latent.X, latent.Y, None, V, progress=False)
+        NNCLR(k=1, image_weight=0.0, **QUICK).fit(latent.X, latent.Y, unpaired=(None, V), verbose=False)
         for V in (latent.V, open_rows(tmp_path / "texts.npy", memory=1))
     )
     np.testing.assert_array_equal(kept.transform(latent.X_test), mapped.transform(latent.X_test))
@@ -115,29 +119,29 @@ def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):
 def test_neighbors_are_drawn_from_k_and_by_the_seed(latent):
     losses = {}
     for k, seed in ((1, 0), (5, 0), (5, 1)):
-        options = {**QUICK, "pair_batch_size": 64, "batch_size": 128, "steps": 1, "seed": seed}
-        fitted = NNCLR(k=k, **options).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+        options = {**QUICK, "pair_batch_size": 64, "batch_size": 128, "max_steps": 1, "random_state": seed}
+        fitted = NNCLR(k=k, **options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
         losses[k, seed] = fitted.facts_["history"]["losses"]["near_text"][0]
     assert len(set(losses.values())) == 3
 
 
 def test_it_learns(latent, retrieval):
-    options = {"dim": 16, "steps": 100, "learning_rate": 3e-3, "device": "cpu", "k": 1}
-    fitted = NNCLR(**options).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    options = {"dim": 16, "max_steps": 100, "learning_rate": 3e-3, "device": "cpu", "k": 1}
+    fitted = NNCLR(**options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert retrieval(fitted) > 0.5
-    one_side = NNCLR(image_weight=0.0, **options).fit(latent.X, latent.Y, None, latent.V, progress=False)
+    one_side = NNCLR(image_weight=0.0, **options).fit(latent.X, latent.Y, unpaired=(None, latent.V), verbose=False)
     assert retrieval(one_side) > 0.5
 
 
 def test_what_is_refused(latent):
     with pytest.raises(InputError, match="no unpaired source rows and image_weight=1"):
-        NNCLR(**QUICK).fit(latent.X, latent.Y, None, latent.V)
+        NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(None, latent.V))
     with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
-        NNCLR(**QUICK).fit(latent.X, latent.Y, latent.U)
+        NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None))
     with pytest.raises(ParameterError, match="k=5 neighbors among 4 unpaired rows"):
-        NNCLR(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V[:4])
+        NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V[:4]))
     with pytest.raises(InputError, match="type Drawn.*scan and take"):
-        NNCLR(**QUICK).fit(latent.X, latent.Y, latent.U, Drawn())
+        NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, Drawn()))
     for wrong in ({"k": 0}, {"text_weight": -1.0}, {"image_weight": float("nan")}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
-            NNCLR(**wrong).fit(latent.X, latent.Y, latent.U, latent.V)
+            NNCLR(**wrong).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))

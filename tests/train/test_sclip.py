@@ -11,7 +11,7 @@ from congruence.train.sclip import pseudo_label_loss
 torch = pytest.importorskip("torch", reason="the losses need torch")
 F = torch.nn.functional
 
-QUICK = {"dim": 6, "steps": 3, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
+QUICK = {"dim": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
 
 def unit(n, d, seed):
@@ -72,30 +72,30 @@ def test_transport_spreads_what_the_nearest_row_would_take_alone():
 
 
 def test_without_weights_it_is_sail(latent):
-    one = SCLIP(image_weight=0.0, text_weight=0.0, **QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    two = SAIL(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    one = SCLIP(image_weight=0.0, text_weight=0.0, **QUICK).fit(
+        latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
+    )
+    two = SAIL(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
     np.testing.assert_array_equal(one.transform_target(latent.Y_test), two.transform_target(latent.Y_test))
 
 
-@pytest.mark.parametrize("supervised", ["siglip", "infonce"])
+@pytest.mark.parametrize("pair_loss", ["siglip", "infonce"])
 @pytest.mark.parametrize("space", ["unimodal", "joint"])
-def test_a_step_is_the_weighted_sum(latent, supervised, space):
+def test_a_step_is_the_weighted_sum(latent, pair_loss, space):
     """A step that moves nothing is redone by hand from the map it returns."""
     from congruence.train.losses import infonce_loss, siglip_loss
 
-    options = {**QUICK, "steps": 1, "pair_batch_size": 64, "batch_size": 10_000, "learning_rate": 1e-12}
-    trainer = SCLIP(
-        assignment="soft", space=space, image_weight=10.0, text_weight=0.1, supervised=supervised, **options
-    )
-    fitted = trainer.fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    options = {**QUICK, "max_steps": 1, "pair_batch_size": 64, "batch_size": 10_000, "learning_rate": 1e-12}
+    trainer = SCLIP(assignment="soft", space=space, image_weight=10.0, text_weight=0.1, pair_loss=pair_loss, **options)
+    fitted = trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     X, U = (F.normalize(torch.from_numpy(fitted.transform(rows)), dim=1) for rows in (latent.X, latent.U))
     Y, V = (F.normalize(torch.from_numpy(fitted.transform_target(rows)), dim=1) for rows in (latent.Y, latent.V))
     own = [(U, X), (V, Y)]
     if space == "unimodal":
         own = [tuple(map(torch.from_numpy, side)) for side in ((latent.U, latent.X), (latent.V, latent.Y))]
-    scale = 20.0 if supervised == "siglip" else 1 / 0.07
-    parts = [siglip_loss(X, Y) if supervised == "siglip" else infonce_loss(X, Y)]
+    scale = 20.0 if pair_loss == "siglip" else 1 / 0.07
+    parts = [siglip_loss(X, Y) if pair_loss == "siglip" else infonce_loss(X, Y)]
     for joint, partners, (rows, paired) in ((U, Y, own[0]), (V, X, own[1])):
         parts.append(F.cross_entropy(scale * joint @ partners.T, targets(rows, paired, "soft", 0.05)))
     expected = parts[0] + 10 * parts[1] + 0.1 * parts[2]
@@ -104,20 +104,27 @@ def test_a_step_is_the_weighted_sum(latent, supervised, space):
 
 @pytest.mark.parametrize(("assignment", "space"), [("hard", "unimodal"), ("ot", "unimodal"), ("soft", "joint")])
 def test_it_learns(latent, retrieval, assignment, space):
-    options = {"dim": 16, "steps": 60, "learning_rate": 5e-3, "device": "cpu", "image_weight": 0.1, "text_weight": 0.1}
+    options = {
+        "dim": 16,
+        "max_steps": 60,
+        "learning_rate": 5e-3,
+        "device": "cpu",
+        "image_weight": 0.1,
+        "text_weight": 0.1,
+    }
     fitted = SCLIP(assignment=assignment, space=space, max_iter=20, **options).fit(
-        latent.X, latent.Y, latent.U, latent.V, progress=False
+        latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
     )
     assert retrieval(fitted) > 0.3
 
 
 def test_what_is_refused(latent):
     with pytest.raises(InputError, match="no unpaired source rows and image_weight=1"):
-        SCLIP(**QUICK).fit(latent.X, latent.Y, None, latent.V)
+        SCLIP(**QUICK).fit(latent.X, latent.Y, unpaired=(None, latent.V))
     with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
-        SCLIP(**QUICK).fit(latent.X, latent.Y, latent.U)
+        SCLIP(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None))
     SCLIP(text_weight=0.0, **QUICK).fit(
-        latent.X, latent.Y, latent.U, progress=False
+        latent.X, latent.Y, unpaired=(latent.U, None), verbose=False
     )  # a side of no weight is not asked for
     wrongs = {
         "assignment": "knn",
@@ -129,6 +136,6 @@ def test_what_is_refused(latent):
     }
     for name, value in wrongs.items():
         with pytest.raises(ParameterError, match=name):
-            SCLIP(**{name: value}).fit(latent.X, latent.Y, latent.U, latent.V)
+            SCLIP(**{name: value}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
     with pytest.raises(ShapeError):
         pseudo_label_loss(unit(4, 3, 0), unit(5, 3, 0), unit(4, 2, 0), unit(4, 2, 0))

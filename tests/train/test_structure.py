@@ -12,7 +12,7 @@ from congruence.train.structure import structure_loss
 torch = pytest.importorskip("torch", reason="the losses need torch")
 F = torch.nn.functional
 
-QUICK = {"dim": 6, "steps": 3, "batch_size": 64, "pair_batch_size": 24, "device": "cpu"}
+QUICK = {"dim": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "device": "cpu"}
 
 
 def rows(n, d, seed):
@@ -80,8 +80,8 @@ def test_a_cold_softmax_stays_finite():
 
 
 def test_without_weight_it_is_sail(latent):
-    one = STRUCTURE(weight=0.0, **QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    two = SAIL(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    one = STRUCTURE(weight=0.0, **QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+    two = SAIL(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
     np.testing.assert_array_equal(one.transform_target(latent.Y_test), two.transform_target(latent.Y_test))
 
@@ -90,7 +90,7 @@ def test_the_weight_rises_over_the_warmup(latent):
     history = []
     for warmup in (0, 4):
         fitted = STRUCTURE(weight=2.0, structure_warmup=warmup, log_every=1, **QUICK).fit(
-            latent.X, latent.Y, progress=False
+            latent.X, latent.Y, verbose=False
         )
         history.append(fitted.facts_["history"]["losses"])
     for losses, shares in zip(history, ([1, 1, 1], [0.25, 0.5, 0.75]), strict=True):
@@ -100,10 +100,19 @@ def test_the_weight_rises_over_the_warmup(latent):
 
 @pytest.mark.parametrize("unpaired", [False, True])
 def test_it_learns_and_keeps_the_geometry(latent, retrieval, unpaired):
-    options = {"dim": 16, "steps": 60, "learning_rate": 5e-3, "batch_size": 256, "unpaired": unpaired, "device": "cpu"}
+    options = {
+        "dim": 16,
+        "max_steps": 60,
+        "learning_rate": 5e-3,
+        "batch_size": 256,
+        "unpaired": unpaired,
+        "device": "cpu",
+    }
     drifts = []
     for weight in (0.0, 0.3):
-        fitted = STRUCTURE(weight=weight, **options).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+        fitted = STRUCTURE(weight=weight, **options).fit(
+            latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
+        )
         assert retrieval(fitted) > 0.6
         sides = (
             (fitted.transform(latent.X_test), latent.X_test),

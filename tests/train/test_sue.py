@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.spatial
+from sklearn.base import clone
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.neighbors import NearestNeighbors
 
@@ -13,7 +14,7 @@ from congruence.train import SUE
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E402
-from congruence.train.sue import _Carried  # noqa: E402
+from congruence.train.sue import _MappedRows, _Objective  # noqa: E402
 
 QUICK = {
     "dim": 6,
@@ -21,7 +22,7 @@ QUICK = {
     "spectral_steps": 30,
     "spectral_learning_rate": 3e-3,
     "spectral_batch_size": 200,
-    "steps": 5,
+    "max_steps": 5,
     "batch_size": 128,
     "log_every": 1,
     "device": "cpu",
@@ -93,7 +94,7 @@ def test_the_discrepancy_is_that_of_its_kernels(scales):
 
 
 def test_it_learns(latent, retrieval):
-    fitted = SUE(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    fitted = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert retrieval(fitted) > 0.4
     assert fitted.method_ == "sue"
     assert [layer["kind"] for layer in fitted.source_layers_][-2:] == ["linear", "residual"]
@@ -102,8 +103,8 @@ def test_it_learns(latent, retrieval):
 def test_the_last_stage_moves_the_source_towards_the_target(latent):
     U = latent.U[latent.U[:, 0] > np.median(latent.U[:, 0])]  # half of the images have no kin among the texts
     few, many = (
-        SUE(**{**QUICK, "steps": steps, "learning_rate": 1e-2, "batch_size": 256, "pair_batch_size": 8}).fit(
-            latent.X, latent.Y, U, latent.V, progress=False
+        SUE(**{**QUICK, "max_steps": steps, "learning_rate": 1e-2, "batch_size": 256, "pair_batch_size": 8}).fit(
+            latent.X, latent.Y, unpaired=(U, latent.V), verbose=False
         )
         for steps in (1, 40)
     )
@@ -116,49 +117,49 @@ def test_the_last_stage_moves_the_source_towards_the_target(latent):
 
 
 def test_rows_carried_once_are_those_carried_at_each_step(latent, monkeypatch):
-    once = SUE(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
+    once = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     drawn = []
-    original = _Carried.batch
+    original = _MappedRows.batch
 
     def batch(self, step, size, seed):
         drawn.append(size)
         return original(self, step, size, seed)
 
-    monkeypatch.setattr(_Carried, "batch", batch)
-    monkeypatch.setattr(_Carried, "held", lambda self: self)
-    again = SUE(**QUICK).fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    assert len(drawn) == 2 * QUICK["steps"]
+    monkeypatch.setattr(_MappedRows, "batch", batch)
+    monkeypatch.setattr(_MappedRows, "held", lambda self: self)
+    again = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+    assert len(drawn) == 2 * QUICK["max_steps"]
     np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
 
 
 def test_a_stopped_run_goes_on_to_the_bit(latent, tmp_path, monkeypatch):
     trainer = SUE(checkpoint_every=2, **QUICK)
-    whole = trainer.fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
-    original = SUE._loss
+    whole = clone(trainer).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+    original = _Objective.training_step
 
-    def stopped(self, torch, task, batch, step):
-        if step == 3:
+    def stopped(self, batch):
+        if batch.step == 3:
             raise KeyboardInterrupt
-        return original(self, torch, task, batch, step)
+        return original(self, batch)
 
-    monkeypatch.setattr(SUE, "_loss", stopped)
+    monkeypatch.setattr(_Objective, "training_step", stopped)
     with pytest.raises(KeyboardInterrupt):
-        trainer.fit(latent.X, latent.Y, latent.U, latent.V, checkpoint=tmp_path / "c", progress=False)
-    monkeypatch.setattr(SUE, "_loss", original)
-    resumed = trainer.fit(latent.X, latent.Y, latent.U, latent.V, checkpoint=tmp_path / "c", progress=False)
+        trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint=tmp_path / "c", verbose=False)
+    monkeypatch.setattr(_Objective, "training_step", original)
+    resumed = trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint=tmp_path / "c", verbose=False)
     np.testing.assert_array_equal(resumed.transform(latent.X_test), whole.transform(latent.X_test))
 
 
 def test_what_is_refused(latent):
-    for unpaired in ((None, latent.V), (latent.U, None)):
+    for unpaired in (None, (None, latent.V), (latent.U, None)):
         with pytest.raises(InputError, match="no unpaired rows of one side"):
-            SUE(**QUICK).fit(latent.X, latent.Y, *unpaired)
+            SUE(**QUICK).fit(latent.X, latent.Y, unpaired=unpaired)
     with pytest.raises(ParameterError, match="dim=13 and spectral_dim=12"):
-        SUE(**{**QUICK, "dim": 13}).fit(latent.X, latent.Y, latent.U, latent.V)
+        SUE(**{**QUICK, "dim": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
     with pytest.raises(ParameterError, match="graphs of 13 source rows"):
-        SUE(**{**QUICK, "spectral_batch_size": 13}).fit(latent.X, latent.Y, latent.U, latent.V)
+        SUE(**{**QUICK, "spectral_batch_size": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
     with pytest.raises(ParameterError, match="dim=6; expected at most"):  # three pairs have two directions in common
-        SUE(**{**QUICK, "spectral_steps": 1}).fit(latent.X[:3], latent.Y[:3], latent.U, latent.V)
+        SUE(**{**QUICK, "spectral_steps": 1}).fit(latent.X[:3], latent.Y[:3], unpaired=(latent.U, latent.V))
     for wrong in (
         {"neighbors": 0},
         {"spectral_steps": 0},
@@ -167,4 +168,4 @@ def test_what_is_refused(latent):
         {"spectral_learning_rate": 0.0},
     ):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
-            SUE(**{**QUICK, **wrong}).fit(latent.X, latent.Y, latent.U, latent.V)
+            SUE(**{**QUICK, **wrong}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))

@@ -78,7 +78,7 @@ class _Command(TyperCommand):
         if any("--set" in option.opts for option in self.params):
             from congruence.train import METHODS
 
-            settable = frozenset(name for method in METHODS.values() for name in method._get_param_names())
+            settable = frozenset(name for method in METHODS.values() for name in method().get_params())
         return name_flags(str(message), self.params, settable)
 
 

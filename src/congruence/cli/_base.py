@@ -150,6 +150,8 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"] or ""
+        if name == "unpaired" and value.startswith("(") and "images" in known:  # one argument, an option for each side
+            return "--images and --texts"
         bare = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
         option = known.get(_OPTION_NAMES.get(name, name))
         if option is None:

@@ -96,10 +96,9 @@ def _history(history: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _differing(method: Any, parameters: dict[str, Any]) -> str:
     """Write the parameters that are not the method's defaults."""
-    from congruence.train import JAM, METHODS
+    from congruence.train import METHODS
 
-    classes = {**METHODS, "jam": JAM}
-    usual = classes[method]().get_params() if method in classes else {}
+    usual = METHODS[method]().get_params() if method in METHODS else {}
     usual = {name: list(value) if isinstance(value, tuple) else value for name, value in usual.items()}
     said = [f"{name}={_text(value)}" for name, value in parameters.items() if name not in usual or usual[name] != value]
     return ", ".join(said) or "as by default"

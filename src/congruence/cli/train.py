@@ -8,6 +8,12 @@ import typer
 
 __all__ = ["command"]
 
+#: What a method is chosen by, in words.
+_CRITERIA = {
+    "mean_recall_at_1": "mean recall at 1",
+    "source_to_target_recall_at_1": "recall at 1, source → target",
+}
+
 
 def command(
     method: Annotated[
@@ -94,16 +100,6 @@ def command(
     check_map_output(out, force=force)
     if report is not None:
         check_output(report, force=force)
-    if (method or method_too) == "jam":
-        for option, value in {"--images": images, "--texts": texts, "--keep-pairs": keep_pairs}.items():
-            if value:
-                raise ParameterError(
-                    f"Got {option} for jam, which learns nothing of unpaired rows; expected pairs only. Leave out {option}."
-                )
-    elif (method or method_too) and (negatives or tasks):
-        raise ParameterError(
-            f"Got --negatives or --tasks for {method or method_too}; expected them for jam only. Leave out --negatives and --tasks."
-        )
     changes: dict[str, Any] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),
@@ -123,7 +119,7 @@ def command(
     spaces = Space(source_model, modality=source_modality), Space(target_model, modality=target_modality)
     with checkpoint_folder(out, checkpoint) as place:
         done = run_recipe(
-            recipe, spaces=spaces, checkpoint=place, progress=not quiet, report=None if quiet else _say(recipe.grid)
+            recipe, spaces=spaces, checkpoint=place, verbose=not quiet, callback=None if quiet else _say(recipe.grid)
         )
         done.map.save(out, force=force)
     if report is not None:
@@ -144,7 +140,7 @@ def _split(entry: str, option: str) -> tuple[str, str]:
 
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} epochs=20, for example.")
+        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} max_steps=500, for example.")
     return name.replace("-", "_"), text
 
 
@@ -224,8 +220,7 @@ def _print(done: Any, recipe: Any, out: str) -> None:
         rows.append(["chosen", ", ".join(f"{name}={value}" for name, value in done.parameters.items())])
     if done.score == done.score:
         rows.append(["validation pairs", str(scores["validation_pairs"])])
-        what = "recall at 1, source → target" if recipe.method == "jam" else "mean recall at 1"
-        rows.append([f"validation: {what}", number(done.score)])
+        rows.append([f"validation: {_CRITERIA[mapping.criterion]}", number(done.score)])
         if "teacher_validation_mean_recall_at_1" in scores:
             rows.append(["validation: its teacher's", number(scores["teacher_validation_mean_recall_at_1"])])
     if "test_pairs" in scores:

@@ -13,6 +13,7 @@ from congruence.maps._base import Map
 from congruence.maps._saved import check_config, check_restored
 from congruence.maps.cca import CCAMap
 from congruence.maps.heads import HeadsMap
+from congruence.maps.layered import LayeredMap
 from congruence.maps.linear import LinearMap
 from congruence.maps.mlp import MLPMap
 from congruence.maps.orthogonal import OrthogonalMap
@@ -25,6 +26,7 @@ __all__ = [
     "AffineMap",
     "CCAMap",
     "HeadsMap",
+    "LayeredMap",
     "LinearMap",
     "MLPMap",
     "Map",

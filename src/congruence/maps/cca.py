@@ -8,6 +8,7 @@ import numpy as np
 
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
+from congruence.linalg.canonical import canonical_directions, whiten
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps.projections import ProjectionMap, Rows
 
@@ -70,24 +71,17 @@ class CCAMap(ProjectionMap):
 
     def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         a, b = _compress(A, B)
-        ours, theirs = self._whiten(a, A.size), self._whiten(b, B.size)
-        svd = cross_svd(ours[0].T @ theirs[0], scale=1.0)
-        return ours[1] @ svd.U, theirs[1] @ svd.Vt.T, np.minimum(svd.s, 1.0), svd.rank
+        return canonical_directions(self._whiten(a, A.size), self._whiten(b, B.size))
 
     def _whiten(self, rows: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the whitened rows and the matrix that whitens, (AᵀA + λI)^(−1/2), in the basis of the rows' span.
-
-        From the singular values of the rows themselves: those of the Gram matrix would lose half the digits.
-        """
+        """Return the whitened rows and the matrix that whitens."""
         svd = cross_svd(rows, scale=size)
         if not svd.rank and not self.regularization:
             raise InputError(
                 "Got rows that are all alike once preprocessed, and regularization=0; expected rows that vary. Add other rows, or pass regularization=1.0."
             )
         kept = max(1, svd.rank)
-        s = svd.s[:kept]
-        root = np.sqrt(s**2 + self.regularization)
-        return svd.U[:, :kept] * (s / root), svd.Vt[:kept].T / root
+        return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.regularization)
 
     def _scales(self, singular: np.ndarray) -> np.ndarray | None:
         return singular**self.power if self.power else None

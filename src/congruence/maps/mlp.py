@@ -125,7 +125,7 @@ class MLPMap(Map):
         """
         self._check_parameters()
         A, B, _ = self._check_pairs(X, y if Y is None else Y)
-        torch = require("torch", extra="train")
+        require("torch", extra="train")
         self._remember(A, B)
         held = self._hold_out(duplicate_groups(A, B))
         train = ~held
@@ -135,7 +135,7 @@ class MLPMap(Map):
         in_scale = max(float(np.sqrt(np.mean(source[train] ** 2))), float(np.finfo(np.float32).tiny))
         residual = (B - source @ linear.coef_ - linear.target_mean_).astype(np.float32)
         out_scale = max(float(np.sqrt(np.mean(residual[train] ** 2))), float(np.finfo(np.float32).tiny))
-        best, curves = self._train(torch, source / in_scale, residual / out_scale, train, held)
+        best, curves = self._train(source / in_scale, residual / out_scale, train, held)
         self.loss_curve_ = [value * out_scale**2 for value in curves[0]]
         self.validation_curve_ = [value * out_scale**2 for value in curves[1]]
         self.n_epochs_ = len(self.loss_curve_)
@@ -179,8 +179,10 @@ class MLPMap(Map):
         return held[groups]
 
     def _train(
-        self, torch: Any, source: np.ndarray, residual: np.ndarray, train: np.ndarray, held: np.ndarray
+        self, source: np.ndarray, residual: np.ndarray, train: np.ndarray, held: np.ndarray
     ) -> tuple[dict[str, np.ndarray], tuple[list[float], list[float]]]:
+        import torch
+
         generator = torch.Generator().manual_seed(self.random_state)
         d_source, d_target = source.shape[1], residual.shape[1]
         start = torch.randn(self.hidden, d_source, generator=generator) / math.sqrt(d_source)

@@ -91,6 +91,11 @@ class ProjectionMap(TwoSidedMap):
     def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         """Return all directions of both sides (as columns), their singular values and how many are above rounding."""
 
+    def _check_all_parameters(self) -> None:
+        if self.dim is not None:
+            check_positive(self.dim, "dim", integer=True)
+        self._check_parameters()
+
     def _scales(self, singular: np.ndarray) -> np.ndarray | None:
         """Return what each kept direction is multiplied by on both sides; nothing by default."""
         return None
@@ -115,10 +120,11 @@ class ProjectionMap(TwoSidedMap):
         ParameterError
             A parameter is impossible, or ``dim`` is more than these pairs carry.
         """
-        if self.dim is not None:
-            check_positive(self.dim, "dim", integer=True)
-        self._check_parameters()
-        source, target = self._check_pairs(X, y if Y is None else Y)[:2]
+        self._check_all_parameters()
+        return self._fit(*self._check_pairs(X, y if Y is None else Y)[:2])
+
+    def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
+        """Fit both heads on rows that were checked."""
         A = Rows.of(source, normalize=self.normalize, center=self.center)
         B = Rows.of(target, normalize=self.normalize, center=self.center)
         U, V, singular, rank = self._solve(A, B)

@@ -1,4 +1,4 @@
-"""Maps that carry both spaces into a third, joint one."""
+"""Maps of both spaces into a third, joint one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIDES = ("source", "target")
 class TwoSidedMap(Map):
     """Base of maps with a head for each space: ``transform`` for the source, ``transform_target`` for the target.
 
-    Carried rows of both sides are compared with each other, never with rows of either model. ``d_target`` is the width of
+    Mapped rows of both sides are compared with each other, never with rows of either model. ``d_target`` is the width of
     the target *model*, ``d_out`` the width of the space both heads lead to.
 
     A subclass implements ``_head``, ``_form``, ``layers``, ``d_target`` and what :class:`Map` asks for besides ``transform``.
@@ -42,7 +42,7 @@ class TwoSidedMap(Map):
 
     @abstractmethod
     def _head(self, rows: Any, side: str) -> Any:
-        """Carry checked rows of one side into the joint space, in their own precision and library and bounded extra memory."""
+        """Map checked rows of one side into the joint space, in their own precision and library and bounded extra memory."""
 
     @abstractmethod
     def layers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -59,7 +59,7 @@ class TwoSidedMap(Map):
         """
 
     def transform(self, X: Any) -> Any:
-        """Carry source rows into the joint space.
+        """Map source rows into the joint space.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class TwoSidedMap(Map):
         return self._mapped(self._check_source(X), X, "source")
 
     def transform_target(self, Y: Any) -> Any:
-        """Carry target rows into the joint space.
+        """Map target rows into the joint space.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class TwoSidedMap(Map):
     # ------------------------------------------------------------------ use on embeddings
 
     def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
-        """Return the space carried vectors live in.
+        """Return the space mapped vectors live in.
 
         Its name says both models, and its revision is a digest of the fitted map: coordinates of two fits on the same two
         models are not comparable.
@@ -123,7 +123,7 @@ class TwoSidedMap(Map):
         Parameters
         ----------
         modality : str, optional
-            Modality of the vectors carried.
+            Modality of the mapped vectors.
         normalized : bool, optional
 
         Returns
@@ -217,7 +217,7 @@ class TwoSidedMap(Map):
         normalize: bool | str = "auto",
         side: str | None = None,
     ) -> Any:
-        """Carry embeddings of either side into the joint space.
+        """Map embeddings of either side into the joint space.
 
         Parameters
         ----------

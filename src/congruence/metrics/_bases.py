@@ -9,6 +9,7 @@ import numpy as np
 from congruence._utils.arrays import device
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import InputError, ParameterError
+from congruence.linalg.canonical import gains
 
 EPS = float(np.finfo(np.float64).eps)
 COMPONENTS = ("mean", "first", "all")
@@ -91,8 +92,8 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
 
 
 def ridge_gains(xp: Any, s: Any, ridge: float) -> Any:
-    """Return what a ridge leaves of each basis direction: s / √(s² + λ)."""
-    return s / xp.sqrt(s * s + ridge * xp.mean(s * s))
+    """Return what a ridge leaves of each basis direction; λ is a share of the mean variance."""
+    return gains(xp, s, ridge * xp.mean(s * s))
 
 
 def whitened(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: float) -> Any:

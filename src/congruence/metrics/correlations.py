@@ -14,14 +14,11 @@ import numpy as np
 from congruence._utils.arrays import to_numpy
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
+from congruence.linalg.canonical import canonical_correlations
 from congruence.metrics._base import float_pair
 from congruence.metrics._bases import COMPONENTS, EPS, check_options, contrasts, spectrum, summarize, whitened
 
 __all__ = ["cca", "kept", "pwcca", "svcca"]
-
-
-def _correlations(xp: Any, Qx: Any, Qy: Any) -> Any:
-    return xp.clip(xp.linalg.svdvals(xp.matrix_transpose(Qx) @ Qy), 0.0, 1.0)
 
 
 def cca(
@@ -81,7 +78,7 @@ def cca(
     check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
     xp, A, B = float_pair(X, Y)
     Qx, Qy = whitened(xp, A, "X", rank, reduce, ridge), whitened(xp, B, "Y", rank, reduce, ridge)
-    return summarize(xp, _correlations(xp, Qx, Qy), components)
+    return summarize(xp, canonical_correlations(xp, Qx, Qy), components)
 
 
 def kept(xp: Any, s: Any, keep: float | int) -> int:
@@ -147,7 +144,7 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean",
             C = C / xp.sqrt(xp.sum(C * C, axis=0))
         U, s, _ = spectrum(xp, C)
         bases.append(U[:, : kept(xp, s, keep)])
-    return summarize(xp, _correlations(xp, *bases), components)
+    return summarize(xp, canonical_correlations(xp, *bases), components)
 
 
 def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any:

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import namespace
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_scale, check_width
 from congruence.errors import InputError
-from congruence.metrics._bases import COMPONENTS, EPS, check_options, equal_rows, ridge_gains, spectrum, summarize
+from congruence.linalg.canonical import canonical_directions, whiten
+from congruence.metrics._bases import COMPONENTS, EPS, check_options, equal_rows, spectrum, summarize
 
 __all__ = ["CCAFit", "fit_cca"]
 
@@ -144,7 +145,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     check_scale(A, "X", squares=False)
     check_scale(B, "Y", squares=False)
     check_same_rows(len(A), len(B), "X", "Y")
-    means, bases, maps = [], [], []
+    means, scales, sides = [], [], []
     for side, name in ((A, "X"), (B, "Y")):
         side = side.astype(np.float64)
         origin = side[0]
@@ -163,9 +164,10 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         U, s, Vt = spectrum(namespace(C), C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
-        gains = ridge_gains(namespace(s), s, ridge)
         means.append(origin + mean)
-        bases.append(U * gains)
-        maps.append((inverse[:, None] * Vt.T) * (gains / s * np.sqrt(len(side) - 1)))
-    left, correlations, right = np.linalg.svd(bases[0].T @ bases[1], full_matrices=False)
-    return CCAFit(means[0], means[1], maps[0] @ left, maps[1] @ right.T, np.clip(correlations, 0.0, 1.0))
+        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))  # variates of unit variance, in the caller's units
+        sides.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
+    found = canonical_directions(*sides)
+    return CCAFit(
+        means[0], means[1], scales[0] * found.x_directions, scales[1] * found.y_directions, found.correlations
+    )

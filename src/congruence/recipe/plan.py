@@ -11,17 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import has_fit_parameter
 
 from congruence._utils.validation import check_choice
 from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
 from congruence.recipe._schema import check_parameters, check_types
-from congruence.train import JAM, METHODS, make_method
+from congruence.train import METHODS, make_method
 
 __all__ = ["Recipe", "make_recipe", "read_recipe"]
 
-#: Share of the pairs to choose by and share to test on where a recipe says nothing; JAM's are the paper's, of images.
-_SHARES = {JAM.method: (0.15, 0.15)}
+#: Share of the pairs to choose by and share to test on where a recipe says nothing, and those of methods whose paper has others.
+_SHARES = (0.1, 0.0)
+_OTHER_SHARES = {"jam": (0.15, 0.15)}
+
+#: What an entry of a recipe is to a method's ``fit``.
+_TAKEN_AS = {
+    "unpaired_source": "unpaired",
+    "unpaired_target": "unpaired",
+    "keep_pairs": "unpaired",
+    "negatives": "negatives",
+    "tasks": "negatives",
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,7 @@ class Recipe:
     Attributes
     ----------
     method : str
-        A key of :data:`congruence.train.METHODS`, or ``"jam"``.
+        A key of :data:`congruence.train.METHODS`.
     pairs : tuple of two str
         Files of the paired rows, source and target (``file`` or ``file:key``); by id where both have ids, else by position.
     unpaired_source, unpaired_target : tuple of str
@@ -76,13 +87,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_choice(self.method, (*METHODS, JAM.method), "method")
-        shares = _SHARES.get(self.method, (0.1, 0))
-        defaults = {"validation": shares[0], "test": shares[1], "seed": 5 if self.method == JAM.method else 0}
+        check_choice(self.method, METHODS, "method")
+        shares = _OTHER_SHARES.get(self.method, _SHARES)
+        defaults = {"validation": shares[0], "test": shares[1], "seed": self.usual.get("random_state", 0)}
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        self._check_kind()
+        self._check_rows()
         for name in ("pairs", "validation", "test"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != 2:
@@ -92,17 +103,20 @@ class Recipe:
                 "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
             )
         make_method(self.method, **{**self.parameters, **{name: values[0] for name, values in self.grid.items()}})
-        check_parameters(make_method(self.method).get_params(), self.parameters, self.grid)
+        check_parameters(self.usual, self.parameters, self.grid)
 
-    def _check_kind(self) -> None:
-        """Refuse what only JAM takes for other methods, and what JAM does not take for it."""
-        jam = self.method == JAM.method
-        foreign = ("unpaired_source", "unpaired_target", "keep_pairs") if jam else ("negatives", "tasks")
-        for name in foreign:
-            if getattr(self, name):
-                known = "nothing of unpaired rows" if jam else "nothing of wrong captions, which are for jam"
+    @property
+    def usual(self) -> dict[str, Any]:
+        """The method's parameters with their defaults."""
+        return make_method(self.method).get_params()
+
+    def _check_rows(self) -> None:
+        """Refuse rows beside the pairs that the method does not learn from."""
+        for name, taken in _TAKEN_AS.items():
+            if getattr(self, name) and not has_fit_parameter(METHODS[self.method], taken):
+                nothing = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[taken]
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which learns {known}; expected none. Leave out {name}=…."
+                    f"Got {name} for {self.method}, which learns nothing of {nothing}; expected none. Leave out {name}=…."
                 )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")

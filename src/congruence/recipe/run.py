@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import has_fit_parameter
 
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
@@ -16,9 +17,9 @@ from congruence.evaluation.compositional import recall_by_task
 from congruence.recipe.items import Items, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
-from congruence.train import JAM, METHODS, make_method
+from congruence.train import Method, make_method
 from congruence.train.retrieval import each_once, recalls
-from congruence.train.tuning import Tuned, search, tune
+from congruence.train.tuning import Tuned, tune
 
 __all__ = ["Run", "run_recipe"]
 
@@ -32,8 +33,8 @@ class Run:
 
     Attributes
     ----------
-    map : TwoSidedMap
-        The best, with what was measured in its ``scores_``.
+    map : Method
+        The best, fitted, with what was measured in its ``scores_``.
     parameters : dict
         Those of the grid it was trained with.
     score : float
@@ -43,7 +44,7 @@ class Run:
         All pairs that were read, those held out included.
     """
 
-    map: Any
+    map: Method
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, Any], float]]
@@ -55,8 +56,8 @@ def run_recipe(
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
     checkpoint: str | Path | None = None,
-    progress: bool = True,
-    report: Callable[[dict[str, Any], float], None] | None = None,
+    verbose: bool = True,
+    callback: Callable[[dict[str, Any], float], None] | None = None,
 ) -> Run:
     """Read the files, hold out pairs, train, and measure.
 
@@ -67,8 +68,9 @@ def run_recipe(
         What is known of the models; the files' own word where this says nothing.
     checkpoint : path-like, optional
         Folder for the checkpoints, one for each point of the grid; made if need be. A run that was stopped resumes from them.
-    progress : bool, default=True
-    report : callable, optional
+    verbose : bool, default=True
+        Show a progress bar on stderr, if that is a terminal.
+    callback : callable, optional
         Called with the parameters and the validation score of each point of the grid.
 
     Returns
@@ -99,78 +101,58 @@ def run_recipe(
     if recipe.keep_pairs is not None:
         items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed)
     parameters = dict(recipe.parameters)
-    if recipe.method == JAM.method or "seed" in METHODS[recipe.method]().get_params(deep=False):
-        parameters.setdefault("seed", recipe.seed)
+    if "random_state" in recipe.usual:
+        parameters.setdefault("random_state", recipe.seed)
     method = make_method(recipe.method, **parameters)
-    fit = _fit_jam if isinstance(method, JAM) else _fit
-    done = fit(method, recipe, items, unpaired, held, checkpoint, progress, report)
+    done = _fit(method, recipe, items, unpaired, held, checkpoint, verbose, callback)
     mapping = done.map
     mapping.scores_ |= _scores(done, held, test, same)
     if rule is not None and test is not None:
         mapping.scores_["holdout"] = rule.to_dict()
         parts = {"train": len(items), "validation": 0 if held is None else len(held), "test": len(test)}
         mapping.facts_["split"] = parts
-    criterion = "recall_at_1" if isinstance(method, JAM) else "mean_recall_at_1"
-    mapping.scores_["trials"] = [{**point, criterion: score} for point, score in done.trials]
+    mapping.scores_["trials"] = [{**point, method.criterion: score} for point, score in done.trials]
     mapping.scores_["recipe"] = recipe.to_dict()
     return Run(mapping, done.parameters, done.score, done.trials, whole)
 
 
 def _fit(
-    method: Any,
+    method: Method,
     recipe: Recipe,
     items: Items,
     unpaired: list[Any],
     held: Items | None,
     checkpoint: str | Path | None,
-    progress: bool,
-    report: Callable[[dict[str, Any], float], None] | None,
+    verbose: bool,
+    callback: Callable[[dict[str, Any], float], None] | None,
 ) -> Tuned:
-    sides = items.pairs.source, items.pairs.target
+    """Fit the method to the pairs and whatever else it learns from, and choose among the grid."""
+    sides, more = (items.pairs.source, items.pairs.target), _more_rows(method, items, unpaired)
     if held is None:
-        mapping = method.fit(*sides, *unpaired, checkpoint=_first(checkpoint), progress=progress)
-        return Tuned(mapping, {}, float("nan"), [], method)
-    validation: tuple[Any, ...] = held.pairs.source, held.pairs.target
-    if len(np.unique(held.groups)) < len(held):  # a copy of the row that is asked for is no mistake
-        validation = each_once(held.pairs.source.vectors, held.pairs.target.vectors, held.groups)
+        more.pop("groups", None)  # JAM would divide the pairs by them once more
+        fitted = method.fit(*sides, **more, checkpoint=_first(checkpoint), verbose=verbose)
+        return Tuned(fitted, {}, float("nan"), [])
+    validation = _validation(method, held)
     return tune(
-        method, recipe.grid, *sides, *unpaired, validation=validation, checkpoint=checkpoint, progress=progress, report=report
+        method, recipe.grid, *sides, **more, validation=validation, checkpoint=checkpoint, verbose=verbose, callback=callback
     )  # fmt: skip
 
 
-def _fit_jam(
-    method: JAM,
-    recipe: Recipe,
-    items: Items,
-    unpaired: list[Any],
-    held: Items | None,
-    checkpoint: str | Path | None,
-    progress: bool,
-    report: Callable[[dict[str, Any], float], None] | None,
-) -> Tuned:
-    validation = None
-    if held is not None:
+def _more_rows(method: Method, items: Items, unpaired: list[Any]) -> dict[str, Any]:
+    """Return what a method's ``fit`` takes beside the pairs."""
+    if has_fit_parameter(method, "negatives"):
+        return {"negatives": items.negatives, "groups": items.groups}
+    return {"unpaired": tuple(unpaired)}
+
+
+def _validation(method: Method, held: Items) -> tuple[Any, ...]:
+    """Return held-out pairs as a method's ``score`` takes them."""
+    if has_fit_parameter(method, "negatives"):
         rows = held.captions()
-        validation = rows.source, rows.target, rows.negatives, rows.groups
-
-    def fit(jam: JAM, place: Path | None) -> Any:
-        return jam.fit(
-            items.pairs.source,
-            items.pairs.target,
-            items.negatives,
-            groups=items.groups,
-            validation=validation,
-            checkpoint=place,
-            progress=progress,
-        )
-
-    if held is None:
-        return Tuned(fit(method, _first(checkpoint)), {}, float("nan"), [], method)
-    # What the weights of a step are chosen by: is one of an image's own captions nearest, among these and the wrong ones.
-    criterion = "validation_source_to_target_recall_at_1"
-    return search(
-        method, recipe.grid, fit, lambda mapping: mapping.scores_[criterion], checkpoint=checkpoint, report=report
-    )
+        return rows.source, rows.target, rows.negatives, rows.groups
+    if len(np.unique(held.groups)) < len(held):  # a copy of the row that is asked for is no mistake
+        return each_once(held.pairs.source.vectors, held.pairs.target.vectors, held.groups)
+    return held.pairs.source, held.pairs.target
 
 
 def _first(folder: str | Path | None) -> Path | None:
@@ -187,9 +169,8 @@ def _scores(done: Tuned, held: Items | None, test: Items | None, same: dict[str,
         scores["identical_rows"], scores["identical_groups"] = same["rows"], same["groups"]
     if held is not None:
         scores["validation_pairs"] = len(held)
-        if not isinstance(done.method, JAM):
-            scores["validation_mean_recall_at_1"] = done.score
-    teacher = getattr(done.method, "teacher_", None)
+        scores[f"validation_{done.map.criterion}"] = done.score
+    teacher = getattr(done.map, "teacher_", None)
     if test is not None:
         scores["test_pairs"] = len(test)
         scores |= {f"test_{name}": score for name, score in _retrieval(done.map, test).items()}

@@ -31,13 +31,14 @@ _TERMS = {
 
 #: Settings of a training that are shown where a map has them, and what they are called.
 _SETTINGS = {
-    "alpha": "α",
+    "divergence_weight": "α",
+    "spread_mix": "α",
     "temperature": "τ",
     "teacher": "Teacher",
     "divergence": "Divergence",
-    "supervised": "Loss on pairs",
+    "pair_loss": "Loss on pairs",
     "learning_rate": "Learning rate",
-    "seed": "Seed",
+    "random_state": "Seed",
 }
 
 
@@ -84,7 +85,7 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
         best = known.get("best_step")
         out.append(["Steps", f"{known['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
     for key, name in _SETTINGS.items():
-        unused = key == "temperature" and settings.get("supervised") == "siglip"
+        unused = key == "temperature" and settings.get("pair_loss") == "siglip"
         if settings.get(key) is not None and not unused:
             out.append([name, " → ".join(_text(value) for value in _list(settings[key]))])
     if "alpha_at_best" in known:

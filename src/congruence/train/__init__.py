@@ -3,11 +3,13 @@
 torch is imported when a method is fitted, not before.
 """
 
+import inspect
 from typing import Any
 
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.train._base import HeadTrainer
+from congruence.train._trainer import Method, Trainer
 from congruence.train.captions import split_by_group
 from congruence.train.checkpoint import History
 from congruence.train.closed import CCA, ClosedForm, Procrustes
@@ -38,34 +40,37 @@ __all__ = [
     "Contrastive",
     "HeadTrainer",
     "History",
+    "Method",
     "Procrustes",
     "Rows",
     "SOTAlign",
     "Schedule",
     "Sources",
+    "Trainer",
     "make_method",
     "split_by_group",
 ]
 
-#: Every method, by name: all have the same ``fit``, which returns a two-sided map. JAM, which learns from wrong captions, has its own.
-METHODS: dict[str, type[HeadTrainer] | type[ClosedForm]] = {
-    cls.method: cls for cls in (SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes)
+#: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the pairs: unpaired ones, or
+#: JAM's wrong captions.
+METHODS: dict[str, type[Method]] = {
+    cls.method: cls for cls in (SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
 }
 
 
-def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm | JAM:
+def make_method(name: str, **parameters: Any) -> Method:
     """Make a method by name.
 
     Parameters
     ----------
     name : str
-        A key of :data:`METHODS`, or ``"jam"``.
+        A key of :data:`METHODS`.
     **parameters
         The method's own parameters.
 
     Returns
     -------
-    HeadTrainer, ClosedForm or JAM
+    Method
 
     Raises
     ------
@@ -78,9 +83,8 @@ def make_method(name: str, **parameters: Any) -> HeadTrainer | ClosedForm | JAM:
     >>> make_method("csa", dim=8)
     CSA(dim=8)
     """
-    classes = {**METHODS, JAM.method: JAM}
-    cls = classes[check_choice(name, classes, "method")]
-    known = cls._get_param_names()
+    cls = METHODS[check_choice(name, METHODS, "method")]
+    known = sorted(inspect.signature(cls).parameters)
     if unknown := sorted(set(parameters) - set(known)):
         raise ParameterError(
             f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Use names from this list."

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence.errors import ParameterError, ShapeError
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def batches(torch: Any, X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> tuple[Any, Any]:
+
+def batches(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
     """Return two batches of one width and of one type, float32 at least. Raises ShapeError."""
+    import torch
+
     sides = [torch.as_tensor(side) for side in (X, Y)]
     for side, name in zip(sides, names, strict=True):
         if side.ndim != 2 or not len(side):
@@ -23,8 +28,10 @@ def batches(torch: Any, X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> 
     return sides[0].to(dtype), sides[1].to(dtype)
 
 
-def check_temperature(torch: Any, temperature: Any, like: Any) -> Any:
+def check_temperature(temperature: Any, like: Tensor) -> Tensor:
     """Return a temperature as a tensor of the type of a batch. Raises ParameterError."""
+    import torch
+
     tau = torch.as_tensor(temperature, dtype=like.dtype, device=like.device)
     if tau.numel() != 1 or not float(tau.detach()) > 0:
         raise ParameterError(

@@ -152,7 +152,7 @@ class Head(torch.nn.Module):
         self.layers = torch.nn.ModuleList(_KINDS[layer["kind"]](layer) for layer in layers)
 
     def forward(self, x: Any) -> Any:
-        """Carry a batch, shape (b, d_in), through all layers."""
+        """Return a batch, shape (b, d_in), after all layers."""
         for layer in self.layers:
             x = layer(x)
         return x

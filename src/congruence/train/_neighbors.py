@@ -11,12 +11,11 @@ from congruence.errors import ParameterError
 from congruence.train.rows import Rows, scannable
 
 
-def nearest_rows(torch: Any, queries: np.ndarray, rows: Rows, k: int, device: Any = "cpu") -> np.ndarray:
+def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: Any = "cpu") -> np.ndarray:
     """Find the k rows with the largest cosine for each query, by comparing all.
 
     Parameters
     ----------
-    torch : module
     queries : ndarray of float32, shape (n, d)
     rows : Rows
         With methods ``scan`` and ``take``.
@@ -44,6 +43,8 @@ def nearest_rows(torch: Any, queries: np.ndarray, rows: Rows, k: int, device: An
         raise ParameterError(
             f"Got k={k} neighbors among {len(rows)} unpaired rows; expected at most as many. Pass k={len(rows)} or less."
         )
+    import torch
+
     unit = torch.nn.functional.normalize
     Q = unit(torch.tensor(queries), dim=1).to(device)  # a copy: what is mapped from a file cannot be written to
     best = torch.full((len(Q), k), -torch.inf, device=device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,7 +12,76 @@ from congruence._utils.ids import id_texts, is_in
 from congruence._utils.validation import as_matrix, check_same_rows, check_width, shorten
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.train.rows import ArrayRows, Rows, as_rows
+from congruence.train.rows import ArrayRows, Rows, as_rows, sample
+
+if TYPE_CHECKING:
+    from congruence.maps import Map
+
+#: The two sides of a map.
+SIDES = ("source", "target")
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a method trains on.
+
+    Attributes
+    ----------
+    source, target : ndarray, shape (n, d_source) and (n, d_target), float32
+        Pairs.
+    unpaired_source, unpaired_target : Rows or None
+    validation : tuple of two ndarrays, two arrays of labels, or None
+        Rows of both sides to choose by; equal labels mark what belongs together.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    unpaired_source: Rows | None
+    unpaired_target: Rows | None
+    validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what tells these data from others, without holding them: sizes, and a digest of pairs and of some unpaired rows."""
+        digest = hashlib.sha256()
+        for side in (self.source, self.target):
+            digest.update(np.ascontiguousarray(side).tobytes())
+        facts: dict[str, Any] = {"pairs": len(self.source)}
+        for name in ("unpaired_source", "unpaired_target"):
+            rows = getattr(self, name)
+            facts[name] = 0 if rows is None else len(rows)
+            if rows is not None:
+                digest.update(np.ascontiguousarray(sample(rows, 64)).tobytes())
+        return {**facts, "digest": digest.hexdigest()}
+
+
+def read_data(mapping: Map, X: Any, Y: Any, unpaired: Any, validation: Any) -> Data:
+    """Return what a map is to be trained on; its number of features and their names are noted on it.
+
+    Raises
+    ------
+    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
+    """
+    source, target, ids = read_pairs(X, Y, mapping)
+    rows = []
+    for side, given, name, paired in zip(SIDES, _two(unpaired), "XY", (source, target), strict=True):
+        read = as_rows(given, f"unpaired_{side}")
+        if read is not None:
+            check_width(read.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
+            refuse_paired(given, read, ids, paired, side)
+        rows.append(read)
+    held = read_validation(validation, source.shape[1], target.shape[1])
+    return Data(source, target, rows[0], rows[1], held)
+
+
+def _two(unpaired: Any) -> Any:
+    """Return the unpaired rows of both sides. Raises ParameterError."""
+    if unpaired is None:
+        return None, None
+    if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
+        raise ParameterError(
+            "Got unpaired that is not (rows of the source, rows of the target); expected both, either of them None. Pass unpaired=(U, V)."
+        )
+    return unpaired
 
 
 def space_of(rows: Any) -> Space:
@@ -18,16 +89,23 @@ def space_of(rows: Any) -> Space:
     return rows.space if isinstance(rows, Embeddings) else Space()
 
 
-def read_pairs(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return paired rows as float32, and their ids where they have some."""
-    if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
+def pair_by_id(X: Any, Y: Any) -> bool:
+    """Say whether both sides have ids, by which they are then paired."""
+    return isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
+
+
+def read_pairs(X: Any, Y: Any, mapping: Map | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Return paired rows as float32, and their ids where they have some; a map takes note of its features."""
+    ids = None
+    if pair_by_id(X, Y):
         joined = Pairs.join(X, Y)
-        return np.asarray(joined.source.vectors, np.float32), np.asarray(joined.target.vectors, np.float32), joined.ids
-    A, B = (
-        np.asarray(as_matrix(getattr(side, "vectors", side), name), np.float32) for side, name in ((X, "X"), (Y, "Y"))
-    )
-    check_same_rows(len(A), len(B), "X", "Y")
-    return A, B, None
+        X, Y, ids = joined.source, joined.target, joined.ids
+    if mapping is not None:
+        A, B, _ = mapping._check_pairs(X, Y)
+    else:
+        A, B = (as_matrix(getattr(side, "vectors", side), name) for side, name in ((X, "X"), (Y, "Y")))
+        check_same_rows(len(A), len(B), "X", "Y")
+    return np.asarray(A, np.float32), np.asarray(B, np.float32), ids
 
 
 def read_validation(given: Any, d_source: int, d_target: int) -> Any:

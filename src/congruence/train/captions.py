@@ -43,6 +43,12 @@ class Captions:
         wrong = None if self.negatives is None else self.negatives[rows]
         return Captions(self.source[rows], self.target[rows], wrong, self.groups[rows])
 
+    def candidates(self) -> np.ndarray:
+        """Return the captions, and after them all wrong captions, shape (n + n·k, d_target)."""
+        if self.negatives is None:
+            return self.target
+        return np.concatenate([self.target, self.negatives.reshape(-1, self.target.shape[1])])
+
     def texts(self) -> np.ndarray:
         """Return numbers of captions and wrong captions, shape (n, 1 + k): equal vectors have equal ones."""
         n, width = self.target.shape
@@ -62,7 +68,7 @@ class Captions:
 
 
 def split_by_group(
-    groups: Any, shares: tuple[float, float] = (0.7, 0.15), seed: int = 5
+    groups: Any, shares: tuple[float, float] = (0.7, 0.15), random_state: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Divide rows into three so that rows of one group stay together.
 
@@ -72,7 +78,7 @@ def split_by_group(
         Label of each row, as the image a caption belongs to.
     shares : tuple of float, default=(0.7, 0.15)
         Of the *groups*: to train on, to choose by. The rest is to test on.
-    seed : int, default=5
+    random_state : int, default=5
 
     Returns
     -------
@@ -99,19 +105,19 @@ def split_by_group(
             f"Got shares={shares}; expected two above 0 whose sum is below 1. Pass shares=(0.7, 0.15), for example."
         )
     names = np.unique(labels)
-    away = _held_out(names, train, seed)
-    test = _held_out(away, round(validation / (1 - train), 9), seed)  # 0.15 of the 0.3 that are left is a half
+    away = _held_out(names, train, random_state)
+    test = _held_out(away, round(validation / (1 - train), 9), random_state)  # 0.15 of the 0.3 that are left is a half
     held, tested = np.isin(labels, away), np.isin(labels, test)
     return np.flatnonzero(~held), np.flatnonzero(held & ~tested), np.flatnonzero(tested)
 
 
-def _held_out(names: np.ndarray, kept: float, seed: int) -> np.ndarray:
+def _held_out(names: np.ndarray, kept: float, random_state: int) -> np.ndarray:
     rest = len(names) - round(kept * len(names))
     if not 0 < rest <= len(names) - 2:
         raise TooFewAnchorsError(
             f"Got {len(names)} groups to divide in {len(names) - rest} and {rest}; expected at least two and one. Pass more groups."
         )
-    return names[Split.choose(names, rest, seed).held_out(names)]
+    return names[Split.choose(names, rest, random_state).held_out(names)]
 
 
 def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> Captions:

@@ -7,10 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import atomic_path, check_output, recover, why_foreign
 from congruence.errors import CorruptFileError, FileError, TrainingError
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.optim import Optimizer
 
 __all__ = ["Checkpoint", "History", "why_no_checkpoint"]
 
@@ -90,7 +94,7 @@ class Checkpoint:
         steps = json.loads((self.path / STATE).read_text(encoding="utf-8"))["history"]["steps"]
         return f"The checkpoint of step {steps} is kept at {self.path}."
 
-    def save(self, module: Any, optimizer: Any, history: History, best: Mapping[str, Any]) -> None:
+    def save(self, module: Module, optimizer: Optimizer, history: History, best: Mapping[str, Any]) -> None:
         """Write weights, moments, record and the best weights so far. Raises StorageError."""
         import safetensors.torch
 
@@ -118,7 +122,7 @@ class Checkpoint:
             (folder / WEIGHTS).write_bytes(weights)
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
-    def load(self, torch: Any, module: Any, optimizer: Any) -> tuple[History, dict[str, Any]]:
+    def load(self, module: Module, optimizer: Optimizer) -> tuple[History, dict[str, Any]]:
         """Give module and optimizer back what was written; return the record and the best weights.
 
         Raises
@@ -159,7 +163,7 @@ class Checkpoint:
         self._compare(identity)
         try:
             moments = _moments(groups["optimizer"])
-            _check_fit(torch, module, optimizer, groups["module"], groups["best"], moments)
+            _check_fit(module, optimizer, groups["module"], groups["best"], moments)
             module.load_state_dict(groups["module"])
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
@@ -213,14 +217,15 @@ def _moments(values: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
 
 
 def _check_fit(
-    torch: Any,
-    module: Any,
-    optimizer: Any,
+    module: Module,
+    optimizer: Optimizer,
     weights: Mapping[str, Any],
     best: Mapping[str, Any],
     moments: Mapping[int, Mapping[str, Any]],
 ) -> None:
     """Refuse moments and best weights of other shapes than the module's, and numbers that are not finite. Raises ValueError."""
+    import torch
+
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     if best and {name: tensor.shape for name, tensor in best.items()} != shapes:
         raise ValueError("best weights of other shapes than the weights")

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from sklearn.base import BaseEstimator
+from typing import Any, ClassVar, Self
 
 from congruence.maps import CCAMap, ProcrustesHeads
-from congruence.maps.two_sided import TwoSidedMap
-from congruence.train._base import HeadTrainer
-from congruence.train.retrieval import mean_recall
+from congruence.maps.projections import ProjectionMap
+from congruence.train._reading import read_data, space_of
+from congruence.train._trainer import Method
 
 __all__ = ["CCA", "ClosedForm", "Procrustes"]
 
 
-class ClosedForm(BaseEstimator):
-    """Base of the methods that fit a two-sided map on the pairs in one go; a subclass sets ``method`` and implements :meth:`make`."""
+class ClosedForm(ProjectionMap, Method):
+    """Base of the methods that are solved on the pairs in one go: a map of :mod:`congruence.maps`, fitted as the trained methods are.
 
-    method: str
-
-    @abstractmethod
-    def make(self) -> TwoSidedMap:
-        """Return the unfitted map."""
+    What :meth:`save` writes is that map, and what :func:`congruence.load` returns is one.
+    """
 
     def fit(
         self,
         X: Any,
-        Y: Any,
-        unpaired_source: Any = None,
-        unpaired_target: Any = None,
+        Y: Any = None,
         *,
+        y: Any = None,
+        unpaired: tuple[Any, Any] | None = None,
         validation: tuple[Any, Any] | tuple[Any, Any, Any, Any] | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
-        progress: bool = True,
-    ) -> TwoSidedMap:
+        verbose: bool = True,
+    ) -> Self:
         """Fit the map on the pairs.
 
         Parameters
@@ -45,78 +39,54 @@ class ClosedForm(BaseEstimator):
         X : Embeddings or array_like, shape (n, d_source)
         Y : Embeddings or array_like, shape (n, d_target)
             Pairs: by id where both are embeddings with ids, by position otherwise.
-        unpaired_source, unpaired_target : optional
+        y : array_like, optional
+            Another name for ``Y``, as scikit-learn's tools pass it.
+        unpaired : tuple of two, optional
             Checked, as for the other methods, and of no influence.
         validation : tuple, optional
-            Held-out rows, as for :meth:`HeadTrainer.fit`; the map's score on them is kept in ``scores_``.
-        checkpoint, resume, progress
+            Held-out rows as :meth:`score` takes them; the score is kept in ``scores_``.
+        checkpoint, resume, verbose
             As for the other methods; there is nothing to stop or resume.
 
         Returns
         -------
-        TwoSidedMap
+        Self
 
         Raises
         ------
         InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+            Rows that do not fit each other or cannot be fitted, or fewer than two pairs.
         ParameterError
-            Among others, ``dim`` is more than the pairs carry.
+            Among others, ``dim`` is more than the pairs support.
         """
-        data, spaces = HeadTrainer._read(X, Y, unpaired_source, unpaired_target, validation)
-        fitted = self.make().fit(data.source, data.target)
-        fitted.source_space_ = replace(spaces[0], dim=data.source.shape[1])
-        fitted.target_space_ = replace(spaces[1], dim=data.target.shape[1])
+        self._check_all_parameters()
+        Y = y if Y is None else Y
+        data = read_data(self, X, Y, unpaired, validation)
+        self._fit(data.source, data.target)
+        self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
+        self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
         if data.validation is not None:
-            A, B, x_labels, y_labels = data.validation
-            score = mean_recall(fitted.transform(A), fitted.transform_target(B), x_labels, y_labels)
-            fitted.scores_["validation_mean_recall_at_1"] = score
-        return fitted
+            self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
+        return self
 
 
-class CCA(ClosedForm):
-    """Canonical correlation analysis: :class:`~congruence.CCAMap` among the methods.
-
-    Parameters
-    ----------
-    dim : int, optional
-        Directions kept; as many as the pairs carry by default.
-    regularization : float, default=0.1
-        λ, added to the Gram matrices.
+class CCA(ClosedForm, CCAMap):
+    """Canonical correlation analysis: :class:`~congruence.CCAMap` among the methods, with its parameters.
 
     References
     ----------
     SOTAlign, equation 7 and proposition C.2.
     """
 
-    method = "cca"
-
-    def __init__(self, dim: int | None = None, regularization: float = 0.1):
-        self.dim = dim
-        self.regularization = regularization
-
-    def make(self) -> TwoSidedMap:
-        """Return the unfitted map."""
-        return CCAMap(dim=self.dim, regularization=self.regularization)
+    method: ClassVar[str] = "cca"
 
 
-class Procrustes(ClosedForm):
-    """Procrustes analysis: :class:`~congruence.ProcrustesHeads` among the methods.
-
-    Parameters
-    ----------
-    dim : int, optional
-        Directions kept; as many as the pairs carry by default.
+class Procrustes(ClosedForm, ProcrustesHeads):
+    """Procrustes analysis: :class:`~congruence.ProcrustesHeads` among the methods, with its parameters.
 
     References
     ----------
     SOTAlign, equation 6 and proposition C.1.
     """
 
-    method = "procrustes"
-
-    def __init__(self, dim: int | None = None):
-        self.dim = dim
-
-    def make(self) -> TwoSidedMap:
-        """Return the unfitted map."""
-        return ProcrustesHeads(dim=self.dim)
+    method: ClassVar[str] = "procrustes"

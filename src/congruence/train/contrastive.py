@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 from congruence.train.sail import SAIL
 
 __all__ = ["Contrastive"]
 
 
+@dataclass(eq=False, repr=False)
 class Contrastive(SAIL):
-    """:class:`SAIL` with other defaults: ``supervised="infonce"`` and ``head="mlp"``.
+    """:class:`SAIL` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
 
     Parameters
     ----------
-    supervised : {"siglip", "infonce"}, default="infonce"
+    pair_loss : {"siglip", "infonce"}, default="infonce"
     head : {"linear", "mlp"}, default="mlp"
     **parameters
-        See :class:`SAIL`.
+        Those of :class:`SAIL`, with its defaults.
 
     References
     ----------
     SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired data".
     """
 
-    method = "contrastive"
+    method: ClassVar[str] = "contrastive"
 
-    def __init__(self, supervised: str = "infonce", head: str = "mlp", **parameters: Any):
-        super().__init__(supervised=supervised, head=head, **parameters)
+    _: KW_ONLY
+    pair_loss: str = "infonce"
+    head: str = "mlp"

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from congruence.maps import CCAMap
-from congruence.maps.two_sided import TwoSidedMap
 from congruence.train.closed import ClosedForm
 
 __all__ = ["CSA"]
 
 
-class CSA(ClosedForm):
+class CSA(ClosedForm, CCAMap):
     """Canonical similarity analysis: CCA cut to its strongest directions, which are weighted by their correlations.
 
     Parameters
     ----------
     dim : int, optional
-        s, the directions kept; as many as the pairs carry by default.
+        s, the directions kept; as many as the pairs support by default.
     regularization : float, default=0.0
         λ, added to the Gram matrices. CSA has none. With fewer pairs than dimensions every direction then correlates perfectly on the pairs, whatever they
         are, and the map finds next to nothing on others.
     power : float, default=0.5
-        Both sides of direction i are multiplied by ρ_i to this power, so that the inner product of two carried rows weighs it by ρ_i, as CSA does; 1
+        Both sides of direction i are multiplied by ρ_i to this power, so that the inner product of two mapped rows weighs it by ρ_i, as CSA does; 1
         weighs it by ρ_i².
+    center, normalize : bool, default=True
+        As of :class:`~congruence.CCAMap`.
 
     Notes
     -----
-    CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of carried rows is its numerator. Their cosine divides by the norms of the weighted
-    rows instead: no cosine of carried rows is CSA's similarity exactly, unless all correlations are equal.
+    CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of mapped rows is its numerator. Their cosine divides by the norms of the weighted
+    rows instead: no cosine of mapped rows is CSA's similarity exactly, unless all correlations are equal.
 
     References
     ----------
     Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features"; SOTAlign, table 6.
     """
 
-    method = "csa"
+    method: ClassVar[str] = "csa"
 
-    def __init__(self, dim: int | None = None, regularization: float = 0.0, power: float = 0.5):
-        self.dim = dim
-        self.regularization = regularization
-        self.power = power
-
-    def make(self) -> TwoSidedMap:
-        """Return the unfitted map."""
-        return CCAMap(dim=self.dim, regularization=self.regularization, power=self.power)
+    def __init__(
+        self,
+        dim: int | None = None,
+        regularization: float = 0.0,
+        power: float = 0.5,
+        center: bool = True,
+        normalize: bool = True,
+    ) -> None:
+        super().__init__(dim=dim, regularization=regularization, center=center, normalize=normalize, power=power)

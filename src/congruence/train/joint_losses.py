@@ -142,10 +142,10 @@ def spread_loss(v: Any, pos: Any, neg: Any, alpha: float = 0.5, temperature: Any
 
 def _read(v: Any, pos: Any, temperature: Any) -> tuple[Any, Any, Any]:
     """Return images and captions of one type, and 1/τ."""
-    torch = require("torch", extra="train")
-    v, pos = batches(torch, v, pos, ("v", "pos"))
+    require("torch", extra="train")
+    v, pos = batches(v, pos, ("v", "pos"))
     check_same_rows(len(v), len(pos), "v", "pos")
-    return v, pos, 1 / check_temperature(torch, temperature, v)
+    return v, pos, 1 / check_temperature(temperature, v)
 
 
 def _contexts(v: Any, pos: Any, neg: Any) -> Any:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from congruence._utils.optional import choose_device, require
 from congruence._utils.progress import progress_bar
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, TrainingError
 from congruence.train.checkpoint import Checkpoint, History
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+    from torch.nn import Module, Parameter
+    from torch.optim import Optimizer
 
 __all__ = ["Objective", "Schedule", "autocast", "place", "run"]
 
@@ -28,7 +33,7 @@ class Schedule:
 
     Attributes
     ----------
-    steps : int
+    max_steps : int
     optimizer : {"lion", "adamw"}
     learning_rate : float
         The highest.
@@ -49,10 +54,10 @@ class Schedule:
         In which the heads multiply; weights and losses are float32.
     device : str
         ``"auto"`` takes cuda or mps where there is one.
-    seed : int
+    random_state : int
     """
 
-    steps: int = 2000
+    max_steps: int = 2000
     optimizer: str = "lion"
     learning_rate: float = 1e-4
     weight_decay: float = 1e-5
@@ -65,10 +70,10 @@ class Schedule:
     checkpoint_every: int = 200
     precision: str = "float32"
     device: str = "auto"
-    seed: int = 0
+    random_state: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "validate_every", "log_every", "checkpoint_every"):
+        for name in ("max_steps", "validate_every", "log_every", "checkpoint_every"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.learning_rate, "learning_rate")
         check_positive(self.weight_decay, "weight_decay", zero=True)
@@ -79,21 +84,28 @@ class Schedule:
         check_choice(self.optimizer, ("lion", "adamw"), "optimizer")
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_choice(self.precision, PRECISIONS, "precision")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+        if (
+            isinstance(self.random_state, bool)
+            or not isinstance(self.random_state, int)
+            or not 0 <= self.random_state < 2**63
+        ):
             raise ParameterError(
-                f"Got seed={self.seed!r}; expected an integer ≥ 0 and below 2**63. Pass seed=0, for example."
+                f"Got random_state={self.random_state!r}; expected an integer ≥ 0 and below 2**63. Pass random_state=0, for example."
             )
 
 
 class Objective(Protocol):
-    """What is trained: a module, its loss at a step, and, where there is one, a score to choose by."""
+    """What is trained: a module, the batches and losses of its steps, and, where there is one, a score to choose by."""
 
     @property
-    def module(self) -> Any:
+    def module(self) -> Module:
         """The ``torch.nn.Module`` whose parameters are trained and whose state is kept."""
 
-    def loss(self, step: int) -> Mapping[str, Any]:
-        """Return the terms of the loss at a step as scalar tensors; ``"loss"`` is the one to go down."""
+    def batch(self, step: int) -> Any:
+        """Return what a step is computed from, by the step and the seed alone."""
+
+    def training_step(self, batch: Any) -> Mapping[str, Tensor]:
+        """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is the one to go down."""
 
     def validate(self) -> float | None:
         """Return a score, larger is better, or None."""
@@ -106,7 +118,7 @@ def run(
     checkpoint: str | Path | None = None,
     resume: bool = True,
     identity: Mapping[str, Any] | None = None,
-    progress: bool = True,
+    verbose: bool = True,
 ) -> History:
     """Train until the steps are done or the patience has run out; the module is left with its best (else its last) weights.
 
@@ -118,10 +130,10 @@ def run(
     checkpoint : path-like, optional
         Folder to keep the last checkpoint in; its parent must exist.
     resume : bool, default=True
-        Go on from the checkpoint if there is one; otherwise a checkpoint there is an error.
+        Resume from the checkpoint if there is one; otherwise a checkpoint there is an error.
     identity : mapping, optional
         Plain data that tells this run from another; a checkpoint with another identity is refused.
-    progress : bool, default=True
+    verbose : bool, default=True
         Show a bar with the losses on stderr, if that is a terminal.
 
     Returns
@@ -136,7 +148,7 @@ def run(
 
     Notes
     -----
-    All randomness of a step derives from the seed and the step, so that a resumed run is the run that was not stopped, to the bit, on one
+    All randomness of a step derives from ``random_state`` and the step, so that a resumed run is the run that was not stopped, to the bit, on one
     machine with one number of threads. Whatever stops a run, no more is lost than the steps since the last checkpoint.
     """
     torch = require("torch", extra="train")
@@ -151,35 +163,35 @@ def run(
             raise TrainingError(
                 f"Got a checkpoint at {checkpoint} and resume=False; expected no checkpoint there. Remove it, or pass resume=True."
             )
-        history, best = saved.load(torch, module, optimizer)
+        history, best = saved.load(module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience
     state = torch.random.get_rng_state()
     try:
         if not history.validation:
             best = _validate(objective, history, best)
-        with _bar(schedule.steps, history.steps, progress) as show:
-            while history.steps < schedule.steps and _waited(history) < patience:
+        with _bar(schedule.max_steps, history.steps, verbose) as show:
+            while history.steps < schedule.max_steps and _waited(history) < patience:
                 step = history.steps
-                rate = schedule.learning_rate * rate_at(step, schedule.steps, schedule.warmup, schedule.schedule)
+                rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
                 for group in optimizer.param_groups:
                     group["lr"] = rate
-                torch.manual_seed(_seed(schedule.seed, step))
+                torch.manual_seed(_seed(schedule.random_state, step))
                 module.train()
                 optimizer.zero_grad(set_to_none=True)
-                terms = objective.loss(step)
+                terms = objective.training_step(objective.batch(step))
                 terms["loss"].backward()
                 values = {name: float(value.detach()) for name, value in terms.items()}
-                norm = _norm(torch, parameters, schedule.clip, optimizer)
+                norm = _norm(parameters, schedule.clip, optimizer)
                 if not (all(map(math.isfinite, values.values())) and math.isfinite(norm)):
                     _refuse(step, values, norm, saved)
                 optimizer.step()
                 history.steps = step + 1
-                if step % schedule.log_every == 0 or history.steps == schedule.steps:
+                if step % schedule.log_every == 0 or history.steps == schedule.max_steps:
                     for name, value in {"step": step, **values}.items():
                         history.losses.setdefault(name, []).append(value)
                 show(history.steps, values, history)
-                last = history.steps == schedule.steps
+                last = history.steps == schedule.max_steps
                 if history.steps % schedule.validate_every == 0 or last:
                     best = _validate(objective, history, best)
                 if saved is not None and (history.steps % schedule.checkpoint_every == 0 or last):
@@ -197,11 +209,11 @@ def _seed(seed: int, step: int) -> int:
     return int.from_bytes(digest[:7], "little")
 
 
-def _snapshot(module: Any) -> dict[str, Any]:
+def _snapshot(module: Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def _validate(objective: Objective, history: History, best: dict[str, Any]) -> dict[str, Any]:
+def _validate(objective: Objective, history: History, best: dict[str, Tensor]) -> dict[str, Tensor]:
     """Score the module and return the best weights so far."""
     objective.module.eval()
     score = objective.validate()
@@ -222,8 +234,10 @@ def _waited(history: History) -> int:
     return sum(step > history.best_step for step, _ in history.validation)
 
 
-def _norm(torch: Any, parameters: list[Any], clip: float | None, optimizer: Any) -> float:
+def _norm(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
     """Return the norm of the gradient, and see to it that the optimizer takes no more of it than asked."""
+    import torch
+
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     excess = None if clip is None or not clip < norm < math.inf else norm / clip
     if optimizer.defaults.get("fused"):  # in the pass it makes over the gradient anyway
@@ -243,9 +257,9 @@ def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint 
 
 
 @contextmanager
-def _bar(steps: int, done: int, progress: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
+def _bar(steps: int, done: int, verbose: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
     """Give a function that shows how far the run is; it does nothing where nobody looks."""
-    with progress_bar("training", steps, done=done, quiet=not progress) as bar:
+    with progress_bar("training", steps, done=done, quiet=not verbose) as bar:
 
         def show(step: int, values: dict[str, float], history: History) -> None:
             if bar is None:
@@ -258,11 +272,15 @@ def _bar(steps: int, done: int, progress: bool) -> Iterator[Callable[[int, dict[
         yield show
 
 
-def autocast(torch: Any, device: str, precision: str) -> Any:
+def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """Return the context in which the heads run."""
+    import torch
+
     return torch.autocast(device.partition(":")[0], dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
 
-def place(torch: Any, device: str) -> Any:
+def place(name: str) -> device:
     """Return the device to train on. Raises ParameterError."""
-    return torch.device(choose_device(torch, device))
+    import torch
+
+    return torch.device(choose_device(torch, name))

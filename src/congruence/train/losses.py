@@ -65,7 +65,7 @@ def siglip_loss(X: Any, Y: Any, logit_scale: Any = 20.0, logit_bias: Any = -10.0
     from congruence.train import _autograd
 
     check_choice(reduction, REDUCTIONS, "reduction")
-    X, Y = batches(torch, X, Y)
+    X, Y = batches(X, Y)
     if len(Y) < len(X):
         raise ShapeError(
             f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, a row for each of X first. Exchange X and Y."
@@ -99,12 +99,12 @@ def infonce_loss(X: Any, Y: Any, temperature: Any = 0.07) -> Any:
     ----------
     SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
     """
-    torch = require("torch", extra="train")
+    require("torch", extra="train")
     from congruence.train import _autograd
 
-    X, Y = batches(torch, X, Y)
+    X, Y = batches(X, Y)
     check_same_rows(len(X), len(Y), "X", "Y")
-    return _autograd.InfoNCE.apply(X, Y, 1 / check_temperature(torch, temperature, X))
+    return _autograd.InfoNCE.apply(X, Y, 1 / check_temperature(temperature, X))
 
 
 def generalized_infonce(
@@ -143,12 +143,12 @@ def generalized_infonce(
     ----------
     SOTAlign, equation 10.
     """
-    torch = require("torch", extra="train")
+    require("torch", extra="train")
     from congruence.train import _autograd
 
     check_positive(epsilon, "epsilon")
     check_positive(epsilon_teacher, "epsilon_teacher")
-    X, Y, TX, TY = _students(torch, X, Y, TX, TY)
+    X, Y, TX, TY = _students(X, Y, TX, TY)
     value = _autograd.SoftmaxKL.apply(X, Y, TX, TY, epsilon, epsilon_teacher)
     if symmetric:
         value = (value + _autograd.SoftmaxKL.apply(Y, X, TY, TX, epsilon, epsilon_teacher)) / 2
@@ -184,7 +184,7 @@ def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
     SOTAlign, equation 9.
     """
     torch = require("torch", extra="train")
-    X, Y, TX, TY = (side - side.mean(0) for side in _students(torch, X, Y, TX, TY))
+    X, Y, TX, TY = (side - side.mean(0) for side in _students(X, Y, TX, TY))
 
     def inner(a: Any, b: Any, c: Any, d: Any) -> Any:
         return ((a.T @ c) * (b.T @ d)).sum()
@@ -194,9 +194,9 @@ def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
     return 1 - inner(X, Y, TX, TY) / sizes.sqrt()
 
 
-def _students(torch: Any, X: Any, Y: Any, TX: Any, TY: Any) -> tuple[Any, Any, Any, Any]:
-    X, Y = batches(torch, X, Y)
-    TX, TY = batches(torch, TX, TY)
+def _students(X: Any, Y: Any, TX: Any, TY: Any) -> tuple[Any, Any, Any, Any]:
+    X, Y = batches(X, Y)
+    TX, TY = batches(TX, TY)
     check_same_rows(len(X), len(TX), "X", "TX")
     check_same_rows(len(Y), len(TY), "Y", "TY")
     return X, Y, TX.detach().to(X.dtype), TY.detach().to(X.dtype)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
-from congruence.train._base import Batch, HeadTrainer
+from congruence.train._base import HeadTrainer
 from congruence.train._neighbors import nearest_rows
+from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._reading import Data
+from congruence.train.loop import Schedule
 from congruence.train.rows import Rows, scannable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["NNCLR"]
 
 
+@dataclass(eq=False, repr=False)
 class NNCLR(HeadTrainer):
     """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor of it.
 
@@ -30,7 +38,7 @@ class NNCLR(HeadTrainer):
         w of the losses between images and neighbors of their texts, and between texts and neighbors of their images: 0, 0.1, 1 or 10 in their
         search. A side of weight 0 needs no unpaired rows.
     **parameters
-        See :class:`~congruence.train.HeadTrainer`.
+        Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Notes
     -----
@@ -43,13 +51,11 @@ class NNCLR(HeadTrainer):
     "Supervision exists everywhere" (DeCLIP); SOTAlign, appendix A.2.
     """
 
-    method = "nnclr"
+    method: ClassVar[str] = "nnclr"
 
-    def __init__(self, k: int = 5, text_weight: float = 1.0, image_weight: float = 1.0, **parameters: Any):
-        super().__init__(**parameters)
-        self.k = k
-        self.text_weight = text_weight
-        self.image_weight = image_weight
+    k: int = 5
+    text_weight: float = 1.0
+    image_weight: float = 1.0
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -57,41 +63,54 @@ class NNCLR(HeadTrainer):
         check_positive(self.text_weight, "text_weight", zero=True)
         check_positive(self.image_weight, "image_weight", zero=True)
 
-    def _prepare(self, torch: Any, task: Any) -> None:
-        data = task.data
-        sides = (
-            ("source", self.image_weight, data.source, data.unpaired_source),
-            ("target", self.text_weight, data.target, data.unpaired_target),
-        )
-        task.neighbors = []
-        for side, weight, paired, unpaired in sides:
-            if weight and unpaired is None:
-                name = "image_weight" if side == "source" else "text_weight"
-                raise InputError(
-                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired_{side}=…, or {name}=0."
-                )
-            task.neighbors.append(self._find(torch, task, paired, unpaired) if weight else None)
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
 
-    def _find(self, torch: Any, task: Any, paired: np.ndarray, unpaired: Rows) -> tuple[np.ndarray, Any]:
-        """Return for each pair the places of its neighbors, and the rows these places are in."""
-        index = nearest_rows(torch, paired, unpaired, self.k, task.device)
+
+class _Objective(HeadsObjective):
+    trainer: NNCLR
+
+    def __init__(self, trainer: NNCLR, data: Data, schedule: Schedule):
+        super().__init__(trainer, data, schedule)
+        self.neighbors = [
+            self._find("source", "image_weight", data.source, data.unpaired_source),
+            self._find("target", "text_weight", data.target, data.unpaired_target),
+        ]
+
+    def _find(
+        self, side: str, name: str, paired: np.ndarray, unpaired: Rows | None
+    ) -> tuple[np.ndarray, Tensor] | None:
+        """Return for each pair the places of its neighbors, and the rows these places are in; None for a side of weight 0."""
+        weight = getattr(self.trainer, name)
+        if not weight:
+            return None
+        if unpaired is None:
+            raise InputError(
+                f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired=(U, V), or {name}=0."
+            )
+        index = nearest_rows(paired, unpaired, self.trainer.k, self.device)
         used, places = np.unique(index, return_inverse=True)
-        return places.reshape(index.shape), task.tensor(scannable(unpaired).take(used))
+        return places.reshape(index.shape), self.tensor(scannable(unpaired).take(used))
 
-    def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
-        X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)
-        terms = {"supervised": task.supervise(X, Y)}
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        trainer = self.trainer
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        terms = {"supervised": self.pair_loss(X, Y)}
         loss = terms["supervised"]
-        for side, name, weight, others in ((1, "text", self.text_weight, X), (0, "image", self.image_weight, Y)):
+        for side, name, weight, others in ((1, "text", trainer.text_weight, X), (0, "image", trainer.image_weight, Y)):
             if weight:
-                near = task.heads(self._draw(torch, task, batch.index, step, side), side)
-                terms[f"near_{name}"] = task.supervise(others, near)
+                near = self.heads(self._draw(batch, side), side)
+                terms[f"near_{name}"] = self.pair_loss(others, near)
                 loss = loss + weight * terms[f"near_{name}"]
         return {"loss": loss, **terms}
 
-    def _draw(self, torch: Any, task: Any, index: np.ndarray, step: int, side: int) -> Any:
+    def _draw(self, batch: Batch, side: int) -> Tensor:
         """Return a neighbor of each pair's row, which one by the step and the seed alone."""
-        places, rows = task.neighbors[side]
-        rng = np.random.default_rng([self.seed, step, 11 + side])
-        chosen = places[index, rng.integers(self.k, size=len(index))]
+        import torch
+
+        found = self.neighbors[side]
+        assert found is not None  # its weight is not 0
+        places, rows = found
+        rng = np.random.default_rng([self.schedule.random_state, batch.step, 11 + side])
+        chosen = places[batch.index, rng.integers(self.trainer.k, size=len(batch.index))]
         return rows[torch.from_numpy(chosen).to(rows.device)]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from congruence.errors import InputError
-from congruence.train._base import Batch, HeadTrainer
+from congruence.train._base import HeadTrainer
+from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._reading import Data
+from congruence.train.loop import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["SAIL"]
 
 
+@dataclass(eq=False, repr=False)
 class SAIL(HeadTrainer):
     """Train heads with the supervised loss on pairs.
 
@@ -20,7 +28,7 @@ class SAIL(HeadTrainer):
         Add the unpaired rows of a batch as negatives: every source row against all target rows, every target row against all source rows, the
         mean of both. Without it unpaired rows have no part.
     **parameters
-        See :class:`~congruence.train.HeadTrainer`.
+        Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     References
     ----------
@@ -29,25 +37,31 @@ class SAIL(HeadTrainer):
     Examples
     --------
     >>> from congruence.synthetic import dual_problem  # doctest: +SKIP
-    >>> mapping = SAIL(dim=64, steps=200).fit(images, texts)  # doctest: +SKIP
+    >>> mapping = SAIL(dim=64, max_steps=200).fit(images, texts)  # doctest: +SKIP
     """
 
-    method = "sail"
+    method: ClassVar[str] = "sail"
 
-    def __init__(self, negatives: bool = False, **parameters: Any):
-        super().__init__(**parameters)
-        self.negatives = negatives
+    negatives: bool = False
 
-    def _prepare(self, torch: Any, task: Any) -> None:
-        if self.negatives and (task.data.unpaired_source is None or task.data.unpaired_target is None):
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+
+class _Objective(HeadsObjective):
+    trainer: SAIL
+
+    def __init__(self, trainer: SAIL, data: Data, schedule: Schedule):
+        super().__init__(trainer, data, schedule)
+        if trainer.negatives and (data.unpaired_source is None or data.unpaired_target is None):
             raise InputError(
-                "Got negatives=True without unpaired rows of both sides; expected both. Pass unpaired_source=… and unpaired_target=…."
+                "Got negatives=True without unpaired rows of both sides; expected both. Pass unpaired=(U, V)."
             )
 
-    def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
-        X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)
-        if not self.negatives:
-            return {"loss": task.supervise(X, Y)}
-        forth = task.supervise(X, Y, task.heads(batch.unpaired_target, 1))
-        back = task.supervise(Y, X, task.heads(batch.unpaired_source, 0))
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        if not self.trainer.negatives:
+            return {"loss": self.pair_loss(X, Y)}
+        forth = self.pair_loss(X, Y, self.heads(batch.unpaired_target, 1))
+        back = self.pair_loss(Y, X, self.heads(batch.unpaired_source, 0))
         return {"loss": (forth + back) / 2}

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import InputError
-from congruence.train._base import Batch, HeadTrainer
+from congruence.train._base import HeadTrainer
+from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._reading import Data
+from congruence.train.loop import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["SCLIP", "pseudo_label_loss"]
 
@@ -76,6 +83,7 @@ def pseudo_label_loss(
     return CrossEntropy.apply(U, Y, scale, pseudo_labels(near, far, assignment, temperature, max_iter))
 
 
+@dataclass(eq=False, repr=False)
 class SCLIP(HeadTrainer):
     """Train heads with the supervised loss on pairs, and with pseudo-labels on unpaired rows.
 
@@ -96,7 +104,7 @@ class SCLIP(HeadTrainer):
     max_iter : int, default=100
         The most Sinkhorn iterations.
     **parameters
-        See :class:`~congruence.train.HeadTrainer`. S-CLIP's own supervised loss is ``"infonce"``.
+        Those of :class:`~congruence.train.HeadTrainer`, with its defaults. S-CLIP's own supervised loss is ``"infonce"``.
 
     Notes
     -----
@@ -117,25 +125,14 @@ class SCLIP(HeadTrainer):
     https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
     """
 
-    method = "sclip"
+    method: ClassVar[str] = "sclip"
 
-    def __init__(
-        self,
-        assignment: str = "ot",
-        assignment_temperature: float = 0.05,
-        space: str = "unimodal",
-        image_weight: float = 1.0,
-        text_weight: float = 1.0,
-        max_iter: int = 100,
-        **parameters: Any,
-    ):
-        super().__init__(**parameters)
-        self.assignment = assignment
-        self.assignment_temperature = assignment_temperature
-        self.space = space
-        self.image_weight = image_weight
-        self.text_weight = text_weight
-        self.max_iter = max_iter
+    assignment: str = "ot"
+    assignment_temperature: float = 0.05
+    space: str = "unimodal"
+    image_weight: float = 1.0
+    text_weight: float = 1.0
+    max_iter: int = 100
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -146,35 +143,48 @@ class SCLIP(HeadTrainer):
         check_positive(self.text_weight, "text_weight", zero=True)
         check_positive(self.max_iter, "max_iter", integer=True)
 
-    def _prepare(self, torch: Any, task: Any) -> None:
-        for side, name in (("source", "image_weight"), ("target", "text_weight")):
-            if getattr(self, name) and getattr(task.data, f"unpaired_{side}") is None:
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+
+class _Objective(HeadsObjective):
+    trainer: SCLIP
+
+    def __init__(self, trainer: SCLIP, data: Data, schedule: Schedule):
+        super().__init__(trainer, data, schedule)
+        for side, name, rows in (
+            ("source", "image_weight", data.unpaired_source),
+            ("target", "text_weight", data.unpaired_target),
+        ):
+            weight = getattr(trainer, name)
+            if weight and rows is None:
                 raise InputError(
-                    f"Got no unpaired {side} rows and {name}={getattr(self, name):g}; expected some, since these rows get pseudo-labels. Pass unpaired_{side}=…, or {name}=0."
+                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since these rows get pseudo-labels. Pass unpaired=(U, V), or {name}=0."
                 )
 
-    def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
-        X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)
-        terms = {"supervised": task.supervise(X, Y)}
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        trainer = self.trainer
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        terms = {"supervised": self.pair_loss(X, Y)}
         loss = terms["supervised"]
         sides = (
-            ("image", self.image_weight, 0, batch.unpaired_source, batch.source, X, Y),
-            ("text", self.text_weight, 1, batch.unpaired_target, batch.target, Y, X),
+            ("image", trainer.image_weight, 0, batch.unpaired_source, batch.source, X, Y),
+            ("text", trainer.text_weight, 1, batch.unpaired_target, batch.target, Y, X),
         )
         for name, weight, side, rows, own, own_joint, partners in sides:
             if not weight:
                 continue
-            U = task.heads(rows, side)
-            similar, paired = (rows, own) if self.space == "unimodal" else (U, own_joint)
+            U = self.heads(rows, side)
+            similar, paired = (rows, own) if trainer.space == "unimodal" else (U, own_joint)
             terms[f"pseudo_{name}"] = pseudo_label_loss(
                 U,
                 partners,
                 similar,
                 paired,
-                task.module.log_scale.exp(),
-                assignment=self.assignment,
-                temperature=self.assignment_temperature,
-                max_iter=self.max_iter,
+                self.module.log_scale.exp(),
+                assignment=trainer.assignment,
+                temperature=trainer.assignment_temperature,
+                max_iter=trainer.max_iter,
             )
             loss = loss + weight * terms[f"pseudo_{name}"]
         return {"loss": loss, **terms}

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from congruence._utils.validation import check_choice, check_positive, check_width
-from congruence.embeddings import Space
 from congruence.errors import InputError, ParameterError
-from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
+from congruence.maps import CCAMap, ProcrustesHeads
 from congruence.maps.two_sided import TwoSidedMap
-from congruence.train._base import Batch, Data, HeadTrainer
+from congruence.train._base import HeadTrainer
+from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._reading import Data
 from congruence.train.checkpoint import History
+from congruence.train.loop import Schedule
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from congruence.train._layers import Head
 
 __all__ = ["SOTAlign"]
 
@@ -25,6 +33,7 @@ DIVERGENCES = ("klot", "infonce", "cka")
 STARTS = ("random", "teacher")
 
 
+@dataclass(eq=False, repr=False)
 class SOTAlign(HeadTrainer):
     """Train heads on few pairs, and on unpaired rows by the divergence from a linear teacher.
 
@@ -36,8 +45,8 @@ class SOTAlign(HeadTrainer):
     teacher : {"cca", "procrustes", "contrastive"} or fitted two-sided map, default="cca"
         Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as SAIL's.
     divergence : {"klot", "infonce", "cka"}, default="klot"
-    alpha : float or "auto", default="auto"
-        Weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
+    divergence_weight : float or "auto", default="auto"
+        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, KLOT is that of plans of mass 1;
         under plans of mass n, as the paper writes them, the same weight is α/n. The paper takes 1e-4, give or take a factor of ten, with
         10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not say, its published code has KLOT
         only, and SigLIP's own loss is a sum over n² logits divided by n, under which α would be n times as large. The gradient of a mean over n² logits, of which n are of pairs,
@@ -58,13 +67,13 @@ class SOTAlign(HeadTrainer):
         Where the heads begin. At the teacher, linear heads rank as it does before the first step, and with validation rows the map
         is never worse on these than its teacher; of a teacher wider than ``dim`` the first directions are taken. The paper says random.
     **parameters
-        See :class:`~congruence.train.HeadTrainer`.
+        Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Attributes
     ----------
     teacher_ : TwoSidedMap
-        The teacher of the last fit. Its score on the validation rows is ``scores_["teacher_validation_mean_recall_at_1"]`` of the map that
-        ``fit`` returns, to compare with that of the heads, ``scores_["validation_mean_recall_at_1"]``.
+        Its score on the validation rows is ``scores_["teacher_validation_mean_recall_at_1"]``, to compare with that of the heads,
+        ``scores_["validation_mean_recall_at_1"]``.
 
     Notes
     -----
@@ -76,50 +85,19 @@ class SOTAlign(HeadTrainer):
     Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
     """
 
-    method = "sotalign"
+    method: ClassVar[str] = "sotalign"
 
-    def __init__(
-        self,
-        teacher: str | TwoSidedMap = "cca",
-        divergence: str = "klot",
-        alpha: float | str = "auto",
-        epsilon: float = 0.05,
-        epsilon_teacher: float = 0.01,
-        max_iter: int = 100,
-        tol: float | None = None,
-        teacher_dim: int | None = None,
-        regularization: float = 0.1,
-        pairs_too: bool = False,
-        start: str = "random",
-        **parameters: Any,
-    ):
-        super().__init__(**parameters)
-        self.teacher = teacher
-        self.divergence = divergence
-        self.alpha = alpha
-        self.epsilon = epsilon
-        self.epsilon_teacher = epsilon_teacher
-        self.max_iter = max_iter
-        self.tol = tol
-        self.teacher_dim = teacher_dim
-        self.regularization = regularization
-        self.pairs_too = pairs_too
-        self.start = start
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if not isinstance(self.teacher, TwoSidedMap):
-            check_choice(self.teacher, TEACHERS, "teacher")
-        check_choice(self.divergence, DIVERGENCES, "divergence")
-        check_choice(self.start, STARTS, "start")
-        if self.start == "teacher" and self.head != "linear":
-            raise ParameterError(
-                f"Got start='teacher' with head={self.head!r}; expected head='linear'. Pass that, or start='random'."
-            )
-        if self.alpha != "auto":
-            check_positive(self.alpha, "alpha", zero=True)
-        for name in ("epsilon", "epsilon_teacher"):
-            check_positive(getattr(self, name), name)
+    teacher: str | TwoSidedMap = "cca"
+    divergence: str = "klot"
+    divergence_weight: float | str = "auto"
+    epsilon: float = 0.05
+    epsilon_teacher: float = 0.01
+    max_iter: int = 100
+    tol: float | None = None
+    teacher_dim: int | None = None
+    regularization: float = 0.1
+    pairs_too: bool = False
+    start: str = "random"
 
     def fit_teacher(self, X: Any, Y: Any) -> TwoSidedMap:
         """Fit the teacher alone.
@@ -145,96 +123,127 @@ class SOTAlign(HeadTrainer):
             return ProcrustesHeads(dim=self.teacher_dim).fit(X, Y)
         if self.teacher == "cca":
             return CCAMap(dim=self.teacher_dim, regularization=self.regularization).fit(X, Y)
-        shared = {name: getattr(self, name) for name in HeadTrainer._get_param_names()}
+        shared = {field.name: getattr(self, field.name) for field in fields(HeadTrainer)}
         shared |= {"head": "linear", "dim": self.teacher_dim or self.dim}
-        return SAIL(**shared).fit(X, Y, progress=False)
+        return SAIL(**shared).fit(X, Y, verbose=False)
 
-    def _prepare(self, torch: Any, task: Any) -> None:
-        from congruence.train._layers import Head
-
-        data = task.data
-        if data.unpaired_source is None or data.unpaired_target is None:
-            raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, on which the teacher is applied. Pass unpaired_source=… and unpaired_target=…, or train SAIL or the teacher alone."
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if not isinstance(self.teacher, TwoSidedMap):
+            check_choice(self.teacher, TEACHERS, "teacher")
+        check_choice(self.divergence, DIVERGENCES, "divergence")
+        check_choice(self.start, STARTS, "start")
+        if self.start == "teacher" and self.head != "linear":
+            raise ParameterError(
+                f"Got start='teacher' with head={self.head!r}; expected head='linear'. Pass that, or start='random'."
             )
-        # Where a step has all rows, they are the same rows each time, and so is what the teacher says of them.
-        sizes = (
-            task.unpaired_batch[0] == len(data.unpaired_source),
-            task.unpaired_batch[1] == len(data.unpaired_target),
-        )
-        task.always_the_same = all(sizes) and (not self.pairs_too or task.pair_batch == len(data.source))
-        task.taught = None
-        self.teacher_ = self.fit_teacher(data.source, data.target)
-        task.teacher = [Head(side).to(task.device).requires_grad_(False) for side in self.teacher_.layers()]
-        if self.start == "teacher":
-            for i, head in enumerate((task.module.source, task.module.target)):
-                _begin_at(torch, head, task.teacher[i])
+        if self.divergence_weight != "auto":
+            check_positive(self.divergence_weight, "divergence_weight", zero=True)
+        for name in ("epsilon", "epsilon_teacher"):
+            check_positive(getattr(self, name), name)
 
-    def _map(self, task: Any, data: Data, history: History, spaces: tuple[Space, Space]) -> HeadsMap:
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+    def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
+        assert isinstance(objective, _Objective)
+        self.teacher_ = objective.teacher
         errors = history.losses.get("gradient_error", [])
         if errors:
             off = sum(error > GRADIENT_ERROR for error in errors)
             where = f"at worst, and past the bound in {off} of the {len(errors)} steps recorded"
             warn_unconverged(max(errors), where, "", stacklevel=3)
-        model = super()._map(task, data, history, spaces)
         if data.validation is not None:
             X, Y, x_labels, y_labels = data.validation
             its = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)
-            model.scores_["teacher_validation_mean_recall_at_1"] = its
-        return model
+            self.scores_["teacher_validation_mean_recall_at_1"] = its
 
-    def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
-        X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)
-        supervised = task.supervise(X, Y)
-        alpha = self._weight(len(X))
-        if not alpha:
+
+class _Objective(HeadsObjective):
+    trainer: SOTAlign
+
+    def __init__(self, trainer: SOTAlign, data: Data, schedule: Schedule):
+        from congruence.train._layers import Head
+
+        super().__init__(trainer, data, schedule)
+        if data.unpaired_source is None or data.unpaired_target is None:
+            raise InputError(
+                "Got no unpaired rows of one side or both; expected some of each, on which the teacher is applied. Pass unpaired=(U, V), or train SAIL or the teacher alone."
+            )
+        # Where a step has all rows, they are the same rows each time, and so is what the teacher says of them.
+        sizes = (
+            self.unpaired_batch[0] == len(data.unpaired_source),
+            self.unpaired_batch[1] == len(data.unpaired_target),
+        )
+        self.always_the_same = all(sizes) and (not trainer.pairs_too or self.pair_batch == len(data.source))
+        self.taught: tuple[list[Tensor], Any] | None = None
+        self.teacher = trainer.fit_teacher(data.source, data.target)
+        self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
+        if trainer.start == "teacher":
+            for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
+                _begin_at(head, teacher)
+
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        import torch
+
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        supervised = self.pair_loss(X, Y)
+        weight = self._weight(len(X))
+        if not weight:
             return {"loss": supervised, "supervised": supervised}
-        rows = [batch.unpaired_source, batch.unpaired_target]
-        students = [task.heads(side, i) for i, side in enumerate(rows)]
-        if self.pairs_too:
+        rows: list[Any] = [batch.unpaired_source, batch.unpaired_target]
+        students = [self.heads(side, i) for i, side in enumerate(rows)]
+        if self.trainer.pairs_too:
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
             students = [torch.cat([X, students[0]]), torch.cat([Y, students[1]])]
-        taught = task.taught or self._teach(torch, task, rows)
-        divergence, found = self._divergence(torch, students, *taught)
-        return {"loss": supervised + alpha * divergence, "supervised": supervised, self.divergence: divergence, **found}
+        divergence, found = self._divergence(students, *(self.taught or self._teach(rows)))
+        terms = {"supervised": supervised, self.trainer.divergence: divergence, **found}
+        return {"loss": supervised + weight * divergence, **terms}
 
-    def _teach(self, torch: Any, task: Any, rows: list[Any]) -> tuple[list[Any], Any]:
+    def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Any]:
         """Return the teacher's vectors and, where the rows come again each step, its plan; such are kept."""
+        import torch
+
         with torch.no_grad():
             teachers = [
-                torch.nn.functional.normalize(head(side), dim=1) for head, side in zip(task.teacher, rows, strict=True)
+                torch.nn.functional.normalize(head(side), dim=1)
+                for head, side in zip(self.teacher_heads, rows, strict=True)
             ]
-        if not task.always_the_same:
+        if not self.always_the_same:
             return teachers, None
-        plan = None
-        if self.divergence == "klot":
-            plan = solve_teacher(teachers[0], teachers[1], self.epsilon_teacher, self.max_iter, self.tol)
-        task.taught = teachers, plan
-        return task.taught
+        plan, trainer = None, self.trainer
+        if trainer.divergence == "klot":
+            plan = solve_teacher(teachers[0], teachers[1], trainer.epsilon_teacher, trainer.max_iter, trainer.tol)
+        self.taught = teachers, plan
+        return self.taught
 
     def _weight(self, pairs: int) -> float:
-        if isinstance(self.alpha, str):
-            return 1.0 if self.supervised == "infonce" else 1 / pairs
-        return self.alpha
+        weight = self.trainer.divergence_weight
+        if isinstance(weight, str):
+            return 1.0 if self.trainer.pair_loss == "infonce" else 1 / pairs
+        return weight
 
     def _divergence(
-        self, torch: Any, students: list[Any], teachers: list[Any], plan: Any
-    ) -> tuple[Any, dict[str, Any]]:
+        self, students: list[Tensor], teachers: list[Tensor], plan: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the divergence, and of KLOT's how far its iterations got."""
+        import torch
+
+        trainer = self.trainer
         (X, Y), (TX, TY) = students, teachers
-        if self.divergence == "cka":
+        if trainer.divergence == "cka":
             return cka_divergence(X, Y, TX, TY), {}
-        if self.divergence == "infonce":
-            return generalized_infonce(X, Y, TX, TY, self.epsilon, self.epsilon_teacher, symmetric=True), {}
+        if trainer.divergence == "infonce":
+            return generalized_infonce(X, Y, TX, TY, trainer.epsilon, trainer.epsilon_teacher, symmetric=True), {}
         value, info = klot_features(
             X,
             Y,
             TX,
             TY,
-            self.epsilon,
-            self.epsilon_teacher,
-            self.max_iter,
-            self.tol,
+            trainer.epsilon,
+            trainer.epsilon_teacher,
+            trainer.max_iter,
+            trainer.tol,
             teacher=plan,
             return_info=True,
         )
@@ -242,12 +251,14 @@ class SOTAlign(HeadTrainer):
         return value, {name: torch.tensor(getattr(info, name)) for name in errors}
 
 
-def _begin_at(torch: Any, head: Any, teacher: Any) -> None:
+def _begin_at(head: Head, teacher: Head) -> None:
     """Give a linear head the weights with which it does as the teacher, up to one factor, on every row.
 
     The teacher's matrix and offset are read off what it does behind the head's own first layers, which must differ from its by an
     affine map only: they do where both or neither scale rows to unit norm.
     """
+    import torch
+
     *first, last = head.layers
     with torch.no_grad():
         here, there = (

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import InputError, ShapeError
-from congruence.train._base import Batch, HeadTrainer
+from congruence.train._base import HeadTrainer
+from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._reading import Data
+from congruence.train.loop import Schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["STRUCTURE", "structure_loss"]
 
@@ -78,30 +85,35 @@ def structure_loss(
         raise ShapeError(
             f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of vectors, at least one. Pass arrays of shape (n, d)."
         )
-    Z, T = (_centered(torch, rows) for rows in (aligned, original.detach().to(aligned.dtype)))
+    Z, T = (_centered(rows) for rows in (aligned, original.detach().to(aligned.dtype)))
     total = GeometryDivergence.apply(Z, T, temperature, direction == "published")
     if levels > 1:
         P, Q = (torch.softmax(rows @ rows.T / temperature, 1) for rows in (T, Z))
         Pl, Ql = P, Q
         for level in range(2, levels + 1):
             Pl, Ql = Pl @ P, Ql @ Q
-            total = total + _dense(torch, Pl, Ql, direction) / (level if decay else 1)
+            total = total + _dense(Pl, Ql, direction) / (level if decay else 1)
     return total / levels
 
 
-def _centered(torch: Any, rows: Any) -> Any:
+def _centered(rows: Tensor) -> Tensor:
+    import torch
+
     rows = torch.nn.functional.normalize(rows, dim=1)
     return rows - rows.mean(0)
 
 
-def _dense(torch: Any, P: Any, Q: Any, direction: str) -> Any:
+def _dense(P: Tensor, Q: Tensor, direction: str) -> Tensor:
     """Return the mean divergence of the rows of two stochastic matrices."""
+    import torch
+
     p, q, m = (rows.clamp_min(torch.finfo(rows.dtype).tiny).log() for rows in (P, Q, (P + Q) / 2))
     if direction == "published":
         return ((P + Q) / 2 * (m - (p + q) / 2)).sum(1).mean()
     return (P * (p - m) + Q * (q - m)).sum(1).mean() / 2
 
 
+@dataclass(eq=False, repr=False)
 class STRUCTURE(HeadTrainer):
     """Train heads with the supervised loss, plus λ times what they change in the geometry of either side.
 
@@ -121,34 +133,22 @@ class STRUCTURE(HeadTrainer):
     decay : bool, default=True
         Weigh level l by 1/l.
     **parameters
-        See :class:`~congruence.train.HeadTrainer`. STRUCTURE's own supervised loss is ``"infonce"``.
+        Those of :class:`~congruence.train.HeadTrainer`, with its defaults. STRUCTURE's own supervised loss is ``"infonce"``.
 
     References
     ----------
     Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign, appendix A.2.
     """
 
-    method = "structure"
+    method: ClassVar[str] = "structure"
 
-    def __init__(
-        self,
-        weight: float = 1.0,
-        levels: int = 1,
-        structure_temperature: float = 0.07,
-        structure_warmup: int = 0,
-        unpaired: bool = False,
-        direction: str = "js",
-        decay: bool = True,
-        **parameters: Any,
-    ):
-        super().__init__(**parameters)
-        self.weight = weight
-        self.levels = levels
-        self.structure_temperature = structure_temperature
-        self.structure_warmup = structure_warmup
-        self.unpaired = unpaired
-        self.direction = direction
-        self.decay = decay
+    weight: float = 1.0
+    levels: int = 1
+    structure_temperature: float = 0.07
+    structure_warmup: int = 0
+    unpaired: bool = False
+    direction: str = "js"
+    decay: bool = True
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -158,32 +158,43 @@ class STRUCTURE(HeadTrainer):
         check_positive(self.structure_warmup, "structure_warmup", zero=True, integer=True)
         check_choice(self.direction, DIRECTIONS, "direction")
 
-    def _prepare(self, torch: Any, task: Any) -> None:
-        if self.unpaired and task.data.unpaired_source is None and task.data.unpaired_target is None:
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+
+class _Objective(HeadsObjective):
+    trainer: STRUCTURE
+
+    def __init__(self, trainer: STRUCTURE, data: Data, schedule: Schedule):
+        super().__init__(trainer, data, schedule)
+        if trainer.unpaired and data.unpaired_source is None and data.unpaired_target is None:
             raise InputError(
-                "Got unpaired=True without unpaired rows; expected some of at least one side. Pass unpaired_source=… or unpaired_target=…."
+                "Got unpaired=True without unpaired rows; expected some of at least one side. Pass unpaired=(U, V) to fit."
             )
 
-    def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
-        X, Y = task.heads(batch.source, 0), task.heads(batch.target, 1)
-        supervised = task.supervise(X, Y)
-        if not self.weight:
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        import torch
+
+        trainer = self.trainer
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        supervised = self.pair_loss(X, Y)
+        if not trainer.weight:
             return {"loss": supervised, "supervised": supervised}
         sides = ((X, batch.source, batch.unpaired_source), (Y, batch.target, batch.unpaired_target))
         terms = []
         for side, (aligned, original, more) in enumerate(sides):
-            if self.unpaired and more is not None:
-                aligned, original = torch.cat([aligned, task.heads(more, side)]), torch.cat([original, more])
+            if trainer.unpaired and more is not None:
+                aligned, original = torch.cat([aligned, self.heads(more, side)]), torch.cat([original, more])
             terms.append(
                 structure_loss(
                     aligned,
                     original,
-                    self.structure_temperature,
-                    self.levels,
-                    direction=self.direction,
-                    decay=self.decay,
+                    trainer.structure_temperature,
+                    trainer.levels,
+                    direction=trainer.direction,
+                    decay=trainer.decay,
                 )
             )
         structure = (terms[0] + terms[1]) / 2
-        weight = self.weight * min(1.0, (step + 1) / max(self.structure_warmup, 1))
+        weight = trainer.weight * min(1.0, (batch.step + 1) / max(trainer.structure_warmup, 1))
         return {"loss": supervised + weight * structure, "supervised": supervised, "structure": structure}

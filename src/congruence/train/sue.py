@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -12,13 +12,20 @@ import scipy.linalg
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap
-from congruence.train._base import MEAN_ROWS, Batch, HeadTrainer
+from congruence.train._base import HeadTrainer
+from congruence.train._objective import MEAN_ROWS, Batch, HeadsObjective, first_layers
+from congruence.train._reading import Data
 from congruence.train.loop import Schedule, run
 from congruence.train.rows import ArrayRows, Rows, Sources, sample
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module, ModuleList
 
 __all__ = ["SUE"]
 
 
+@dataclass(eq=False, repr=False)
 class SUE(HeadTrainer):
     """Learn spectral embeddings without pairs, join them with few.
 
@@ -36,7 +43,7 @@ class SUE(HeadTrainer):
     neighbors, scale_neighbor : int, default=30 and 15
         Of the graph, and the one whose median distance is the kernel's width.
     spectral_steps : int, default=1000
-        Steps of stage 1; ``steps`` are those of stage 3.
+        Steps of stage 1; ``max_steps`` are those of stage 3.
     spectral_learning_rate : float, default=1e-4
         Of AdamW in stage 1.
     spectral_batch_size : int, default=2048
@@ -47,10 +54,10 @@ class SUE(HeadTrainer):
         Kernels in the discrepancy.
     residual_width : int, default=32
         Of the two hidden layers of the residual network.
-    head, steps, optimizer, learning_rate, batch_size, pair_batch_size
+    head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
         As in :class:`~congruence.train.HeadTrainer`, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and 128.
     **parameters
-        See :class:`~congruence.train.HeadTrainer`; those of supervised losses and ``precision`` have no part.
+        The others of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and ``precision`` have no part.
 
     Notes
     -----
@@ -61,7 +68,7 @@ class SUE(HeadTrainer):
       that new rows are embedded as old ones are.
     - Outputs are made orthonormal within each batch, and the gradient knows it; there a second batch sets the weights of an orthonormalizing layer.
       The last such layer is fitted on all rows (at most 100,000 unpaired ones).
-    - The constant eigenvector, which carries nothing, is left out by centering.
+    - The constant eigenvector, which says nothing, is left out by centering.
     - Canonical correlations are regularised, and the residual network begins as the identity.
     - Batches are of 2048 and 1024 rows, not 5162 and 32, and no rows are kept out to choose the weights by the losses of stages 1 and 3;
       ``validation`` chooses among those of stage 3 by retrieval.
@@ -75,47 +82,26 @@ class SUE(HeadTrainer):
     neural networks". SOTAlign, appendix A.2 and table 11.
     """
 
-    method = "sue"
+    method: ClassVar[str] = "sue"
 
-    def __init__(
-        self,
-        dim: int = 8,
-        spectral_dim: int = 30,
-        neighbors: int = 30,
-        scale_neighbor: int = 15,
-        spectral_steps: int = 1000,
-        spectral_learning_rate: float = 1e-4,
-        spectral_batch_size: int = 2048,
-        regularization: float = 0.1,
-        scales: int = 3,
-        residual_width: int = 32,
-        head: str = "mlp",
-        steps: int = 1000,
-        optimizer: str = "adamw",
-        learning_rate: float = 1e-3,
-        batch_size: int = 1024,
-        pair_batch_size: int = 128,
-        **parameters: Any,
-    ):
-        super().__init__(
-            dim=dim,
-            head=head,
-            steps=steps,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            pair_batch_size=pair_batch_size,
-            **parameters,
-        )
-        self.spectral_dim = spectral_dim
-        self.neighbors = neighbors
-        self.scale_neighbor = scale_neighbor
-        self.spectral_steps = spectral_steps
-        self.spectral_learning_rate = spectral_learning_rate
-        self.spectral_batch_size = spectral_batch_size
-        self.regularization = regularization
-        self.scales = scales
-        self.residual_width = residual_width
+    # The joint space is narrow and the last network small, so the shared parameters have other defaults here.
+    dim: int = 8
+    spectral_dim: int = 30
+    neighbors: int = 30
+    scale_neighbor: int = 15
+    spectral_steps: int = 1000
+    spectral_learning_rate: float = 1e-4
+    spectral_batch_size: int = 2048
+    regularization: float = 0.1
+    scales: int = 3
+    residual_width: int = 32
+    _: KW_ONLY
+    head: str = "mlp"
+    max_steps: int = 1000
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    batch_size: int = 1024
+    pair_batch_size: int = 128
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -137,57 +123,83 @@ class SUE(HeadTrainer):
                 f"Got dim={self.dim} and spectral_dim={self.spectral_dim}; expected dim to be at most as large. Pass dim={self.spectral_dim} or less."
             )
 
-    def _prepare(self, torch: Any, task: Any) -> None:
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+
+class _Objective(HeadsObjective):
+    """Stage 3; stages 1 and 2 are gone through when it is made."""
+
+    trainer: SUE
+
+    def __init__(self, trainer: SUE, data: Data, schedule: Schedule):
+        import torch
+
         from congruence.train import _layers
 
-        data = task.data
+        super().__init__(trainer, data, schedule)
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings are learned from them. Pass unpaired_source=… and unpaired_target=…."
+                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings are learned from them. Pass unpaired=(U, V)."
             )
-        stage = _Spectral(torch, self, task)
-        schedule = Schedule(
-            steps=self.spectral_steps,
+        self.unpaired: tuple[Rows, Rows] = data.unpaired_source, data.unpaired_target
+        stage = _Spectral(self, trainer)
+        spectral = Schedule(
+            max_steps=trainer.spectral_steps,
             optimizer="adamw",
-            learning_rate=self.spectral_learning_rate,
-            device=self.device,
-            seed=self.seed,
+            learning_rate=trainer.spectral_learning_rate,
+            device=trainer.device,
+            random_state=trainer.random_state,
         )
-        run(stage, schedule, progress=False)
-        projections = self._join(torch, task, stage)
-        carried: dict[str, Any] = {}
+        run(stage, spectral, verbose=False)
+        projections = self._join(stage)
+        mapped: dict[str, Any] = {}
         for i, (side, projection) in enumerate(zip(("source", "target"), projections, strict=True)):
-            fixed = _layers.Head([*stage.heads[i].plain(), projection]).requires_grad_(False).to(task.device)
+            fixed = _layers.Head([*stage.heads[i].plain(), projection]).requires_grad_(False).to(self.device)
             with torch.no_grad():
-                setattr(task, side, fixed(getattr(task, side)))
+                setattr(self, side, fixed(getattr(self, side)))
             rows = getattr(data, f"unpaired_{side}")
             # Where every row is drawn once or more, it goes through the fixed layers once.
-            held = isinstance(rows, ArrayRows) and len(rows) <= self.steps * task.unpaired_batch[i]
-            carried[f"unpaired_{side}"] = (
-                _Carried(torch, task, fixed, rows).held() if held else _Carried(torch, task, fixed, rows)
-            )
+            often = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
+            through = _MappedRows(self, fixed, rows)
+            mapped[f"unpaired_{side}"] = through.held() if often else through
             if side == "source":
-                residual = _residual(self.dim, self.residual_width, np.random.default_rng([self.seed, 3]))
-                fixed.layers.append(_layers.Head([residual]).layers[0].to(task.device))
-            setattr(task.module, side, fixed)
-        task.data = replace(data, **carried)
+                residual = _residual(
+                    trainer.dim, trainer.residual_width, np.random.default_rng([trainer.random_state, 3])
+                )
+                fixed.layers.append(_layers.Head([residual]).layers[0].to(self.device))
+            setattr(self.module, side, fixed)
+        self.data = replace(data, **mapped)
 
-    def _join(self, torch: Any, task: Any, stage: _Spectral) -> list[dict[str, Any]]:
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        import torch
+
+        from congruence.train._spectral import mmd
+
+        assert batch.unpaired_source is not None
+        assert batch.unpaired_target is not None
+        # Rows come as the fixed layers leave them.
+        X = self.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
+        return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.trainer.scales)}
+
+    def _join(self, stage: _Spectral) -> list[dict[str, Any]]:
         """Return for each side the linear layer from the network's outputs to the joint space."""
-        data, whitened, maps = task.data, [], []
-        sides = ((data.source, data.unpaired_source), (data.target, data.unpaired_target))
+        import torch
+
+        trainer, data, whitened, maps = self.trainer, self.data, [], []
+        sides = zip((data.source, data.target), self.unpaired, strict=True)
         for head, (paired, unpaired) in zip(stage.heads, sides, strict=True):
             head.eval()
             with torch.no_grad():
-                Z = [head(task.tensor(rows)).double().cpu().numpy() for rows in (paired, sample(unpaired, MEAN_ROWS))]
+                Z = [head(self.tensor(rows)).double().cpu().numpy() for rows in (paired, sample(unpaired, MEAN_ROWS))]
             every = np.concatenate(Z)
             mean = every.mean(axis=0)
-            values, vectors = scipy.linalg.eigh(np.cov(every.T, bias=True).reshape(self.spectral_dim, -1))
+            values, vectors = scipy.linalg.eigh(np.cov(every.T, bias=True).reshape(trainer.spectral_dim, -1))
             # As in the loss: directions next to without variance are left small.
             whiten = vectors / np.sqrt(np.maximum(values, 0) + 1e-6 * values.mean())
             whitened.append((Z[0] - mean) @ whiten)
             maps.append((mean, whiten))
-        cca = CCAMap(dim=self.dim, regularization=self.regularization, normalize=False).fit(*whitened)
+        cca = CCAMap(dim=trainer.dim, regularization=trainer.regularization, normalize=False).fit(*whitened)
         layers = []
         for (mean, whiten), weights in zip(maps, (cca.source_weights_, cca.target_weights_), strict=True):
             # Of unit variance, and centered by the mean of all rows: the pairs' own mean is that of a small sample.
@@ -195,19 +207,13 @@ class SUE(HeadTrainer):
             layers.append({"kind": "linear", "weight": weight, "bias": -mean @ weight})
         return layers
 
-    def _loss(self, torch: Any, task: Any, batch: Batch, step: int) -> Mapping[str, Any]:
-        from congruence.train._spectral import mmd
 
-        # Rows come as the fixed layers leave them.
-        X = task.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
-        return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.scales)}
-
-
-class _Carried:
+class _MappedRows:
     """Rows as fixed layers leave them."""
 
-    def __init__(self, torch: Any, task: Any, layers: Any, rows: Rows):
-        self.torch, self.task, self.layers, self.rows = torch, task, list(layers.layers), rows
+    def __init__(self, objective: HeadsObjective, head: Module, rows: Rows):
+        self.objective, self.layers, self.rows = objective, list(head.layers), rows
+        self.dim = rows.dim
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -222,26 +228,29 @@ class _Carried:
         return ArrayRows(np.concatenate([self._through(rows) for _, rows in self.rows.scan()]))
 
     def _through(self, rows: np.ndarray) -> np.ndarray:
-        X = self.task.tensor(rows)
-        with self.torch.no_grad():
+        import torch
+
+        X = self.objective.tensor(rows)
+        with torch.no_grad():
             for layer in self.layers:  # those it began with: the trained one comes behind them later
                 X = layer(X)
         return X.cpu().numpy()
 
 
 class _Spectral:
-    """Stage 1 as the loop sees it: both sides' networks at once."""
+    """Stage 1 as the loop sees it: the spectral networks of both sides at once."""
 
-    def __init__(self, torch: Any, trainer: SUE, task: Any):
+    def __init__(self, objective: _Objective, trainer: SUE):
+        import torch
+
         from congruence.train import _layers
-        from congruence.train._base import first_layers
 
-        self.torch, self.trainer, self.task = torch, trainer, task
-        self.module = torch.nn.Module()
-        data, rng = task.data, np.random.default_rng([trainer.seed, 2])
+        self.trainer, self.objective = trainer, objective
+        self.module: Module = torch.nn.Module()
+        data, rng = objective.data, np.random.default_rng([trainer.random_state, 2])
         self.rows: list[Rows] = []
         heads = []
-        sides = ((data.source, data.unpaired_source), (data.target, data.unpaired_target))
+        sides = zip((data.source, data.target), objective.unpaired, strict=True)
         for name, (paired, unpaired) in zip(("source", "target"), sides, strict=True):
             rows = Sources([ArrayRows(paired), unpaired])
             size = min(len(rows), trainer.spectral_batch_size)
@@ -254,22 +263,30 @@ class _Spectral:
                 widths.insert(1, trainer.hidden or 4 * paired.shape[1])
             heads.append(_layers.Head(first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)))
             self.rows.append(rows)
-        self.module.heads = torch.nn.ModuleList(heads).to(task.device)
+        self.module.heads = torch.nn.ModuleList(heads).to(objective.device)
 
     @property
-    def heads(self) -> Any:
+    def heads(self) -> ModuleList:
         """The two networks."""
         return self.module.heads
 
-    def loss(self, step: int) -> Mapping[str, Any]:
-        """Return the mean of both sides' spectral losses at a step."""
+    def batch(self, step: int) -> list[Tensor]:
+        """Return the rows of a graph of each side."""
+        seed, size = self.trainer.random_state, self.trainer.spectral_batch_size
+        return [
+            self.objective.tensor(rows.batch(step, min(len(rows), size), seed + 611_953 * (i + 1)))
+            for i, rows in enumerate(self.rows)
+        ]
+
+    def training_step(self, batch: list[Tensor]) -> Mapping[str, Tensor]:
+        """Return the mean of both sides' spectral losses."""
+        import torch
+
         from congruence.train._spectral import affinities, spectral_loss
 
         trainer, terms = self.trainer, []
-        for i, (head, rows) in enumerate(zip(self.heads, self.rows, strict=True)):
-            size = min(len(rows), trainer.spectral_batch_size)
-            X = self.task.tensor(rows.batch(step, size, trainer.seed + 611_953 * (i + 1)))
-            with self.torch.no_grad():
+        for head, X in zip(self.heads, batch, strict=True):
+            with torch.no_grad():
                 W = affinities(X, trainer.neighbors, trainer.scale_neighbor)
             terms.append(spectral_loss(head(X), W))
         return {"loss": (terms[0] + terms[1]) / 2}

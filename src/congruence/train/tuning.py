@@ -1,4 +1,4 @@
-"""Choosing a method's parameters by retrieval on held-out pairs, the same way for every method."""
+"""Choosing a method's parameters by its score on held-out pairs, the same way for every method."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 from sklearn.base import clone
 
 from congruence.errors import ParameterError
-from congruence.train._reading import read_validation
-from congruence.train.retrieval import mean_recall
+from congruence.train._trainer import Method
 
-__all__ = ["Tuned", "grid_points", "search", "tune"]
+__all__ = ["Tuned", "grid_points", "tune"]
 
 
 @dataclass(frozen=True)
@@ -23,23 +22,20 @@ class Tuned:
 
     Attributes
     ----------
-    map : TwoSidedMap
+    map : Method
         The one with the best score.
     parameters : dict
         Those of the grid it was fitted with.
     score : float
-        Its mean recall at 1 on the validation rows.
+        Its score on the validation rows.
     trials : list of (dict, float)
         All that were tried.
-    method : HeadTrainer, optional
-        The one that was fitted to it.
     """
 
-    map: Any
+    map: Method
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, Any], float]]
-    method: Any = None
 
 
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -59,32 +55,33 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def tune(
-    method: Any,
+    method: Method,
     grid: Mapping[str, Sequence[Any]],
     X: Any,
     Y: Any,
-    unpaired_source: Any = None,
-    unpaired_target: Any = None,
     *,
     validation: tuple[Any, ...],
     checkpoint: str | Path | None = None,
-    progress: bool = True,
-    report: Callable[[dict[str, Any], float], None] | None = None,
+    verbose: bool = True,
+    callback: Callable[[dict[str, Any], float], None] | None = None,
+    **fit_params: Any,
 ) -> Tuned:
-    """Fit a method with every combination of some parameters and keep the map that retrieves best on held-out rows.
+    """Fit a method with every combination of some parameters and keep the map with the best score on held-out rows.
 
     Parameters
     ----------
-    method : HeadTrainer
+    method : Method
         Of :data:`congruence.train.METHODS`; it is not changed.
     grid : mapping of str to sequence
         Values by parameter.
-    X, Y, unpaired_source, unpaired_target, validation, progress
-        As in :meth:`~congruence.train.HeadTrainer.fit`.
+    X, Y, validation, verbose
+        As in the method's ``fit``; ``validation`` is what its ``score`` takes.
     checkpoint : path-like, optional
         Folder in which each combination keeps its checkpoint.
-    report : callable, optional
+    callback : callable, optional
         Called with the parameters and the score of each.
+    **fit_params
+        Further rows for ``fit``: ``unpaired``, or JAM's ``negatives`` and ``groups``.
 
     Returns
     -------
@@ -96,56 +93,7 @@ def tune(
     ParameterError
         A parameter the method does not have.
     InputError, TrainingError
-    """
-    held: Any = None
-
-    def fit(fitted: Any, place: Path | None) -> Any:
-        return fitted.fit(
-            X, Y, unpaired_source, unpaired_target, validation=validation, checkpoint=place, progress=progress
-        )
-
-    def score(mapping: Any) -> float:
-        nonlocal held
-        if held is None:
-            held = read_validation(validation, mapping.n_features_in_, mapping.d_target)
-        return mean_recall(mapping.transform(held[0]), mapping.transform_target(held[1]), *held[2:])
-
-    return search(method, grid, fit, score, checkpoint=checkpoint, report=report)
-
-
-def search(
-    method: Any,
-    grid: Mapping[str, Sequence[Any]],
-    fit: Callable[[Any, Path | None], Any],
-    score: Callable[[Any], float],
-    *,
-    checkpoint: str | Path | None = None,
-    report: Callable[[dict[str, Any], float], None] | None = None,
-) -> Tuned:
-    """Fit a method with every combination of some parameters and keep the map with the highest score.
-
-    Parameters
-    ----------
-    method : HeadTrainer, ClosedForm or JAM
-        It is not changed.
-    grid : mapping of str to sequence
-        Values by parameter.
-    fit : callable
-        Takes a method and its folder for checkpoints, or None, and returns the map.
-    score : callable
-        Takes a map and returns what it is chosen by.
-    checkpoint, report
-        As in :func:`tune`.
-
-    Returns
-    -------
-    Tuned
-        The first of equals.
-
-    Raises
-    ------
-    ParameterError
-        A parameter the method does not have.
+        As from ``fit``.
     """
     known = method.get_params(deep=False)
     unknown = [name for name in grid if name not in known]
@@ -158,13 +106,14 @@ def search(
     best: Tuned | None = None
     trials: list[tuple[dict[str, Any], float]] = []
     for number, point in enumerate(grid_points(grid)):
-        fitted = clone(method, safe=False).set_params(**point)
-        mapping = fit(fitted, None if checkpoint is None else Path(checkpoint) / f"{number:03d}")
-        found = score(mapping)
+        fitted = clone(method).set_params(**point)
+        place = None if checkpoint is None else Path(checkpoint) / f"{number:03d}"
+        fitted.fit(X, Y, validation=validation, checkpoint=place, verbose=verbose, **fit_params)
+        found = fitted.score(*validation)
         trials.append((point, found))
-        if report is not None:
-            report(point, found)
+        if callback is not None:
+            callback(point, found)
         if best is None or found > best.score:
-            best = Tuned(mapping, point, found, trials, fitted)
+            best = Tuned(fitted, point, found, trials)
     assert best is not None
     return best

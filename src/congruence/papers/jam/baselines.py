@@ -49,8 +49,9 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
         mapping: TwoSidedMap = CCAMap(dim=width, regularization=0.1).fit(train.source, train.target)
     else:
-        jam = JAM(method, seed=seed, **options)
-        mapping = jam.fit(train.source, train.target, train.negatives, validation=parts.validation, progress=False)
+        jam = JAM(method, random_state=seed, **options)
+        held = parts.validation
+        mapping = jam.fit(train.source, train.target, negatives=train.negatives, validation=held, verbose=False)
     for side, model in zip(("source", "target"), parts.encoders, strict=True):
         space = getattr(mapping, f"{side}_space_")
         setattr(

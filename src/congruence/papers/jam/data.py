@@ -206,7 +206,7 @@ class JAMData(Data):
         rng = np.random.default_rng([seed, 31])
         parts = []
         for name, part in zip(
-            ("train", "validation", "test"), split_by_group(self.items.filenames[own], seed=seed), strict=True
+            ("train", "validation", "test"), split_by_group(self.items.filenames[own], random_state=seed), strict=True
         ):
             limit = (most or {}).get(name) or len(part)
             parts.append(own[np.sort(rng.permutation(part)[:limit])])

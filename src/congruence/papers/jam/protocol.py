@@ -26,7 +26,7 @@ __all__ = [
 RESAMPLED = "the images trained on, chosen by and measured on (70–15–15), the first weights, and the distractors"
 
 #: In place of those of the data in a quick run.
-QUICK_TRAINING = {"hidden": (16,), "latent": 8, "epochs": 2, "validate_every": 1}
+QUICK_TRAINING = {"hidden": (16,), "latent": 8, "max_epochs": 2, "validate_every": 1}
 QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
 
 #: Seeds of the paper's draws; further ones follow the last.
@@ -84,8 +84,8 @@ def record_run(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict
     per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
     best = facts["best_step"]
     found = {} if best is None else {"epoch_at_best": best / per_epoch}
-    if "alpha_at_best" in facts:
-        found["alpha_at_best"] = facts["alpha_at_best"]
+    if "spread_mix_at_best" in facts:
+        found["alpha_at_best"] = facts["spread_mix_at_best"]
     job.extra.setdefault("runs", []).append(
         {
             **what,

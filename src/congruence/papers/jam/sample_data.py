@@ -142,7 +142,7 @@ def _synthetic(variant: str | None, images: int = 200, latent: int = 12) -> JAMD
             "training": {
                 "hidden": (48, 48),
                 "latent": 24,
-                "epochs": 12,
+                "max_epochs": 12,
                 "learning_rate": 3e-3,
                 "validate_every": 2,
                 "device": "cpu",

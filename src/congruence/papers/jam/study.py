@@ -21,10 +21,10 @@ from congruence.papers.study import Request, Study
 __all__ = ["STUDY", "JAMStudy"]
 
 
-def _check_alpha(where: str, value: Any) -> None:
+def _check_spread_mix(where: str, value: Any) -> None:
     if len(value) != 2 or not all(type(end) in (int, float) and 0 <= end <= 1 for end in value):
         raise ParameterError(
-            f"Got alpha {value} in {where}; expected two numbers from 0 to 1. Write alpha: [0.5, 0.5], for example."
+            f"Got spread_mix {value} in {where}; expected two numbers from 0 to 1. Write spread_mix: [0.5, 0.5], for example."
         )
 
 
@@ -45,7 +45,10 @@ class JAMStudy(Study[JAMData]):
     baselines = BASELINES
     kinds = KINDS
     choices: Mapping[str, tuple[str, ...]] = {"tasks": TASKS}
-    checks: Mapping[str, Callable[[str, Any], None]] = {"alpha": _check_alpha, "dual_encoders": _check_dual_encoders}
+    checks: Mapping[str, Callable[[str, Any], None]] = {
+        "spread_mix": _check_spread_mix,
+        "dual_encoders": _check_dual_encoders,
+    }
     drawings: Mapping[str, tuple[str, str]] = {
         "jam-fig2": ("a drawing of the method", "3"),
         "jam-fig3": ("a drawing of the Spread loss", "3.1"),

@@ -93,7 +93,7 @@ def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_
     if "rate" in out:
         out["learning_rate"] = out.pop("rate") * learning_rate
     if "paper_alpha" in out:
-        out["alpha"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
+        out["divergence_weight"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
     if "both_weights" in out:
         out["image_weight"] = out["text_weight"] = out.pop("both_weights")
     if "dim_share" in out:
@@ -142,8 +142,8 @@ def fit_baseline(
     baseline = BASELINES[name]
     parameters: dict[str, Any] = {}
     if issubclass(METHODS[baseline.method], HeadTrainer):
-        known = METHODS[baseline.method]._get_param_names()
-        parameters = {key: value for key, value in training.items() if key in known} | {"seed": seed}
+        known = make_method(baseline.method).get_params()
+        parameters = {key: value for key, value in training.items() if key in known} | {"random_state": seed}
         if "unpaired_batch" in training:
             parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
     rate = training.get("learning_rate", 1e-4)
@@ -151,8 +151,9 @@ def fit_baseline(
     rank = min(len(parts.images) - 1, parts.images.shape[1], parts.texts.shape[1])
     chosen = method_parameters(tried, len(parts.images), rank, rate)
     method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
-    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else (None, None)
-    return method.fit(parts.images, parts.texts, *unpaired, validation=parts.validation.validation, progress=False)
+    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else None
+    held = parts.validation.validation
+    return method.fit(parts.images, parts.texts, unpaired=unpaired, validation=held, verbose=False)
 
 
 def choose(

@@ -33,7 +33,7 @@ PAPER_SIZES: dict[str, Any] = {
 #: In place of those in a quick run.
 QUICK_TRAINING = {
     "dim": 8,
-    "steps": 2,
+    "max_steps": 2,
     "validate_every": 2,
     "max_iter": 5,
     "unpaired_batch": 64,

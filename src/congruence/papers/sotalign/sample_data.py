@@ -24,7 +24,7 @@ _ANIMALS = 398
 
 _TRAINING = {
     "dim": 256,
-    "steps": 120,
+    "max_steps": 120,
     "learning_rate": 3e-4,
     "validate_every": 20,
     "max_iter": 50,
@@ -90,7 +90,14 @@ def _synthetic(variant: str | None) -> SOTAlignData:
             "unpaired_sweep": [60, 120, 250],
             "validation": 60,
             "test": 100,
-            "training": {**_TRAINING, "dim": 32, "steps": 60, "learning_rate": 1e-2, "validate_every": 10, "tol": 1e-2},
+            "training": {
+                **_TRAINING,
+                "dim": 32,
+                "max_steps": 60,
+                "learning_rate": 1e-2,
+                "validate_every": 10,
+                "tol": 1e-2,
+            },
         },
         title="made-up rows",
         stand_in="stand-in: made up of one latent",

@@ -20,7 +20,7 @@ KINDS: dict[str, Kind] = {
         RESAMPLED,
         {"methods": ["con", "negcon", "spread", "cca"], "dual_encoders": [], **_PARTS},
     ),
-    "jam_layers": Kind(losses.run_layers, RESAMPLED, {"alpha": [0.0, 1.0], **_PARTS}),
+    "jam_layers": Kind(losses.run_layers, RESAMPLED, {"spread_mix": [0.0, 1.0], **_PARTS}),
     "jam_statistics": Kind(statistics.run_statistics, statistics.RESAMPLED, {"tasks": list(TASKS), "rows": 1000}),
     "jam_sizes": Kind(statistics.run_sizes, "nothing: these are counts", {"widths": {}}),
 }

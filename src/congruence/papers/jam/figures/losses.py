@@ -44,7 +44,7 @@ def run_layers(job: Job[JAMData]) -> None:
                 for seed in job.seeds:
                     for encoders in data.encoders:
                         parts = split(job, data, task, seed, encoders, layer)
-                        options = {**training(job, data), "alpha": tuple(job["alpha"])}
+                        options = {**training(job, data), "spread_mix": tuple(job["spread_mix"])}
                         mapping = fit_baseline("spread", parts, options, seed)
                         line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
                         more = record_run(job, {**line, "task": task, "seed": seed}, mapping)

@@ -1,0 +1,112 @@
+"""Canonical correlations from the singular value decompositions of both sides: what the map and the metrics share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from congruence.linalg.procrustes import cross_svd
+
+__all__ = ["Canonical", "canonical_correlations", "canonical_directions", "gains", "whiten"]
+
+
+class Canonical(NamedTuple):
+    """Canonical directions of two sides.
+
+    Attributes
+    ----------
+    x_directions : ndarray of float64, shape (d_x, k)
+        As columns; rows times these are the variates, whitened.
+    y_directions : ndarray of float64, shape (d_y, k)
+    correlations : ndarray of float64, shape (k,)
+        Descending, at most 1.
+    rank : int
+        How many of them are above rounding.
+    """
+
+    x_directions: np.ndarray
+    y_directions: np.ndarray
+    correlations: np.ndarray
+    rank: int
+
+
+def gains(xp: Any, s: Any, ridge: Any) -> Any:
+    """Return what a ridge leaves of each singular direction: s / √(s² + λ).
+
+    Parameters
+    ----------
+    xp : module
+        Of the array's library.
+    s : array, shape (r,)
+        Singular values of a side's rows, above 0.
+    ridge : float or 0-d array
+        λ, added to the squares.
+
+    Returns
+    -------
+    array, shape (r,)
+    """
+    return s / xp.sqrt(s * s + ridge)
+
+
+def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the whitened rows of A = U diag(s) Vᵀ, and the matrix that whitens: (AᵀA + λI)^(−1/2) in the basis of the rows' span.
+
+    From the singular values of the rows themselves: those of the Gram matrix would lose half the digits.
+
+    Parameters
+    ----------
+    U : ndarray of float64, shape (n, r)
+    s : ndarray of float64, shape (r,)
+    Vt : ndarray of float64, shape (r, d)
+    ridge : float
+        λ.
+
+    Returns
+    -------
+    basis : ndarray of float64, shape (n, r)
+        A times the matrix; orthonormal columns without a ridge.
+    projection : ndarray of float64, shape (d, r)
+    """
+    return U * gains(np, s, ridge), Vt.T / np.sqrt(s * s + ridge)
+
+
+def canonical_correlations(xp: Any, x_basis: Any, y_basis: Any) -> Any:
+    """Return the canonical correlations of two whitened sides, descending, in [0, 1].
+
+    Parameters
+    ----------
+    xp : module
+        Of the arrays' library; gradients pass through.
+    x_basis, y_basis : array, shape (n, r_x) and (n, r_y)
+
+    Returns
+    -------
+    array, shape (min(r_x, r_y),)
+
+    References
+    ----------
+    Björck and Golub (1973), "Numerical methods for computing angles between linear subspaces".
+    """
+    return xp.clip(xp.linalg.svdvals(xp.matrix_transpose(x_basis) @ y_basis), 0.0, 1.0)
+
+
+def canonical_directions(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]) -> Canonical:
+    """Return the canonical directions of two sides, each given as :func:`whiten` returns it.
+
+    Parameters
+    ----------
+    x, y : tuple of two ndarray
+        Basis and projection of a side.
+
+    Returns
+    -------
+    Canonical
+
+    References
+    ----------
+    Hotelling (1936), "Relations between two sets of variates". Vinod (1976), "Canonical ridge and econometrics of joint production".
+    """
+    svd = cross_svd(x[0].T @ y[0], scale=1.0)
+    return Canonical(x[1] @ svd.U, y[1] @ svd.Vt.T, np.minimum(svd.s, 1.0), svd.rank)

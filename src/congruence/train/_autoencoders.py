@@ -1,0 +1,199 @@
+"""JAM's two autoencoders as the loop sees them: batches of images, captions and wrong captions, and the losses of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from congruence.errors import ParameterError
+from congruence.metrics import recall_at_k
+from congruence.train.autoencoder import autoencoder
+from congruence.train.captions import Captions
+from congruence.train.joint_losses import con_loss, negcon_loss, spread_loss
+from congruence.train.loop import Schedule, autocast, place
+from congruence.train.retrieval import partners
+from congruence.train.rows import ArrayRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+#: The largest 1/τ a learned temperature may reach, as in CLIP.
+LARGEST_SCALE = 100.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a step as tensors, in the units they are trained in.
+
+    Attributes
+    ----------
+    step : int
+    images : tensor, shape (b, d_source)
+    texts : tensor, shape (b + b·k, d_target)
+        The captions, and after them the k wrong captions of each in turn.
+    """
+
+    step: int
+    images: Tensor
+    texts: Tensor
+
+
+class Parameters(Protocol):
+    """The parameters of :class:`congruence.train.JAM` that the objective reads."""
+
+    loss: str
+    spread_mix: float | tuple[float, float]
+    temperature: float
+    learn_temperature: bool
+    reconstruction: tuple[float, float]
+    hidden: Sequence[int]
+    latent: int
+    dropout: float
+    standardize: bool
+    batch_size: int
+
+
+class AutoencoderObjective:
+    """Both autoencoders on their device, and the losses of their steps.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+        With ``encode`` and ``decode``, a head for each side, and ``log_scale``, if the temperature is learned.
+    data, held : Captions, and Captions or None
+    means, scales : list of ndarray and list of float
+        What is subtracted from the rows of each side, and what they are divided by.
+    """
+
+    module: Module
+
+    def __init__(self, jam: Parameters, data: Captions, held: Captions | None, schedule: Schedule):
+        import torch
+
+        from congruence.train._layers import Head
+
+        self.jam, self.data, self.held, self.schedule = jam, data, held, schedule
+        self.device = place(schedule.device)
+        rng = np.random.default_rng([schedule.random_state, 1])
+        self.means: list[np.ndarray] = []
+        self.scales: list[float] = []
+        encoders, decoders = [], []
+        for rows in (data.source, data.target):
+            encoder, decoder = autoencoder(rows.shape[1], rng, tuple(jam.hidden), jam.latent, jam.dropout)
+            encoders.append(Head(encoder))
+            decoders.append(Head(decoder))
+            mean, scale = _units(rows) if jam.standardize else (np.zeros(rows.shape[1]), 1.0)
+            self.means.append(mean)
+            self.scales.append(scale)
+        self.module = torch.nn.Module()
+        self.module.encode, self.module.decode = torch.nn.ModuleList(encoders), torch.nn.ModuleList(decoders)
+        if jam.learn_temperature:
+            self.module.log_scale = torch.nn.Parameter(torch.tensor(-float(np.log(jam.temperature))))
+        self.module.to(self.device)
+        self.source, self.target = self.tensor(data.source, 0), self.tensor(data.target, 1)
+        # Con compares with no wrong captions, though the validation may have some.
+        self.wrong = None if jam.loss == "con" else self.tensor(data.negatives, 1)
+        self.batch_size = min(jam.batch_size, len(data))
+        self._order = ArrayRows(np.arange(len(data))[:, None])
+        if held is not None:
+            self._partners = partners(held.groups, held.groups)
+
+    # ------------------------------------------------------------------ what the loop asks for
+
+    def batch(self, step: int) -> Batch:
+        """Return the rows of a step."""
+        import torch
+
+        drawn = self._order.batch(step, self.batch_size, self.schedule.random_state)[:, 0].astype(np.int64)
+        index = torch.from_numpy(drawn).to(self.device)
+        texts = self.target[index]
+        if self.wrong is not None:
+            texts = torch.cat([texts, self.wrong[index].flatten(0, 1)])
+        return Batch(step, self.source[index], texts)
+
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the terms of the loss of a batch."""
+        from torch.nn import functional as F
+
+        jam, given = self.jam, (batch.images, batch.texts)
+        with autocast(str(self.device), self.schedule.precision):
+            latent = [encode(rows) for encode, rows in zip(self.module.encode, given, strict=True)]
+            again = [decode(rows).float() for decode, rows in zip(self.module.decode, latent, strict=True)]
+        errors = [F.mse_loss(a, b) for a, b in zip(again, given, strict=True)]
+        v, t = (F.normalize(rows.float(), dim=1) for rows in latent)
+        tau = self.temperature()
+        if self.wrong is None:
+            alignment = con_loss(v, t, tau)
+        else:
+            pos, neg = t[: len(v)], t[len(v) :].unflatten(0, (len(v), -1))
+            if jam.loss == "negcon":
+                alignment = negcon_loss(v, pos, neg, tau)
+            else:
+                alignment = spread_loss(v, pos, neg, self.between(jam.spread_mix, batch.step), tau)
+        weight = self.between(jam.reconstruction, batch.step)
+        terms = {
+            "loss": alignment + weight * (errors[0] + errors[1]),
+            "alignment": alignment,
+            "reconstruct_source": errors[0],
+            "reconstruct_target": errors[1],
+        }
+        return {**terms, "temperature": tau} if jam.learn_temperature else terms
+
+    def validate(self) -> float | None:
+        """Return the share of held-out images whose nearest text is one of their captions."""
+        import torch
+
+        held = self.held
+        if held is None:
+            return None
+        with torch.inference_mode(), autocast(str(self.device), self.schedule.precision):
+            v, t = (
+                encode(self.tensor(rows, side)).float().cpu().numpy()
+                for side, (encode, rows) in enumerate(
+                    zip(self.module.encode, (held.source, held.candidates()), strict=True)
+                )
+            )
+        return recall_at_k(v, t, self._partners, k=1)
+
+    # ------------------------------------------------------------------ parts
+
+    def tensor(self, rows: Any, side: int) -> Tensor:
+        """Return rows in the units they are trained in, on the device."""
+        import torch
+
+        units = (rows - self.means[side]) / self.scales[side]
+        return torch.from_numpy(np.ascontiguousarray(units, np.float32)).to(self.device)
+
+    def temperature(self) -> Tensor:
+        """Return τ."""
+        import torch
+
+        if not self.jam.learn_temperature:
+            return torch.tensor(self.jam.temperature)
+        with torch.no_grad():  # the weight itself, so that a gradient can bring it back
+            self.module.log_scale.clamp_(max=float(np.log(LARGEST_SCALE)))
+        return self.module.log_scale.neg().exp()
+
+    def between(self, span: Any, step: int) -> float:
+        """Return where a linear schedule stands at a step: its first value in the first step, its last in the last."""
+        first, last = ends(span, "span")
+        return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
+
+
+def ends(value: Any, name: str) -> tuple[float, float]:
+    """Return where a schedule begins and ends; one number does both."""
+    both = value if isinstance(value, (tuple, list)) else (value, value)
+    if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
+        raise ParameterError(f"Got {name}={value!r}; expected a number, or two. Pass {name}=1.0, for example.")
+    return both[0], both[1]
+
+
+def _units(rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the mean of rows and their standard deviation, one number; 1 for rows that are all the same up to rounding."""
+    mean = rows.mean(0, dtype=np.float64)
+    scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
+    return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0
