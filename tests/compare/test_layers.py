@@ -232,7 +232,8 @@ def test_the_suffix_is_the_format(tmp_path):
         first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
         assert first == second  # no date, no random ids
         assert first.startswith(start)
-    assert (tmp_path / "a.SVG").read_text(encoding="utf-8") == text
+    write_layers(tmp_path / "bare", found, "a <b> & c")
+    assert (tmp_path / "a.SVG").read_text(encoding="utf-8") == (tmp_path / "bare").read_text(encoding="utf-8") == text
     with pytest.raises(ParameterError, match=r"\.svg, \.png or \.pdf"):
         write_layers(tmp_path / "x.jpg", found, "t")
     with pytest.raises(OutputExistsError):

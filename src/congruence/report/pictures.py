@@ -22,7 +22,7 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 def check_suffix(path: str | Path) -> str:
-    """Return the suffix of a figure's path, in small letters.
+    """Return the suffix of a figure's path, in small letters; ``.svg`` where it has none.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ def check_suffix(path: str | Path) -> str:
     Raises
     ------
     ParameterError
-        It is none of ``.svg``, ``.png`` and ``.pdf``.
+        It is another than ``.svg``, ``.png`` and ``.pdf``.
     """
-    suffix = Path(path).suffix.lower()
+    suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
         raise ParameterError(
             f"Got the path {Path(path).name} for a picture; expected one that ends in .svg, .png or .pdf. Choose one of these endings."
