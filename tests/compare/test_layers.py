@@ -25,8 +25,8 @@ from congruence.errors import (
 )
 from congruence.metrics import METRICS, procrustes_distance
 from congruence.metrics.null import REPAIRED
-from congruence.plotting._look import COLORS
 from congruence.plotting.layers import MIDDLE, STRONG
+from congruence.plotting.look import COLORS
 from congruence.report import write_layers
 
 

@@ -15,7 +15,7 @@ from matplotlib.patches import StepPatch
 from congruence import Embeddings, plotting
 from congruence.errors import ParameterError
 from congruence.papers import panels, run
-from congruence.plotting._look import COLOR, COLORS
+from congruence.plotting.look import COLOR, COLORS
 from congruence.plotting.training import recalls_size
 from congruence.synthetic import upgrade_problem
 from congruence.train.checkpoint import History

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from congruence.plotting._look import COLOR, COLORS, style
+from congruence.errors import ParameterError
+from congruence.plotting.look import COLOR, COLORS, style
 from congruence.report.svg import draw_svg, to_document, to_svg
 
 
@@ -47,8 +48,13 @@ def test_a_page_has_no_other_colors_than_its_variables():
 
 @pytest.mark.parametrize("color", ["#123456", "black", "C0"])
 def test_a_color_that_is_not_in_the_palette_is_refused(color):
-    for draw in (lambda ax: ax.plot([0, 1], color=color), lambda ax: ax.text(0, 0, "x", color=color)):
-        with pytest.raises(ValueError, match="expected one of the palette"):
+    drawings = (
+        lambda ax: ax.plot([0, 1], color=color),
+        lambda ax: ax.plot([0, 1], "o", color=color),
+        lambda ax: ax.text(0, 0, "x", color=color),
+    )
+    for draw in drawings:
+        with pytest.raises(ParameterError, match="expected one of the palette"):
             draw_svg(draw, "t")
 
 

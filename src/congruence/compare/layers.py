@@ -105,7 +105,7 @@ class LayerComparison:
         """
         from congruence.plotting import draw_layers
 
-        return draw_layers(self.to_dict(), ax, title=title, annotate=annotate)
+        return draw_layers(self.to_dict() | {"strength": self.strength}, ax, title=title, annotate=annotate)
 
 
 def compare_layers(

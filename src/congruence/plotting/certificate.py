@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from congruence.plotting._look import COLOR, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_learning_curve", "draw_strategies"]
 
@@ -96,7 +96,7 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
         ax.set_xscale("log")
         ax.set(
             xlim=(sizes[0] / 1.08, 4.8 * now),
-            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(future.max()))),
+            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(future.max()), float((mean + sd).max()))),
             xlabel="anchors (logarithmic)",
             ylabel=words(data["task"]),
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from congruence.plotting._look import COLOR, WIDTH, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
 from congruence.plotting.maps import draw_clouds, draw_kernel
 
 __all__ = ["CROWDED", "draw_bars", "draw_lines", "draw_panel"]

@@ -9,20 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
 from matplotlib.patches import Rectangle
 
-from congruence.plotting._look import COLOR, canvas, words
+from congruence.plotting.look import COLOR, canvas, words
 
-__all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layer_strength", "layers_size"]
+__all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layers_size"]
 
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 
+#: Letters of a layer's name beside the cells.
+_NAME = 40
+
 #: Strengths from which words turn to white in light, and to black in dark: on both sides of them the contrast is at least 4.5.
 STRONG, MIDDLE = 0.86, 0.62
-
-
-def layer_strength(data: dict[str, Any]) -> np.ndarray:
-    """Return how strongly each cell is colored, shape (L, M), from 0 (no closer than chance) to 1 (the furthest above it)."""
-    standing = np.maximum(np.asarray(data["standing"], dtype=float), 0)
-    return standing / (standing.max() or 1.0)
 
 
 def layer_notes(data: dict[str, Any]) -> list[str]:
@@ -37,7 +34,7 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
 
 def layers_size(data: dict[str, Any], title: str = "") -> tuple[float, float]:
     """Return the size in points that :func:`draw_layers` needs with its title and notes."""
-    rows, columns = ([words(name) for name in data[side]] for side in ("x_layers", "y_layers"))
+    rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
     slope = _LETTER * max(map(len, columns)) * 0.71  # names of columns stand at 45 degrees
     width = 24 + _LETTER * max(map(len, rows)) + _CELL_WIDTH * len(columns) + slope
     notes = 16 + 5.9 * max(map(len, [*layer_notes(data), title]))
@@ -54,7 +51,7 @@ def draw_layers(
     Parameters
     ----------
     data : dict
-        From :meth:`congruence.compare.layers.LayerComparison.to_dict`.
+        Of :meth:`congruence.compare.layers.LayerComparison.to_dict`, and ``strength``, how strong the color of each cell is, from 0 to 1.
     ax : matplotlib.axes.Axes, optional
         By default of a new figure, which pyplot does not know.
     title : str, default="Layers against layers"
@@ -66,7 +63,7 @@ def draw_layers(
     matplotlib.axes.Axes
     """
     with canvas(ax, layers_size(data, title)) as ax:
-        strength, values = layer_strength(data), data["values"]
+        strength, values = np.asarray(data["strength"]), data["values"]
         # A cell without any color would not be there to be pointed at.
         fade = LinearSegmentedColormap.from_list("strength", [to_rgba(COLOR["after"], a) for a in (0.002, 1)], N=1001)
         mesh = ax.pcolormesh(
@@ -86,11 +83,11 @@ def draw_layers(
         ax.tick_params(length=0, pad=5)
         ax.xaxis.tick_top()
         ink: dict[str, Any] = {"color": COLOR["ink"]}
-        names = [words(name) for name in data["y_layers"]]
+        names = [words(name, _NAME) for name in data["y_layers"]]
         ax.set_xticks(
             np.arange(len(names)) + 0.5, names, rotation=45, ha="left", va="bottom", rotation_mode="anchor", **ink
         )
-        ax.set_yticks(np.arange(len(strength)) + 0.5, [words(name) for name in data["x_layers"]], **ink)
+        ax.set_yticks(np.arange(len(strength)) + 0.5, [words(name, _NAME) for name in data["x_layers"]], **ink)
         if annotate:
             ax.set_title(words(title), loc="left", x=0)
             for k, note in enumerate(layer_notes(data)):

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from congruence.plotting._look import COLOR, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, canvas, explain, tidy, words
 
 __all__ = ["draw_clouds", "draw_cosines", "draw_few_anchors", "draw_kernel", "draw_spectrum"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from congruence.plotting._look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
 
 __all__ = [
     "MARKS",

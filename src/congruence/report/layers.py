@@ -7,8 +7,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from congruence.compare.layers import LayerComparison
-from congruence.plotting._look import words
 from congruence.plotting.layers import layer_notes
+from congruence.plotting.look import words
 from congruence.report.pictures import write_figure
 
 __all__ = ["write_layers"]

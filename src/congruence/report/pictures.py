@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from congruence._utils.atomic import atomic_path
 from congruence.errors import ParameterError
-from congruence.plotting._look import style
+from congruence.plotting.look import style
 from congruence.report.svg import to_document
 
 __all__ = ["check_suffix", "save_figure", "write_figure"]

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
 from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
-from congruence.plotting._look import HEIGHT, WIDTH
+from congruence.plotting.look import HEIGHT, WIDTH
 from congruence.report.svg import draw_svg
 
 __all__ = ["fill", "render", "svg", "write_report"]

@@ -14,8 +14,8 @@ from PIL import Image
 
 from congruence.papers import claim_lines, data_lines, panels
 from congruence.plotting import draw_panel
-from congruence.plotting._look import COLOR, HEIGHT, WIDTH, style, words
 from congruence.plotting.experiment import CROWDED
+from congruence.plotting.look import COLOR, HEIGHT, WIDTH, style, words
 
 __all__ = ["draw_experiment"]
 

@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from congruence._utils.display import visible
-from congruence.plotting._look import COLORS, HEIGHT, WIDTH, new_axes, style
+from congruence.errors import ParameterError
+from congruence.plotting.look import COLORS, HEIGHT, WIDTH, new_axes, style
 
 __all__ = ["draw_svg", "to_document", "to_svg"]
 
@@ -81,7 +82,7 @@ def to_svg(figure: Figure, title: str) -> str:
 
     Raises
     ------
-    ValueError
+    ParameterError
         The figure has a color that is not in the palette: it would not follow light and dark.
     """
     (width, height), parts = _parts(figure, lambda name: f"var(--{name})", {}, {})
@@ -117,7 +118,7 @@ def to_document(
 
     Raises
     ------
-    ValueError
+    ParameterError
         The figure has a color that is not in the palette.
     """
     (width, height), parts = _parts(figure, lambda name: COLORS[name][0], tips or {}, pictures or {})
@@ -203,7 +204,7 @@ def _shapes(
             if d.count("C") == 8 and "stroke" not in look:
                 # A dot is a point with a round pen, in one path with all of its kind: thousands stay cheap.
                 radius = float(d.split()[2])
-                pen = {"fill": "none", "stroke": look["fill"], "stroke-linecap": "round"}
+                pen = {"fill": "none", "stroke": look.get("fill", "#000000"), "stroke-linecap": "round"}
                 pen |= {"stroke-width": _short(2 * radius)}
                 if "fill-opacity" in look:
                     pen["stroke-opacity"] = look["fill-opacity"]
@@ -253,7 +254,9 @@ def _painted(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict
         if value == "none":
             continue
         if value not in _NAMES:
-            raise ValueError(f"Got the color {value} in a picture; expected one of the palette.")
+            raise ParameterError(
+                f"Got the color {value} in a picture; expected one of the palette. Draw it in one of congruence.plotting.look.COLOR."
+            )
         out[kind] = color(_NAMES[value])
     return out
 

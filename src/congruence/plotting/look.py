@@ -15,6 +15,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from congruence._utils.display import short, visible
 
+__all__ = ["COLOR", "COLORS", "HEIGHT", "WIDTH", "canvas", "explain", "new_axes", "style", "tick", "tidy", "words"]
+
 #: Size of a picture in points, which are pixels of a page: small enough that words stay readable on a telephone.
 WIDTH, HEIGHT = 360, 250
 
