@@ -325,6 +325,14 @@ def certify_tiny():
     return certify(*sides, repeats=2, draws=50)
 
 
+def test_images_of_one_model_are_joined_to_its_own_texts():
+    points = {"target image": [[0.0, 0.0]], "target text": [[1.0, 2.0]]}
+    (panel,) = panels({"rows": [], "extra": {"clouds": [{"title": "gap", "points": points}]}})
+    ax = plotting.draw_panel(panel, axes())
+    assert {name: line.tolist() for name, line in lines(ax).items()} == {"images": [[0, 0]], "texts": [[1, 2]]}
+    assert ax.collections[0].get_segments()[0].tolist() == [[0, 0], [1, 2]]
+
+
 def test_an_outcome_draws_each_of_its_panels():
     outcome = run("table1", quick=True)
     shown = panels(outcome.results)

@@ -62,7 +62,7 @@ def panels(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     axes = dict(extra.get("axes", []))  # what the horizontal axes say, by part
     out: list[dict[str, Any]] = []
     for cloud in extra.get("clouds", []):
-        out.append({"kind": "clouds", "title": cloud["title"], "points": _in_pairs(cloud["points"])})
+        out.append({"kind": "clouds", "title": cloud["title"], **_in_pairs(cloud["points"])})
     for data in extra.get("kernels", []):
         out.append({**data, "kind": "kernel"})
     for metric in dict.fromkeys(row["metric"] for row in rows):
@@ -82,8 +82,9 @@ def panels(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _in_pairs(points: Mapping[str, Any]) -> dict[str, Any]:
     """Give clouds the names their drawing knows; images of one model are joined to its own texts."""
     if {*points} == {"target image", "target text"}:
-        return {"source image": points["target image"], "target image": points["target text"]}
-    return dict(points)
+        joined = {"source image": points["target image"], "target image": points["target text"]}
+        return {"points": joined, "names": {"source image": "images", "target image": "texts"}}
+    return {"points": dict(points), "names": {}}
 
 
 def _title(metric: str) -> str:

@@ -41,7 +41,7 @@ def draw_panel(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool 
     matplotlib.axes.Axes
     """
     if panel["kind"] == "clouds":
-        return draw_clouds(panel["points"], ax, title=panel["title"], annotate=annotate)
+        return draw_clouds(panel["points"], ax, names=panel["names"], title=panel["title"], annotate=annotate)
     if panel["kind"] == "kernel":
         return draw_kernel(panel, ax, color="after", title=panel["title"], annotate=annotate)
     return (draw_bars if panel["kind"] == "bars" else draw_lines)(panel, ax, annotate=annotate)

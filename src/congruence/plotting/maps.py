@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -92,6 +92,7 @@ def draw_clouds(
     ax: Axes | None = None,
     *,
     mapped: bool = False,
+    names: Mapping[str, str] | None = None,
     title: str = "Two principal directions",
     annotate: bool = True,
 ) -> Axes:
@@ -106,6 +107,8 @@ def draw_clouds(
         By default of a new figure, which pyplot does not know.
     mapped : bool, default=False
         Whether the source's points were mapped, which is another color.
+    names : mapping of str to str, optional
+        What clouds are called in the legend, where not by the names above.
     title : str, default="Two principal directions"
     annotate : bool, default=True
         Add the title, and say which is which.
@@ -127,7 +130,7 @@ def draw_clouds(
             label = f"{'mapped ' if mapped and side == 'source' else ''}{name}"
             marker, size = ("^", 5.2) if modality == "text" else ("o", 4.4)
             x, y = zip(*points, strict=True) if len(points) else ((), ())
-            ax.plot(x, y, marker, color=color, markersize=size, label=label)
+            ax.plot(x, y, marker, color=color, markersize=size, label=(names or {}).get(name, label))
         ax.set_aspect("equal", adjustable="datalim")  # one scale for both directions, or distances would lie
         ax.margins(0.03)
         ax.set_axis_off()
