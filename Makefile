@@ -29,13 +29,14 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The report is looked at in a real browser. Without one, and without the right to install it, those tests say so and skip.
+# The report is looked at in a real browser. This installs one, where that is allowed, which `make test` alone never does: without one those tests are
+# skipped. CI calls it first.
 browser:
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	&& { apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; } \
 	|| echo "no chromium: the browser tests will be skipped"
 
-test: $(VENV)/.test lint browser
+test: $(VENV)/.test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup  # small matrices: processes pay, threads cost more than they save
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.

@@ -1,7 +1,7 @@
 """Which spectral filter suits how many anchors? Real CLIP embeddings, unseen classes, paired splits.
 
 Text of OpenAI ViT-B/32 and of a target model for n of 900 LVIS classes fits the map. Two things are measured on the 303
-other classes: ViT-B/32 images carried over and classified by the target's text (centred, and with the gap
+other classes: ViT-B/32 images carried over and classified by the target's text (centered, and with the gap
 between the modalities carried), and text-to-text retrieval. Differences to the default are paired over the splits; "ridge, best" chooses its penalty on
 the test classes and is thus an upper bound for ridge.
 """
@@ -21,14 +21,14 @@ from machine_output import add_json, write_json
 ANCHORS = (20, 50, 100, 200, 400, 900)
 FILTERS = {
     "default": OrthogonalMap(),
-    "full (the paper's)": OrthogonalMap(spectrum="full"),
-    "probed": OrthogonalMap(spectrum="probed"),
-    "soft 0.003": OrthogonalMap(spectrum="soft"),
-    "cv": OrthogonalMap(spectrum="cv"),
+    "full (the paper's)": OrthogonalMap(shrinkage="full"),
+    "probed": OrthogonalMap(shrinkage="probed"),
+    "soft 0.003": OrthogonalMap(shrinkage="soft"),
+    "cv": OrthogonalMap(shrinkage="cv"),
     "ridge, GCV": LinearMap(),
 }
 MEASURES = (
-    "images classified by the target's text, both sides centred",
+    "images classified by the target's text, both sides centered",
     "images classified by the target's text, gap carried",
     "text-to-text retrieval at 1",
 )
@@ -39,9 +39,9 @@ def measure(matrix, text, image, target, train, means, test):
     own = np.arange(len(test))
     a, b = text[train].mean(0), target[train].mean(0)
     carried = (image[test] - means) @ matrix
-    centred = zero_shot_accuracy(carried, target[test] - b, own)
+    centered = zero_shot_accuracy(carried, target[test] - b, own)
     gap_carried = zero_shot_accuracy((image[test] - a) @ matrix + b, target[test], own)
-    return centred, gap_carried, class_retrieval((text[test] - a) @ matrix + b, target[test], own)
+    return centered, gap_carried, class_retrieval((text[test] - a) @ matrix + b, target[test], own)
 
 
 def main() -> None:
@@ -66,8 +66,8 @@ def main() -> None:
                 for label, mapping in FILTERS.items():
                     mapping.fit(text[train], target[train])
                     results[name, label, n].append(measure(mapping.matrix, text, image, target, train, means, test))
-                centred = text[train] - text[train].mean(0)
-                top = np.linalg.eigvalsh(centred @ centred.T)[-1]
+                centered = text[train] - text[train].mean(0)
+                top = np.linalg.eigvalsh(centered @ centered.T)[-1]
                 ridge = [LinearMap(alpha=a * top).fit(text[train], target[train]).matrix for a in RIDGE]
                 scores = np.array([measure(m, text, image, target, train, means, test) for m in ridge])
                 results[name, "ridge, best", n].append(tuple(scores.max(axis=0)))

@@ -15,7 +15,7 @@ from machine_output import add_json, write_json
 
 
 def textbook(X, Y):
-    """Centre in float64, cross-covariance, SVD: what a careful user writes by hand."""
+    """Center in float64, cross-covariance, SVD: what a careful user writes by hand."""
     X, Y = X.astype(np.float64), Y.astype(np.float64)
     U, _, Vt = np.linalg.svd((X - X.mean(0)).T @ (Y - Y.mean(0)), full_matrices=False)
     return U @ Vt

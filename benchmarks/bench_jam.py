@@ -23,7 +23,7 @@ def made(n, widths, seed=0):
 
 
 def parts_of_a_step(jam, X, Y, N, steps):
-    """Median milliseconds of the ways forward and back, the norm of the gradient and the optimiser, which clips by it."""
+    """Median milliseconds of the ways forward and back, the norm of the gradient and the optimizer, which clips by it."""
     import torch
 
     from congruence.train.captions import read_captions

@@ -35,14 +35,14 @@ def peak_mb() -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 
 
-def log_plan(A, epsilon, n_iter):
+def log_plan(A, epsilon, max_iter):
     """Sinkhorn with a log-sum-exp each half step, the form in which it is published."""
     import torch
 
     n, m = A.shape
     M = A / epsilon
     u, v = M.new_zeros(n), M.new_zeros(m)
-    for _ in range(n_iter):
+    for _ in range(max_iter):
         u = -math.log(n) - torch.logsumexp(M + v[None, :], dim=1)
         v = -math.log(m) - torch.logsumexp(M + u[:, None], dim=0)
     return M + u[:, None] + v[None, :]
@@ -54,29 +54,29 @@ def explicit(log_p, log_q):
     return (Q * (log_q - log_p)).sum(), (P - Q) / EPSILON
 
 
-def plain(X, Y, TX, TY, n_iter):
-    value, slope = explicit(log_plan(X @ Y.T, EPSILON, n_iter), log_plan(TX @ TY.T, EPSILON_TEACHER, n_iter))
+def plain(X, Y, TX, TY, max_iter):
+    value, slope = explicit(log_plan(X @ Y.T, EPSILON, max_iter), log_plan(TX @ TY.T, EPSILON_TEACHER, max_iter))
     return value, slope @ Y, slope.T @ X
 
 
-def unrolled(X, Y, TX, TY, n_iter):
+def unrolled(X, Y, TX, TY, max_iter):
     import torch
 
     X, Y = X.requires_grad_(), Y.requires_grad_()
     with torch.no_grad():
-        log_q = log_plan(TX @ TY.T, EPSILON_TEACHER, n_iter)
-    value = (log_q.exp() * (log_q - log_plan(X @ Y.T, EPSILON, n_iter))).sum()
+        log_q = log_plan(TX @ TY.T, EPSILON_TEACHER, max_iter)
+    value = (log_q.exp() * (log_q - log_plan(X @ Y.T, EPSILON, max_iter))).sum()
     return value, *torch.autograd.grad(value, (X, Y))
 
 
-def implicit(X, Y, TX, TY, n_iter):
+def implicit(X, Y, TX, TY, max_iter):
     """Autograd through the solution: the adjoint of its marginal conditions, solved by conjugate gradients (Eisenberger et al. 2022)."""
     import torch
 
     class Plan(torch.autograd.Function):
         @staticmethod
         def forward(ctx, A):
-            log_p = log_plan(A, EPSILON, n_iter)
+            log_p = log_plan(A, EPSILON, max_iter)
             ctx.save_for_backward(log_p)
             return log_p
 
@@ -87,7 +87,7 @@ def implicit(X, Y, TX, TY, n_iter):
             return (upstream - P * (alpha[:, None] + beta)) / EPSILON
 
     X, Y = X.requires_grad_(), Y.requires_grad_()
-    log_q = log_plan(TX @ TY.T, EPSILON_TEACHER, n_iter)
+    log_q = log_plan(TX @ TY.T, EPSILON_TEACHER, max_iter)
     value = (log_q.exp() * (log_q - Plan.apply(X @ Y.T))).sum()
     return value, *torch.autograd.grad(value, (X, Y))
 
@@ -112,19 +112,19 @@ def adjoint(P, right, below):
     return found[:n], found[n:]
 
 
-def pot(X, Y, TX, TY, n_iter):
+def pot(X, Y, TX, TY, max_iter):
     import ot
 
     def plan(A, epsilon):
         w = A.new_full((len(A),), 1 / len(A))
-        _, log = ot.bregman.sinkhorn_log(w, w, -A, epsilon, numItermax=n_iter, stopThr=0, warn=False, log=True)
+        _, log = ot.bregman.sinkhorn_log(w, w, -A, epsilon, numItermax=max_iter, stopThr=0, warn=False, log=True)
         return A / epsilon + log["log_u"][:, None] + log["log_v"]
 
     value, slope = explicit(plan(X @ Y.T, EPSILON), plan(TX @ TY.T, EPSILON_TEACHER))
     return value, slope @ Y, slope.T @ X
 
 
-def geomloss(X, Y, TX, TY, n_iter):
+def geomloss(X, Y, TX, TY, max_iter):
     """For unit vectors its cost ‖x − y‖²/2 is 1 − ⟨x, y⟩, and blur² is ε: the same plan, with the potentials that it returns."""
     from geomloss import SamplesLoss
 
@@ -134,7 +134,7 @@ def geomloss(X, Y, TX, TY, n_iter):
             p=2,
             blur=epsilon**0.5,
             diameter=2.0,
-            scaling=(epsilon**0.5 / 2) ** (1 / max(n_iter - 2, 1)),
+            scaling=(epsilon**0.5 / 2) ** (1 / max(max_iter - 2, 1)),
             debias=False,
             potentials=True,
             backend="tensorized",
@@ -146,31 +146,31 @@ def geomloss(X, Y, TX, TY, n_iter):
     return value, slope @ Y, slope.T @ X
 
 
-def dense(X, Y, TX, TY, n_iter):
+def dense(X, Y, TX, TY, max_iter):
     import torch
 
     from congruence.transport import klot
 
     X, Y = X.requires_grad_(), Y.requires_grad_()
-    value = klot(X @ Y.T, TX @ TY.T, EPSILON, EPSILON_TEACHER, n_iter)
+    value = klot(X @ Y.T, TX @ TY.T, EPSILON, EPSILON_TEACHER, max_iter)
     return value, *torch.autograd.grad(value, (X, Y))
 
 
-def features(X, Y, TX, TY, n_iter, memory=2**30, tol=None):
+def features(X, Y, TX, TY, max_iter, memory=2**30, tol=None):
     import torch
 
     from congruence.transport import klot_features
 
     X, Y = X.requires_grad_(), Y.requires_grad_()
-    value = klot_features(X, Y, TX, TY, EPSILON, EPSILON_TEACHER, n_iter, tol, memory=memory)
+    value = klot_features(X, Y, TX, TY, EPSILON, EPSILON_TEACHER, max_iter, tol, memory=memory)
     return value, *torch.autograd.grad(value, (X, Y))
 
 
-def streamed(X, Y, TX, TY, n_iter):
-    return features(X, Y, TX, TY, n_iter, memory=0)
+def streamed(X, Y, TX, TY, max_iter):
+    return features(X, Y, TX, TY, max_iter, memory=0)
 
 
-def exact(X, Y, TX, TY, n_iter):
+def exact(X, Y, TX, TY, max_iter):
     return features(*(side.double() for side in (X, Y, TX, TY)), 2000, tol=1e-8)
 
 
@@ -189,7 +189,7 @@ LABELS = {
 }
 
 
-def child(who: str, n_iter: int, folder: Path) -> None:
+def child(who: str, max_iter: int, folder: Path) -> None:
     import torch
 
     sides = [torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("X", "Y", "TX", "TY")]
@@ -199,7 +199,7 @@ def child(who: str, n_iter: int, folder: Path) -> None:
         importlib.import_module(MODULES[who])
     rest = peak_mb()
     start = time.process_time()
-    value, *slopes = WAYS[who](*sides, n_iter)
+    value, *slopes = WAYS[who](*sides, max_iter)
     seconds = time.process_time() - start
     peak = peak_mb()
     np.save(folder / f"{who}.npy", np.concatenate([slope.detach().numpy() for slope in slopes]))
@@ -219,14 +219,14 @@ def write_problem(folder: Path, n: int, d: int) -> None:
             np.save(folder / f"{prefix}{side}.npy", Z)
 
 
-def run(who: str, n_iter: int, folder: Path) -> dict:
-    command = [sys.executable, __file__, "--child", who, "--iterations", str(n_iter), "--folder", str(folder)]
+def run(who: str, max_iter: int, folder: Path) -> dict:
+    command = [sys.executable, __file__, "--child", who, "--iterations", str(max_iter), "--folder", str(folder)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def report(n: int, options: argparse.Namespace) -> dict:
-    n_iter, ways, left_out = options.iterations, list(options.ways), []
-    unrolled_bytes = 2 * n_iter * n * n * 4
+    max_iter, ways, left_out = options.iterations, list(options.ways), []
+    unrolled_bytes = 2 * max_iter * n * n * 4
     if "unrolled" in ways and unrolled_bytes > options.room * 1e9:
         ways.remove("unrolled")
         left_out.append(
@@ -241,19 +241,19 @@ def report(n: int, options: argparse.Namespace) -> dict:
         write_problem(folder, n, options.dim)
         threads = os.environ.get("OMP_NUM_THREADS", "all")
         print(
-            f"\n{n:,} × {options.dim} float32, {n_iter} iterations, {options.repeat} runs each, in turn, threads: {threads}"
+            f"\n{n:,} × {options.dim} float32, {max_iter} iterations, {options.repeat} runs each, in turn, threads: {threads}"
         )
         for reason in left_out:
             print(f"  left out: {reason}")
         converged = None
         if n <= options.exact:
-            value = run("exact", n_iter, folder)["value"]
+            value = run("exact", max_iter, folder)["value"]
             converged = np.load(folder / "exact.npy")
             print(f"  converged, float64: {value:.6f}", flush=True)
         results: dict[str, list[dict]] = {who: [] for who in ways}
         for turn in range(1, options.repeat + 1):
             for who, runs in results.items():
-                runs.append(run(who, n_iter, folder))
+                runs.append(run(who, max_iter, folder))
                 if converged is not None:
                     runs[-1]["gradient_error"] = error_of(who, folder, converged)
                 if turn == options.repeat:

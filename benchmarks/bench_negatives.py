@@ -69,7 +69,7 @@ def main() -> None:
     data = load_sugarcrepe(Path(arguments.data))
     image = dict(zip((text.strip() for text in data.captions.tolist()), data.filenames.tolist(), strict=True))
     texts = sorted(image)
-    made = generate(texts, seed=arguments.seed)
+    made = generate(texts, random_state=arguments.seed)
     if arguments.read:
         rng = np.random.default_rng(arguments.seed)
         for number in range(arguments.read):

@@ -206,7 +206,7 @@ def _others(folder):
 
 
 def _time():
-    p = rigid_problem(5000, 768, 1024, decay=0.5, noise=0.1, seed=0)
+    p = rigid_problem(5000, 768, 1024, decay=0.5, noise=0.1, random_state=0)
     X, Y = p.X.astype(np.float32), p.Y.astype(np.float32)
     seconds = {"fit": [], "check": []}
     for _ in range(5):

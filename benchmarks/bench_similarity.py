@@ -109,7 +109,7 @@ def main() -> None:
     n, d = 3000 if options.quick else options.rows, options.dim
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
-        # Clustered unit rows, and a noisy turn of them: neighbourhoods that partly agree.
+        # Clustered unit rows, and a noisy turn of them: neighborhoods that partly agree.
         X = (
             rng.standard_normal((n, d), dtype=np.float32)
             + rng.standard_normal((n // 50, d), dtype=np.float32).repeat(-(-n // (n // 50)), axis=0)[:n]

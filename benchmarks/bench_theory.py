@@ -63,7 +63,7 @@ def random_models(per_case: int) -> dict:
             found = []
             for _ in range(per_case):
                 n = 2 * d * (d + 1)  # four times the dimension of Sym(d)
-                p = dual_problem(n, 4 * d, d, **{what: level}, seed=drawn)
+                p = dual_problem(n, 4 * d, d, **{what: level}, random_state=drawn)
                 found.append(bounds_of(p.F, p.G, p.F_target, p.G_target, kappa_above(p.F)))
                 drawn += 1
             cells = []
@@ -99,13 +99,13 @@ def agreement_lines(title: str, compare) -> list[dict]:
     return found
 
 
-def sample_models(centred: bool):
+def sample_models(centered: bool):
     sample = load_sample()
     sides = []
     for side in (sample.source, sample.target):
         for kind in ("image", "text"):
             X = side[kind].vectors.astype(np.float64)
-            sides.append(unit(X - X.mean(axis=0)) if centred else unit(X))
+            sides.append(unit(X - X.mean(axis=0)) if centered else unit(X))
     F, G, F_target, G_target = sides
     return F, G, F_target, G_target
 
@@ -114,9 +114,9 @@ def real_data(data: Path) -> dict:
     out: dict = {"kernels": [], "bounds": [], "ranks": [], "text_half": [], "maps": []}
     print("\n| kernel | relation | ε | minimax line | least squares | rmse | median | 99 % | correlation |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for centred in (False, True):
-        models = sample_models(centred)
-        state = "centred" if centred else "as they are"
+    for centered in (False, True):
+        models = sample_models(centered)
+        state = "centered" if centered else "as they are"
         out["kernels"] += agreement_lines(f"sample, image–text, {state}", lambda r, m=models: kernel_agreement(*m, r))
         out["kernels"] += agreement_lines(
             f"sample, image–image, {state}", lambda r, m=models: gram_agreement(m[0], m[2], r)
@@ -137,9 +137,9 @@ def real_data(data: Path) -> dict:
 
     print("\n| sample | theorem | measured | promised | before the last step | conditions |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for centred in (False, True):
-        state = "centred" if centred else "as they are"
-        F, G, F_target, G_target = sample_models(centred)
+    for centered in (False, True):
+        state = "centered" if centered else "as they are"
+        F, G, F_target, G_target = sample_models(centered)
         A = anchor_map(G, G_target)
         Q = procrustes(F, F_target)
         for bound in (

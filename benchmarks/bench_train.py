@@ -31,7 +31,7 @@ PARTS = {
     "teacher": "KLOT: teacher's plan",
     "slope": "KLOT: value and gradient",
     "backward": "backward",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
     "rest": "the rest",
 }
 RATE, DECAY, ALPHA = 1e-4, 1e-5, 1e-4
@@ -91,7 +91,7 @@ def trainer(options):
     from congruence.train import SOTAlign
 
     return SOTAlign(
-        dim=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, steps=options.steps, n_iter=options.iterations,
+        dim=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, steps=options.steps, max_iter=options.iterations,
         epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, alpha=ALPHA, learning_rate=RATE, weight_decay=DECAY, schedule="constant", device="cpu",
         log_every=1,
     )  # fmt: skip

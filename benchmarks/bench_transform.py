@@ -1,6 +1,6 @@
 """Carry a million 768-d vectors from disk to disk, beside the plain NumPy way of doing it.
 
-The plain way is one process that reads the file, multiplies once in float32 and writes the result; it centres nothing and
+The plain way is one process that reads the file, multiplies once in float32 and writes the result; it centers nothing and
 checks nothing. Both are repeated in turn, each in a process of its own so that its peak memory can be told.
 """
 

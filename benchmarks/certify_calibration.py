@@ -73,7 +73,7 @@ def simulated(rng):
         "decay": float(rng.uniform(0.1, 0.9)),
         "d_target": int(rng.choice([d, d, d // 2, 2 * d])),
     }
-    p = upgrade_problem(n + POOL + POPULATION, d, seed=int(rng.integers(2**31)), classes=20, **facts)
+    p = upgrade_problem(n + POOL + POPULATION, d, random_state=int(rng.integers(2**31)), classes=20, **facts)
     source, target = {"image": p.source_images}, {"image": p.target_images}
     prompts = None
     if kind == "pairs":
@@ -170,13 +170,13 @@ def true_stored(case, mapping, task, depth, population, size):
 
 def examine(case, n, rows, pool, population, thresholds, seed):
     source, target, labels = case.part(rows)
-    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, seed=seed)
+    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed)
     tables = case.tables(rows, "anchors")
     tasks = tasks_of(tables, labels is not None)
     mapping = fit_map(tables, said.fitted, np.arange(n), {})
     truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
     covered = defaultdict(list)
-    for name, ways in said.ways.items():
+    for name, ways in said.strategies.items():
         for way, e in ways.items():
             kind = "overlap" if "overlap@" in name else "rate"
             for key in (kind, f"{kind}, {way}"):
@@ -211,7 +211,7 @@ def examine(case, n, rows, pool, population, thresholds, seed):
                 return more
         return None
 
-    ways = with_known({way: truth[f"{task}/{way}"] for way in said.ways[task]}, task)
+    ways = with_known({way: truth[f"{task}/{way}"] for way in said.strategies[task]}, task)
     narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
     right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
     near = {right.action}

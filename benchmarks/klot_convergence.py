@@ -25,10 +25,10 @@ def problem(d: int, noise: float, n: int = 300) -> tuple[torch.Tensor, torch.Ten
     return X @ normalize(X + noise * Y).T, TX @ normalize(TX + noise * TY).T
 
 
-def solve(A: torch.Tensor, T: torch.Tensor, n_iter: int):
+def solve(A: torch.Tensor, T: torch.Tensor, max_iter: int):
     """Return the gradient and what is said of convergence."""
     A = A.clone().requires_grad_()
-    value, info = klot(A, T, n_iter=n_iter, return_info=True)
+    value, info = klot(A, T, max_iter=max_iter, return_info=True)
     return torch.autograd.grad(value, A)[0], info
 
 
@@ -44,17 +44,17 @@ def main() -> None:
     for d, noise in PROBLEMS:
         A, T = problem(d, noise)
         exact, _ = solve(A, T, 20_000)
-        for n_iter in ITERATIONS:
-            slope, info = solve(A, T, n_iter)
+        for max_iter in ITERATIONS:
+            slope, info = solve(A, T, max_iter)
             off = float((slope - exact).abs().sum() / exact.abs().sum())
             errors = f"{info.marginal_error:.0e} | {info.marginal_error_teacher:.0e} | {info.difference:.2g}"
             warned = "" if info.converged else "yes"
-            print(f"| {d}, {noise} | {n_iter} | {errors} | {info.gradient_error:.2%} | {off:.2%} | {warned} |")
+            print(f"| {d}, {noise} | {max_iter} | {errors} | {info.gradient_error:.2%} | {off:.2%} | {warned} |")
             results.append(
                 {
                     "dimensions": d,
                     "noise": noise,
-                    "iterations": n_iter,
+                    "iterations": max_iter,
                     "marginal_error": info.marginal_error,
                     "marginal_error_teacher": info.marginal_error_teacher,
                     "difference": info.difference,

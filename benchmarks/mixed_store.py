@@ -3,7 +3,7 @@
 ``python benchmarks/mixed_store.py ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16; both
 models' rows have unit norm. For queries of the target model, that neither map nor store has seen, the truth is the ten nearest
 rows of an all-native store. Recall: which share of them is among the ten largest inner products of the mixed store, for the items
-that are mapped in it and for those that are native. "All centred": the mean of the target's anchors is taken from every row and query,
+that are mapped in it and for those that are native. "All centered": the mean of the target's anchors is taken from every row and query,
 natives and truth included, before the norm. The control puts other native rows' vectors, shuffled, in the place of the mapped.
 """
 
@@ -27,7 +27,7 @@ def top(queries: np.ndarray, store: np.ndarray) -> np.ndarray:
 
 
 def recall(truth: np.ndarray, found: np.ndarray, items: np.ndarray) -> float:
-    """Share of the true neighbours among ``items`` that were found."""
+    """Share of the true neighbors among ``items`` that were found."""
     hits = (truth[:, :, None] == found[:, None, :]).any(axis=2)
     return float(hits[items[truth]].mean())
 
@@ -44,13 +44,13 @@ def measure(source: Embeddings, target: Embeddings, anchors: int, n_queries: int
     versions = {
         "as the map gives them": mapping.apply(source.take(rows), normalize=False).vectors,
         "unit rows": mapping.apply(source.take(rows)).vectors,
-        "unit rows, all centred": mapping.apply(source.take(rows), normalize=False).vectors,
+        "unit rows, all centered": mapping.apply(source.take(rows), normalize=False).vectors,
         "control: native, shuffled": native[rng.permutation(len(rows))],
     }
     out = {}
     for name, vectors in versions.items():
         ask_with, theirs = queries, native
-        if name.endswith("centred"):  # the target's mean is taken from everything, its own rows and queries too
+        if name.endswith("centered"):  # the target's mean is taken from everything, its own rows and queries too
             ask_with, theirs, vectors = (normalize_rows(X - mean) for X in (queries, native, vectors))
         truth = top(ask_with, theirs)
         store = np.where(mapped[:, None], vectors, theirs)

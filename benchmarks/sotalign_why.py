@@ -20,7 +20,7 @@ SAIL = {"rate": 3.0, "preprocess": "center"}
 #: What is said of a run, its method, unpaired rows, principal directions kept of the inputs (0: all), and parameters.
 RUNS: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("Procrustes alone", "procrustes", 500, 0, {}),
-    ("SAIL (centred, the higher rate)", "sail", 500, 0, SAIL),
+    ("SAIL (centered, the higher rate)", "sail", 500, 0, SAIL),
     ("SOTAlign, 100 unpaired rows", "sotalign", 100, 0, BASE),
     ("250", "sotalign", 250, 0, BASE),
     ("500, all there are", "sotalign", 500, 0, BASE),

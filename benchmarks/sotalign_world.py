@@ -13,13 +13,13 @@ from congruence.papers.sotalign import SOTAlignData, fit_baseline, measure_heads
 from congruence.synthetic import unimodal_problem
 from machine_output import add_json, write_json
 
-WORLD = {"latent": 32, "classes": 300, "spread": 0.1, "noise": 0.3, "nuisance": 1.5, "seed": 0}
+WORLD = {"latent": 32, "classes": 300, "spread": 0.1, "noise": 0.3, "nuisance": 1.5, "random_state": 0}
 TRAINING = {
     "dim": 128,
     "steps": 200,
     "learning_rate": 2e-3,
     "validate_every": 20,
-    "n_iter": 50,
+    "max_iter": 50,
     "tol": 1e-3,
     "device": "cpu",
     "unpaired_batch": 1024,

@@ -23,10 +23,12 @@ def measure(data: str, key: str, holdout: int, seed: int) -> dict[str, dict[str,
 
     text, image = read("text_openai_vitb32", "text"), read("image_openai_vitb32_avg5", "image")
     other = read(key, "text")
-    mapping = congruence.fit(text, other, holdout=holdout, seed=seed, means={"image": (image, None)}, check=False)
+    mapping = congruence.fit(
+        text, other, holdout=holdout, random_state=seed, means={"image": (image, None)}, check=False
+    )
     unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
     scores = evaluate(mapping, {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)})
-    images = scores.get("zero_shot_centred", "aligned image", "target text")
+    images = scores.get("zero_shot_centered", "aligned image", "target text")
     texts = scores.get("cosine", "aligned text", "target text")
     retrieval = scores.get("retrieval", "aligned text", "target text")
     return {

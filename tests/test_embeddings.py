@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import congruence
 from congruence import Embeddings, Pairs, Space
 from congruence.embeddings import check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
@@ -21,6 +23,7 @@ from congruence.errors import (
     SpaceMismatchError,
     ZeroRowError,
 )
+from congruence.papers.canonical.data import unit_rows
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.standard_normal((6, 4))
@@ -140,7 +143,7 @@ def test_unknown_facts_are_no_difference():
     check_space(Space("a", "1", "image", 4, True), Space(), Space())
 
 
-def test_normalising_leaves_the_input_alone_and_zero_rows_zero():
+def test_normalizing_leaves_the_input_alone_and_zero_rows_zero():
     X = spoiled(1, 0)
     before = X.copy()
     out = normalize_rows(X)
@@ -148,6 +151,18 @@ def test_normalising_leaves_the_input_alone_and_zero_rows_zero():
     assert np.allclose(np.linalg.norm(out, axis=1), [1, 0, 1, 1, 1, 1])
     assert has_unit_rows(out[[0, 2]])
     assert Embeddings(GOOD).normalize().space.normalized
+
+
+def test_rows_are_scaled_to_unit_norm_in_one_place():
+    by_hand = re.compile(r"norm\([^)]*(?:axis|dim)=1, keepdims?=True\)")
+    source = Path(congruence.__file__).parent
+    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if by_hand.search(path.read_text())}
+    # Lengths other than 1, and the training methods' means of float32 rows.
+    assert found <= {"_utils/arrays.py", "synthetic/unimodal.py", "train/_base.py"}
+    for scaled in (normalize_rows, unit_rows):  # the paper's rows too
+        assert np.array_equal(
+            scaled(np.array([[3.0, 4.0], [0.0, 0.0]])), np.array([[0.6, 0.8], [0, 0]], scaled(GOOD).dtype)
+        )
 
 
 def test_pairs_join_by_id_in_the_sources_order():

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import congruence
 from congruence import errors
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "src" / "congruence"
+
+#: Helpers that other packages import though their modules are private; each is to move to a floor below both.
+SHARED = {"congruence.metrics._base", "congruence.stores._base", "congruence.stores._ids"}
 
 
 def modules_after(code: str) -> set[str]:
@@ -70,6 +79,43 @@ def test_every_public_module_says_what_is_public():
         assert own <= set(module.__all__), name
 
 
+def test_every_package_is_shown_to_contributors():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    house = page.partition("## The house")[2].partition("\n## ")[0]
+    shown = set(re.findall(r"^\|[^|]*\| `(\w+)(?:/|\.py)` \|", house, flags=re.M))
+    there = {path.stem for path in SOURCES.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert shown == there - {"__init__", "_version"}
+
+
+def imported(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.startswith("congruence.")}
+
+
+def test_private_names_stay_in_their_package():
+    wrong = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        package = path.relative_to(SOURCES).parts[0]
+        for name in sorted(imported(ast.parse(path.read_text(encoding="utf-8")))):
+            _, home, *inside = name.split(".")
+            private = any(part.startswith("_") and not part.startswith("__") for part in inside)
+            if private and home != package and not any(name.startswith(f"{shared}.") for shared in SHARED):
+                wrong.append(f"{path.relative_to(SOURCES)} imports {name}")
+    assert not wrong
+
+
+def test_imports_are_absolute():
+    # So that the tests of imports see them all.
+    for path in SOURCES.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level], path
+
+
 def test_the_error_tree_is_drawn_as_it_is():
     drawn = set(re.findall(r"(\w+(?:Error|Warning))\b(?=\s|\s*\()", errors.__doc__)) - {
         "ValueError",
@@ -113,13 +159,19 @@ def test_mlp_without_torch_names_the_extra(monkeypatch):
 
 
 def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
-    import tomllib
-    from pathlib import Path
-
-    root = Path(__file__).resolve().parents[1]
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"]]
     for extra in ("faiss", "hdf5", "lance", "images", "pandas"):
         asked += project["optional-dependencies"][extra]
-    lines = (root / "constraints-lowest.txt").read_text().splitlines()
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
     assert sorted(line.replace("==", ">=") for line in lines if line[0] != "#") == sorted(asked)
+
+
+def test_only_ci_installs_system_packages():
+    recipes = (ROOT / "Makefile").read_text().split("\n\n")
+    installing = [recipe for recipe in recipes if "apt-get" in recipe]
+    assert len(installing) == 1
+    assert re.search(r"^browser:\n", installing[0], flags=re.M)
+    assert not re.search(r"^(?!\.PHONY)[\w$().-]+:.*\bbrowser\b", (ROOT / "Makefile").read_text(), flags=re.M)
+    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make ")]
+    assert commands[:2] == ["make browser", "make test"]

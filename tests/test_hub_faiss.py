@@ -15,7 +15,7 @@ from congruence.errors import FileError, MissingExtraError, NormWarning, Paramet
 from congruence.integrations import export_faiss, to_faiss, to_faiss_index
 from congruence.synthetic import rigid_problem
 
-P = rigid_problem(100, 6, 9, noise=0.1, seed=0)
+P = rigid_problem(100, 6, 9, noise=0.1, random_state=0)
 TOKEN = "hf_secret"
 
 
@@ -83,7 +83,7 @@ def test_without_the_extra_the_hub_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", [OrthogonalMap(), OrthogonalMap(spectrum="full"), LinearMap(), OrthogonalMap(center=False)]
+    "kind", [OrthogonalMap(), OrthogonalMap(shrinkage="full"), LinearMap(), OrthogonalMap(center=False)]
 )
 def test_faiss_applies_the_same_map(kind):
     pytest.importorskip("faiss")
@@ -94,8 +94,8 @@ def test_faiss_applies_the_same_map(kind):
 
 def test_faiss_knows_a_rotation_when_it_gets_one():
     pytest.importorskip("faiss")
-    Q = rigid_problem(50, 5, seed=0)
-    transform = to_faiss(OrthogonalMap(spectrum="full").fit(Q.X, Q.Y))
+    Q = rigid_problem(50, 5, random_state=0)
+    transform = to_faiss(OrthogonalMap(shrinkage="full").fit(Q.X, Q.Y))
     assert transform.is_orthonormal
     X = Q.X.astype(np.float32)
     np.testing.assert_allclose(transform.reverse_transform(transform.apply(X)), X, atol=1e-4)

@@ -26,7 +26,7 @@ from congruence.errors import (
 from congruence.metrics import linear_cka
 from congruence.synthetic import rigid_problem
 
-P = rigid_problem(60, 6, 8, noise=0.2, seed=0)
+P = rigid_problem(60, 6, 8, noise=0.2, random_state=0)
 X, Y = P.X.astype(np.float32), P.Y.astype(np.float32)
 
 
@@ -142,7 +142,7 @@ def test_certify_takes_them_too():
     assert congruence.certify(list(torch.tensor(X)), fixed(Y), **quick).to_dict() == expected.to_dict()
     named = congruence.certify(pd.DataFrame(X), pd.DataFrame(Y).sample(frac=1), modality="text", **quick)
     assert named.fitted == ["text"]
-    assert named.ways["own@1"]["stored"].value == expected.ways["own@1"]["stored"].value
+    assert named.strategies["own@1"]["stored"].value == expected.strategies["own@1"]["stored"].value
 
 
 MASKED = np.ma.MaskedArray(X, mask=np.eye(*X.shape, dtype=bool))

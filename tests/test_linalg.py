@@ -65,22 +65,22 @@ def test_the_noise_aware_filter_vanishes_with_the_noise():
 
 @pytest.mark.parametrize("shape", [(5, 5), (4, 9), (9, 4)])
 def test_random_rotations_are_semi_orthogonal_and_reproducible(shape):
-    R = random_rotation(*shape, seed=1)
+    R = random_rotation(*shape, random_state=1)
     gram = R @ R.T if shape[0] <= shape[1] else R.T @ R
     np.testing.assert_allclose(gram, np.eye(min(shape)), atol=1e-12)
-    assert np.array_equal(R, random_rotation(*shape, seed=1))
+    assert np.array_equal(R, random_rotation(*shape, random_state=1))
 
 
 def test_random_rotations_are_uniform():
     """Haar measure: every entry has mean 0 and variance 1/d, and both determinants are equally likely."""
-    draws = np.array([random_rotation(4, seed=k) for k in range(800)])
+    draws = np.array([random_rotation(4, random_state=k) for k in range(800)])
     assert np.abs(draws.mean(0)).max() < 0.08
     assert np.abs(draws.var(0) - 0.25).max() < 0.05
     assert abs(np.mean([np.linalg.det(R) > 0 for R in draws]) - 0.5) < 0.07
 
 
 def test_problems_are_what_they_say():
-    p = rigid_problem(4000, 6, 9, noise=0.1, decay=1.0, rank=4, seed=0)
+    p = rigid_problem(4000, 6, 9, noise=0.1, decay=1.0, rank=4, random_state=0)
     residual = p.Y - p.target_mean - (p.X - p.source_mean) @ p.rotation
     assert residual.std() == pytest.approx(0.1, rel=0.02)
     spectrum = np.linalg.svd(p.X - p.X.mean(0), compute_uv=False) / np.sqrt(4000)

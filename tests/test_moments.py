@@ -91,7 +91,7 @@ def test_inputs_are_left_alone_and_blocks_do_not_matter(monkeypatch):
     assert np.array_equal(Y, before[1])
 
 
-def test_state_swap_and_uncentred_sums():
+def test_state_swap_and_uncentered_sums():
     X, Y = data(offset=2.0)
     m = CrossMoments.of(X, Y, gram=True)
     assert_same(CrossMoments.from_state(m.state()), m, 0)

@@ -19,7 +19,7 @@ from congruence.metrics import cca, fit_cca, paired_distance, procrustes_distanc
 from congruence.synthetic import random_rotation, rigid_problem
 from congruence.transport import random_frames
 
-P = rigid_problem(40, 5, 5, noise=0.1, seed=0)
+P = rigid_problem(40, 5, 5, noise=0.1, random_state=0)
 X, Y = P.X.astype(np.float64), P.Y.astype(np.float64)
 LINEAR = [name for name in METHODS if name != "mlp"]
 
@@ -164,10 +164,10 @@ def test_a_matrix_of_numpy_is_an_array(name):
 def test_seeds(seed):
     for draw in (
         random_rotation,
-        lambda d, seed: random_frames(d, d, seed),
-        lambda d, seed: congruence.fit(X, Y, seed=seed),
+        lambda d, random_state: random_frames(d, d, random_state),
+        lambda d, random_state: congruence.fit(X, Y, random_state=random_state),
     ):
-        with pytest.raises(ParameterError, match=r"Got seed=.*expected an integer"):
-            draw(3, seed=seed)
+        with pytest.raises(ParameterError, match=r"Got random_state=.*expected an integer"):
+            draw(3, random_state=seed)
     with pytest.raises(ParameterError, match=r"Got random_state=.*expected an integer"):
-        OrthogonalMap(spectrum="cv", random_state=seed).fit(X, Y)
+        OrthogonalMap(shrinkage="cv", random_state=seed).fit(X, Y)

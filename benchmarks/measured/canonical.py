@@ -90,7 +90,7 @@ def texts(results: list[Any]) -> str:
     line("text–text class retrieval", "text_retrieval")
     line("image–image class retrieval", "image_retrieval")
     line("aligned image, target text", "aligned_image_text")
-    line("the same, both centered", "aligned_image_text_centred")
+    line("the same, both centered", "aligned_image_text_centered")
     line("source model itself", "aligned_image_text", "model_a")
     line("text–text cosine", "text_cosine")
     controls("text_cosine")
@@ -152,7 +152,7 @@ def kinds(results: list[Any]) -> str:
         ("caltech101", None, "image_aligned_text"),
         ("lvis", EVA, "text_cosine"),
         ("lvis", EVA, "aligned_image_text"),
-        ("lvis", EVA, "aligned_image_text_centred"),
+        ("lvis", EVA, "aligned_image_text_centered"),
     ]
     rows = [
         [words, *(found["fig44", models].mean(metric, series=series, pair=pair) for models, pair, metric in columns)]
@@ -236,8 +236,8 @@ def rest(results: list[Any]) -> str:
     line("40: text cosine, composed / direct", "fig40", pair_of("text_cosine", "composed", "direct"))
     line("43: narrow source, text cosine", "fig43", narrow)
     line("43: narrow source, aligned image, target text (A alone)", "fig43", narrow_text)
-    line("49: text cosine, centered / not", "fig49", pair_of("text_cosine", "orthogonal", "uncentred", pair=EVA))
-    line("49: image cosine, centered / not", "fig49", pair_of("image_cosine", "orthogonal", "uncentred", pair=EVA))
+    line("49: text cosine, centered / not", "fig49", pair_of("text_cosine", "orthogonal", "uncentered", pair=EVA))
+    line("49: image cosine, centered / not", "fig49", pair_of("image_cosine", "orthogonal", "uncentered", pair=EVA))
     line("52: text cosine, same data / other data", "fig52", data)
     line("53: of five images shared by both paths (chance)", "fig53", chance("overlap_at_5", "both paths"))
     line("55: image of the edited class found, mapped / target alone", "fig55", edited("edited_class_image"))

@@ -88,7 +88,7 @@ def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str,
     from congruence.theory import class_margins
 
     def rotation(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        return OrthogonalMap(spectrum="full", center=False).fit(X, Y).rotation_
+        return OrthogonalMap(shrinkage="full", center=False).fit(X, Y).rotation_
 
     F, G = unit(lvis["image_openai_vitb32_avg5"]), unit(lvis["text_openai_vitb32"])
     eva, b16 = unit(lvis["text_eva02_b16"]), unit(lvis["text_openai_vitb16"])
@@ -105,7 +105,7 @@ def _margins(images: np.ndarray, texts: np.ndarray, sample: Any, lvis: dict[str,
         *(("LVIS → EVA-02 B/16" if r == 512 else "…", F, G, eva, by_texts, r) for r in (512, 400, 256)),
         ("LVIS → OpenAI ViT-B/16", F, G, b16, rotation(G, b16), 512),
         ("LVIS → EVA-02, unseen", F[fit], G[test], eva[test], rotation(G[fit], eva[fit]), 512),
-        ("… centred by modality", F_fit, G_test, eva_test, rotation(G_fit, eva_fit), 512),
+        ("… centered by modality", F_fit, G_test, eva_test, rotation(G_fit, eva_fit), 512),
     ]
     lines = []
     for name, F_, G_, G_target, Q, r in cases:
@@ -166,7 +166,7 @@ def sinkhorn() -> list[dict[str, Any]]:
     A = unit(data["image_openai_vitb32_avg5"]) @ unit(data["text_openai_vitb32"]).T
     lines = []
     for epsilon in (0.1, 0.05, 0.02, 0.01, 0.005):
-        hundred, enough = solve(A, epsilon=epsilon, n_iter=100), solve(A, epsilon=epsilon, n_iter=20_000, tol=1e-6)
+        hundred, enough = solve(A, epsilon=epsilon, max_iter=100), solve(A, epsilon=epsilon, max_iter=20_000, tol=1e-6)
         lines.append({"epsilon": epsilon, "error": hundred.marginal_error, "iterations": enough.n_iter})
     return lines
 

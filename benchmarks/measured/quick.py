@@ -51,21 +51,21 @@ def sample_spectra() -> str:
     sample = load_sample()
     rows = []
     for fitted in ("image", "text"):
-        for name, given in (('`"full"`, the textbook rotation', {"spectrum": "full"}), ("default", {})):
+        for name, given in (('`"full"`, the textbook rotation', {"shrinkage": "full"}), ("default", {})):
             scores = []
             for seed in range(4):
                 other = "text" if fitted == "image" else "image"
                 means = {other: (sample.source[other], sample.target[other])}
                 mapping = congruence.fit(
                     sample.source[fitted], sample.target[fitted], modality=fitted, means=means,
-                    holdout=len(sample.source[fitted]) - 800, seed=seed, check=False, **given,
+                    holdout=len(sample.source[fitted]) - 800, random_state=seed, check=False, **given,
                 )  # fmt: skip
                 split = Split.from_dict(mapping.scores_["holdout"])
                 sides = [side["text"].take(split.held_out(side["text"].ids)) for side in (sample.source, sample.target)]
                 found = evaluate(mapping, {"text": sides[0]}, {"text": sides[1]})
                 scores.append([found.get(m, "aligned text", "target text").after for m in ("retrieval", "cosine")])
             rows.append([name, f"{fitted}s", *(shown(v) for v in np.mean(scores, axis=0))])
-    return table(["spectrum", "fitted on", "text → its text, at 1", "text–text cosine"], rows)
+    return table(["shrinkage", "fitted on", "text → its text, at 1", "text–text cosine"], rows)
 
 
 def certificate() -> str:
@@ -119,15 +119,17 @@ def zero_shot() -> str:
                 ("text_eva02_b16", "text"),
             )
         )
-        mapping = congruence.fit(text, other, holdout=holdout, seed=0, means={"image": (image, None)}, check=False)
+        mapping = congruence.fit(
+            text, other, holdout=holdout, random_state=0, means={"image": (image, None)}, check=False
+        )
         unseen = Split.from_dict(mapping.scores_["holdout"]).held_out(text.ids)
         sides = {"text": text.take(unseen), "image": image.take(unseen)}, {"text": other.take(unseen)}
         found = evaluate(mapping, *sides)
-        scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centred")]
+        scores = [found.get(m, "aligned image", "target text").after for m in ("zero_shot", "zero_shot_centered")]
         energy = 100 * found.probed_energy["image"]
         cells = [str(1203 - holdout), f"{holdout:,}", *map(shown, scores)]
         rows.append([*cells, f"{energy:.0f} %" if round(energy, 1) == 100 else f"{energy:.1f} %"])
-    header = ["text anchors", "classes", "`zero_shot` (gap mapped)", "`zero_shot_centred`"]
+    header = ["text anchors", "classes", "`zero_shot` (gap mapped)", "`zero_shot_centered`"]
     return table([*header, "image variance in covered directions"], rows)
 
 

@@ -92,8 +92,8 @@ def _canonical(results: list[Any]) -> dict[str, Any]:
 
     unseen = {"part": "unseen", "x": 10}
     return {
-        "fitted": mean(few, "aligned_image_text_centred", series="orthogonal", **unseen),
-        "random": mean(few, "aligned_image_text_centred", series="random", **unseen),
+        "fitted": mean(few, "aligned_image_text_centered", series="orthogonal", **unseen),
+        "random": mean(few, "aligned_image_text_centered", series="random", **unseen),
         "turned": mean(kinds, "text_cosine", series="random", pair=EVA),
         "constant": mean(kinds, "text_cosine", "constant", pair=EVA),
         "image": mean(trip, "image_cosine", series="round trip", pair=EVA[: EVA.index("B/16")]),

@@ -126,7 +126,7 @@ def mixed_store(results: list[Any]) -> str:
     words = {
         "as the map gives them": "as the map gives them",
         "unit rows": "unit rows (default)",
-        "unit rows, all centred": "unit rows, all centered",
+        "unit rows, all centered": "unit rows, all centered",
         "control: native, shuffled": "control: native rows, shuffled",
     }
     rows = []

@@ -48,7 +48,7 @@ class Embeddings:
         when their texts are: 7 is ``"7"`` and not ``"07"``. Without ids, rows are named by their number and pair by position. The index of
         a pandas object is its ids, unless it is the default 0, 1, 2, ….
     space : Space, optional
-        Origin. Width and normalisation are filled in from the data when not said.
+        Origin. Width and normalization are filled in from the data when not said.
     allow_zero_rows : bool, default=False
         Accept rows of zeros.
 

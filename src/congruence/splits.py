@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from congruence._utils.arrays import blocks, to_numpy
 from congruence._utils.ids import id_texts
@@ -34,19 +32,19 @@ class Split:
 
     Attributes
     ----------
-    seed : int
+    random_state : int
     threshold : int
         Hashes below it are held out.
     exceptions : tuple of int
         Hashes of ids for which the opposite holds, ascending.
     """
 
-    seed: int
+    random_state: int
     threshold: int
     exceptions: tuple[int, ...] = ()
 
     @classmethod
-    def choose(cls, ids: np.ndarray, holdout: float | int, seed: int = 0, groups: Any = None) -> Split:
+    def choose(cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Any = None) -> Split:
         """Choose the rule that holds out a share, or an exact number, of these ids.
 
         Parameters
@@ -54,7 +52,7 @@ class Split:
         ids : ndarray of str or int, shape (n,)
         holdout : float or int
             Below 1 a share; from 1 on a number of items.
-        seed : int, default=0
+        random_state : int, default=0
         groups : sequence, shape (n,), optional
             Items with equal labels are held out together or not at all, as :func:`duplicate_groups` finds them. Groups are taken while
             they fit into the number asked for; if none does, the smallest is taken.
@@ -72,7 +70,7 @@ class Split:
         ShapeError
             Not one label an item.
         """
-        check_seed(seed)
+        check_seed(random_state)
         n = len(ids)
         if n < 2:
             raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
@@ -86,8 +84,8 @@ class Split:
                 f"Got {count} of {n} pairs to hold out; expected at least two left. Pass a smaller holdout=…."
             )
         if count == 0:
-            return cls(seed, 0)
-        hashes = _hashes(ids, seed)
+            return cls(random_state, 0)
+        hashes = _hashes(ids, random_state)
         if groups is not None:
             labels = np.asarray(groups)
             if labels.shape != (n,):
@@ -96,11 +94,13 @@ class Split:
                 )
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
-                return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, seed)
-        return cls(seed, int(np.sort(hashes)[count]))
+                return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, random_state)
+        return cls(random_state, int(np.sort(hashes)[count]))
 
     @classmethod
-    def _whole_groups(cls, ids: np.ndarray, hashes: np.ndarray, codes: np.ndarray, count: int, seed: int) -> Split:
+    def _whole_groups(
+        cls, ids: np.ndarray, hashes: np.ndarray, codes: np.ndarray, count: int, random_state: int
+    ) -> Split:
         """Hold out whole groups, in the order of the hash of the first id, as text, of each."""
         sizes = np.bincount(codes)
         by_id = np.argsort(ids, kind="stable")
@@ -124,7 +124,7 @@ class Split:
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
         threshold = int(above[0]) if len(above) else int(hashes.max()) + 1
         odd = np.sort(hashes[held != (hashes < np.uint64(threshold))])
-        return cls(seed, threshold, tuple(odd.tolist()))
+        return cls(random_state, threshold, tuple(odd.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:
         """Say which of these ids are held out.
@@ -137,7 +137,7 @@ class Split:
         -------
         ndarray of bool, shape (m,)
         """
-        hashes = _hashes(ids, self.seed)
+        hashes = _hashes(ids, self.random_state)
         below = hashes < np.uint64(self.threshold)
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
@@ -147,7 +147,7 @@ class Split:
         The threshold is text, since JSON readers round large integers; exceptions, of which there may be thousands, are the base64 of
         their little-endian 64-bit hashes.
         """
-        plain: dict[str, Any] = {"seed": self.seed, "threshold": str(self.threshold)}
+        plain: dict[str, Any] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
             plain["exceptions"] = base64.b64encode(np.array(self.exceptions, "<u8").tobytes()).decode("ascii")
         return plain
@@ -159,8 +159,8 @@ class Split:
         return cls(int(data["seed"]), int(data["threshold"]), tuple(odd.tolist()))
 
 
-def _hashes(ids: np.ndarray, seed: int) -> np.ndarray:
-    prefix = f"{seed}:".encode()
+def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
+    prefix = f"{random_state}:".encode()
     digests = (hashlib.blake2b(prefix + str(i).encode(), digest_size=8).digest() for i in ids)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
@@ -210,11 +210,18 @@ def duplicate_groups(*sides: Any) -> np.ndarray:
     n = len(arrays[0])
     for array in arrays[1:]:
         check_same_rows(n, len(array))
-    most = len(np.unique(labels[0]))
-    joining = [side for i, side in enumerate(labels) if not i or len(np.unique(side)) * CLASS_RATIO > most]
-    if len(joining) == 1:
-        codes = joining[0]
+    counts = [len(np.unique(side)) for side in labels]
+    joining = [
+        side
+        for i, (side, count) in enumerate(zip(labels, counts, strict=True))
+        if count < n and (not i or count * CLASS_RATIO > counts[0])
+    ]
+    if len(joining) < 2:
+        codes = joining[0] if joining else np.arange(n)
     else:  # rows and the different vectors of each side are the nodes of a graph
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
         rows = np.tile(np.arange(n), len(joining))
         vectors = np.concatenate([side + (i + 1) * n for i, side in enumerate(joining)])
         size = (len(joining) + 1) * n

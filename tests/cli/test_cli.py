@@ -8,7 +8,7 @@ import pytest
 from congruence import load
 from congruence.synthetic import rigid_problem
 
-P = rigid_problem(300, 8, 8, noise=0.1, seed=0)
+P = rigid_problem(300, 8, 8, noise=0.1, random_state=0)
 NAMES = np.array([f"item {k}" for k in range(300)])
 
 
@@ -58,7 +58,7 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
         )  # fmt: skip
         assert result.code == 0, result.err
         rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
-        row = rows["zero_shot_centred", "aligned image", "target text"]
+        row = rows["zero_shot_centered", "aligned image", "target text"]
         assert row["n"] == 303
         assert row["before"] < 0.02
         mapped.append(row["after"])
@@ -96,10 +96,14 @@ def test_fit_reports_for_people_and_for_programs(here, data):
 @pytest.mark.parametrize(
     ("options", "kind", "parameters"),
     [
-        (["--no-center", "--spectrum", "full"], "orthogonal", {"center": False, "spectrum": "full"}),
-        (["--spectrum", "soft", "--strength", "0.01"], "orthogonal", {"spectrum": "soft", "strength": 0.01}),
-        (["--spectrum", "cv"], "orthogonal", {"spectrum": "cv"}),
-        (["--proper"], "orthogonal", {"proper": True}),
+        (["--no-center", "--shrinkage", "full"], "orthogonal", {"center": False, "shrinkage": "full"}),
+        (
+            ["--shrinkage", "soft", "--shrinkage-strength", "0.01"],
+            "orthogonal",
+            {"shrinkage": "soft", "shrinkage_strength": 0.01},
+        ),
+        (["--shrinkage", "cv"], "orthogonal", {"shrinkage": "cv"}),
+        (["--no-reflection"], "orthogonal", {"allow_reflection": False}),
         (["--method", "linear", "--alpha", "0.5"], "linear", {"alpha": 0.5}),
         (["--method", "linear", "--alpha", "cv"], "linear", {"alpha": "cv"}),
         (["--method", "mlp"], "mlp", {}),
@@ -163,7 +167,7 @@ BAD_FITS = {
     "corrupt": (["corrupt.npy", "b.npz:v"], "truncated"),
     "unknown method": (["a.npz:v", "b.npz:v", "--method", "magic"], "'orthogonal', 'linear', 'mlp'"),
     "unknown modality": (["a.npz:v", "b.npz:v", "--modality", "smell"], "'image', 'text'"),
-    "unknown spectrum": (["a.npz:v", "b.npz:v", "--spectrum", "pink"], "'auto', 'full'"),
+    "unknown shrinkage": (["a.npz:v", "b.npz:v", "--shrinkage", "pink"], "'auto', 'full'"),
     "option of another method": (["a.npz:v", "b.npz:v", "--alpha", "1"], "no such option"),
     "alpha": (["a.npz:v", "b.npz:v", "--method", "linear", "--alpha", "big"], "a number or cv"),
     "means": (["a.npz:v", "b.npz:v", "--modality", "image", "--means", "text"], "MODALITY=SOURCE"),

@@ -14,7 +14,7 @@ from congruence.stores.id_columns import id_columns, id_fault, usual_id_column
 from congruence.synthetic import rigid_problem
 
 N = 60
-P = rigid_problem(N, 5, 5, noise=0.05, seed=0)
+P = rigid_problem(N, 5, 5, noise=0.05, random_state=0)
 NAMES = np.array([f"item {k}" for k in range(N)])
 ORDER = np.random.default_rng(0).permutation(N)
 

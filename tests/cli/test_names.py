@@ -28,7 +28,7 @@ from congruence.report.render import fill
 from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
 
-P = rigid_problem(60, 5, 6, noise=0.1, seed=3)
+P = rigid_problem(60, 5, 6, noise=0.1, random_state=3)
 
 #: Clears the screen, sets the window's title, and writes from right to left.
 RUDE = "a\x1b[2J\x9b31m\x1b]0;owned\x07\u202eb\r\n"

@@ -57,11 +57,11 @@ def test_the_planted_pair_is_found(metric):
 @pytest.mark.parametrize("metric", REPAIRED)
 def test_every_cell_is_what_similarity_says(metric):
     X, Y = planted()
-    found = compare_layers({"a": X[0], "b": X[2]}, Y, metric, permutations=12, seed=3)
+    found = compare_layers({"a": X[0], "b": X[2]}, Y, metric, permutations=12, random_state=3)
     assert (found.x_layers, found.y_layers) == (("a", "b"), ("0", "1"))
     for i, A in enumerate((X[0], X[2])):
         for j, B in enumerate(Y):
-            (cell,) = compare_spaces(A, B, [metric], permutations=12, halves=1, seed=3)
+            (cell,) = compare_spaces(A, B, [metric], permutations=12, halves=1, random_state=3)
             got = (found.values, found.null_mean, found.null_sd, found.p_values)
             expected = (cell.value, cell.null_mean, cell.null_sd, cell.p_value)
             assert [array[i, j] for array in got] == pytest.approx(expected, abs=1e-12)
@@ -83,7 +83,7 @@ def test_unrelated_layers_fool_the_plain_p_value_and_not_the_corrected_one():
     """Of 60 searches over 12 unrelated pairs the corrected p is ≤ .1 about 6 times (sd 2.3), the plain one far more often."""
     plain, corrected = [], []
     for seed in range(60):
-        found = compare_layers(*stacks(30, ((4,) * 4, (4,) * 3), seed), permutations=49, seed=seed)
+        found = compare_layers(*stacks(30, ((4,) * 4, (4,) * 3), seed), permutations=49, random_state=seed)
         plain.append(found.best_p_value)
         corrected.append(found.best_adjusted_p_value)
     assert np.sum(np.array(plain) <= 0.1) > 30
@@ -121,7 +121,7 @@ def test_rows_are_drawn_repeats_are_exact_and_arrays_are_left_alone():
     found = compare_layers(X, Y, permutations=5, max_rows=50, advance=ticks.append)
     assert (found.n, ticks) == (50, [1] * 5)
     assert found.to_dict() == compare_layers(X, Y, permutations=5, max_rows=50).to_dict()
-    assert found.to_dict() != compare_layers(X, Y, permutations=5, max_rows=50, seed=1).to_dict()
+    assert found.to_dict() != compare_layers(X, Y, permutations=5, max_rows=50, random_state=1).to_dict()
     for A, old in zip((*X, *Y), before, strict=True):
         np.testing.assert_array_equal(A, old)
     half = compare_layers([A.astype(np.float16) for A in X], Y, permutations=2)
@@ -288,7 +288,7 @@ def test_the_command(here, files, tmp_path):
         dict(zip(("layer_1", "layer_2", "layer_10"), X, strict=True)),
         {"first": Y[0], "second": Y[1]},
         permutations=20,
-        seed=4,
+        random_state=4,
     )
     assert data == expected.to_dict()
     assert ET.parse(tmp_path / "map.svg").getroot().tag.endswith("svg")

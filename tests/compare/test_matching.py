@@ -86,7 +86,7 @@ def test_unrelated_pairs_are_not_told_from_shuffled_ones():
     for seed in range(60):
         rng = np.random.default_rng(seed)
         images, texts = rng.standard_normal((40, 6)) ** 3, rng.standard_normal((40, 5))
-        found = match_test(images, texts, metrics=["linear_cka"], seed=seed, **{**FEW, "draws": 1})
+        found = match_test(images, texts, metrics=["linear_cka"], random_state=seed, **{**FEW, "draws": 1})
         p.append(found[1].p_value)
     assert np.sum(np.array(p) <= 0.1) <= 14
     assert 17 <= np.sum(np.array(p) <= 0.5) <= 43
@@ -100,7 +100,7 @@ def test_a_hard_text_as_good_as_the_right_one_is_not_told_apart():
         rng = np.random.default_rng(1000 + seed)
         hidden = texts
         texts, hard = (hidden + rng.standard_normal(hidden.shape) for _ in range(2))
-        one = match_test(images, texts, hard, metrics=["linear_cka"], seed=seed, **{**FEW, "draws": 20})[2]
+        one = match_test(images, texts, hard, metrics=["linear_cka"], random_state=seed, **{**FEW, "draws": 20})[2]
         p.append(one.p_value)
         gaps = np.subtract(one.match_scores, one.other_scores)
         t.append(abs(gaps.mean()) / (gaps.std(ddof=1) / 20**0.5) > 2.1)
@@ -159,9 +159,9 @@ def test_the_same_seed_repeats_and_arrays_are_left_alone():
     images, texts = pairs()
     kept = images.copy(), texts.copy()
     ticks = []
-    found = match_test(images, texts, "nearest", seed=3, advance=ticks.append, **FEW)
-    assert found == match_test(images, texts, "nearest", seed=3, **FEW)
-    assert found != match_test(images, texts, "nearest", seed=4, **FEW)
+    found = match_test(images, texts, "nearest", random_state=3, advance=ticks.append, **FEW)
+    assert found == match_test(images, texts, "nearest", random_state=3, **FEW)
+    assert found != match_test(images, texts, "nearest", random_state=4, **FEW)
     assert sum(ticks) == FEW["draws"] + FEW["permutations"]
     np.testing.assert_array_equal(images, kept[0])
     np.testing.assert_array_equal(texts, kept[1])

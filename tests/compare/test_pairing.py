@@ -18,7 +18,7 @@ def shuffled(Y, share, seed=0):
 
 
 def test_true_pairs_pass_and_shuffled_ones_fail():
-    p = rigid_problem(300, 20, noise=0.5, seed=0)
+    p = rigid_problem(300, 20, noise=0.5, random_state=0)
     good = check_pairing(p.X, p.Y)
     assert good.looks_paired
     assert good.p_value == pytest.approx(0.005)
@@ -43,7 +43,7 @@ def test_false_alarms_are_as_rare_as_promised():
 
 
 def test_the_wrong_pairs_are_named():
-    p = rigid_problem(400, 20, noise=0.3, seed=1)
+    p = rigid_problem(400, 20, noise=0.3, random_state=1)
     Y, rows = shuffled(p.Y, 0.05)
     report = check_pairing(p.X, Y, ids=[f"item-{k}" for k in range(400)])
     assert {int(name[5:]) for name in report.suspects} == rows
@@ -75,7 +75,7 @@ def test_few_anchors_in_many_dimensions_are_told_apart(lvis):
 
 
 def test_too_few_pairs_cannot_tell():
-    p = rigid_problem(FEWEST - 1, 4, seed=0)
+    p = rigid_problem(FEWEST - 1, 4, random_state=0)
     report = check_pairing(p.X, p.Y)
     assert not report.decided
     assert "too few" in report.sentence
@@ -85,7 +85,7 @@ def test_too_few_pairs_cannot_tell():
 
 
 def test_warnings_and_strictness():
-    p = rigid_problem(200, 10, noise=0.2, seed=0)
+    p = rigid_problem(200, 10, noise=0.2, random_state=0)
     warn_pairing(check_pairing(p.X, p.Y), strict=True)
     bad = check_pairing(p.X, shuffled(p.Y, 1.0)[0])
     with pytest.warns(PairingWarning, match="do not look paired"):
@@ -106,7 +106,7 @@ def test_bad_input():
 def test_large_folds_are_sampled_and_still_name_the_wrong_pairs(monkeypatch):
     import congruence.compare.pairing as module
 
-    p = rigid_problem(3000, 10, noise=0.2, seed=0)
+    p = rigid_problem(3000, 10, noise=0.2, random_state=0)
     Y, rows = shuffled(p.Y, 0.05)
     whole = check_pairing(p.X, Y)
     monkeypatch.setattr(module, "_FOLD_ROWS", 50)

@@ -28,7 +28,9 @@ def test_scores_are_those_of_the_metrics_and_repeat():
         assert score.low <= score.value <= score.high
     assert [s.metric for s in scores] == list(REPAIRED)
     assert compare_spaces(X, Y, list(REPAIRED), permutations=20, halves=3) == scores
-    assert compare_spaces(X, Y, permutations=20, halves=3, seed=1) != compare_spaces(X, Y, permutations=20, halves=3)
+    assert compare_spaces(X, Y, permutations=20, halves=3, random_state=1) != compare_spaces(
+        X, Y, permutations=20, halves=3
+    )
 
 
 def test_related_spaces_stand_out_and_unrelated_ones_do_not():
@@ -60,7 +62,7 @@ def test_the_adjusted_p_value_pays_for_the_search():
 
 
 def test_the_null_of_cka_against_its_closed_form():
-    """Mean of tr(KLπ) over all orders of centred Gram matrices is tr(K) tr(L) / (n − 1): zero once debiased."""
+    """Mean of tr(KLπ) over all orders of centered Gram matrices is tr(K) tr(L) / (n − 1): zero once debiased."""
     X, Y = pair(60, 4, 4, 1.0)
     score = compare_spaces(X, Y, ["linear_cka"], permutations=2000, halves=1)[0]
     assert abs(score.null_mean) < 4 * score.null_sd / np.sqrt(2000)

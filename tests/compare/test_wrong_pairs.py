@@ -9,7 +9,7 @@ from congruence.synthetic import rigid_problem
 
 
 def unit(n=24, d=8, noise=0.2, seed=0):
-    p = rigid_problem(n, d, noise=noise, seed=seed)
+    p = rigid_problem(n, d, noise=noise, random_state=seed)
     return [Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (p.X, p.Y)]
 
 

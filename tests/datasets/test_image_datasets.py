@@ -293,6 +293,14 @@ def test_images_of_the_list_that_are_missing_are_counted(tmp_path):
         part("pets", tmp_path)
 
 
+def test_a_listed_name_that_no_file_can_have_is_missing(tmp_path):
+    home = dtd(tmp_path / "d")
+    listed = home / "labels" / "test1.txt"
+    listed.write_text(f"banded/{'a' * 300}.jpg\n" + listed.read_text())
+    with pytest.raises(FileError, match=r"1 of 5 images .*banded/a{50,}…"):
+        part("dtd", home, "test1")
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 

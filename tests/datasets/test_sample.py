@@ -87,7 +87,7 @@ def fitted(data, kind, seed, holdout=795):
         data.source[kind],
         data.target[kind],
         holdout=holdout,
-        seed=seed,
+        random_state=seed,
         groups=None,  # a split by row, as counted below
         means={other: (data.source[other], data.target[other])},
         check=False,
@@ -118,7 +118,7 @@ def test_the_textbook_rotation_carries_too(data):
     rows = np.random.default_rng(0).permutation(N)
     seen, unseen = rows[:800], rows[800:]
     means = {m: (data.source[m].vectors[seen].mean(0), data.target[m].vectors[seen].mean(0)) for m in ("image", "text")}
-    mapping = OrthogonalMap(spectrum="full").fit(
+    mapping = OrthogonalMap(shrinkage="full").fit(
         data.source["image"].vectors[seen], data.target["image"].vectors[seen], modality="image"
     )
     np.testing.assert_allclose(mapping.rotation_ @ mapping.rotation_.T, np.eye(DIM), atol=1e-10)
@@ -159,7 +159,7 @@ def test_paths_meet_and_edits_arrive(data):
     assert commuting["overlap"] > 20 * commuting["chance"]
     assert commuting["label_agreement"]["direct"] > 10 * commuting["label_agreement"]["chance"]
     assert summary["edits"]["top5"] > 0.1  # by chance 0.003
-    assert summary["kernel"]["centred_alignment"] > 0.4
+    assert summary["kernel"]["centered_alignment"] > 0.4
 
 
 def test_a_damaged_installation_is_named(tmp_path, monkeypatch):

@@ -59,8 +59,8 @@ def test_the_real_one():
         "swap_obj": 245,
     }
     assert not (data.captions == data.negative_captions).any()
-    train, rest = data.split_by_image(0.7, seed=5)
-    validation, test = rest.split_by_image(0.5, seed=5)
+    train, rest = data.split_by_image(0.7, random_state=5)
+    validation, test = rest.split_by_image(0.5, random_state=5)
     assert (len(train.images), len(validation.images), len(test.images)) == (1092, 234, 234)
     assert not set(train.images) & set(rest.images)
     # dividing items instead of images would have put most images of the rest among those trained on

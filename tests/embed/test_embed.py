@@ -1,4 +1,4 @@
-"""The journey from items to a file, with an encoder whose vectors can be told by hand."""
+"""From items to a file, with an encoder whose vectors can be told by hand."""
 
 from __future__ import annotations
 
@@ -222,6 +222,13 @@ def test_a_cache_survives_what_it_finds(tmp_path):
     assert list(got) != []
     np.testing.assert_array_equal([got[digest] for digest in digests], rows)
     assert VectorCache(tmp_path, "abc", 4).get(digests) == {}  # of another width: as if it were not there
+    # SQLite's record headers: a text of 64 bytes (0x81 0x0d) becomes bytes (0x81 0x0c), while the index still finds it.
+    damaged = VectorCache(tmp_path / "damaged", "abc", 3)
+    damaged.put({digests[0]: rows[0]})
+    whole = damaged.path.read_bytes()
+    assert whole.count(b"\x04\x81\x0d\x34") == 1
+    damaged.path.write_bytes(whole.replace(b"\x04\x81\x0d\x34", b"\x04\x81\x0c\x34"))
+    assert damaged.get(digests[:1]) == {}
     with sqlite3.connect(cache.path) as base:
         base.execute("DROP TABLE vectors")
     with pytest.raises(StorageError, match="refusal from the cache"):
@@ -551,7 +558,7 @@ def _fill(folder, number, barrier):
     barrier.wait(60)
     cache = VectorCache(folder, "encoder", 2)
     for k in range(25):
-        cache.put({f"{k}-{j}": np.array([k, j]) for j in range(number, number + 4)})  # neighbours write the same items
+        cache.put({f"{k}-{j}": np.array([k, j]) for j in range(number, number + 4)})  # neighbors write the same items
         got = cache.get([f"{k}-{j}" for j in range(8)])
         assert all(np.array_equal(vector, [k, int(name.split("-")[1])]) for name, vector in got.items())
 

@@ -228,7 +228,7 @@ def test_layers_count_the_same_from_both_ends(bert):
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "flava", "bert", "llama"])
-def test_a_text_does_not_depend_on_its_neighbours(kind, request):
+def test_a_text_does_not_depend_on_its_neighbors(kind, request):
     encoder = load_encoder(f"hf:{request.getfixturevalue(kind)}", "text")
     together = encoder.encode_all(TEXTS, batch_size=4)
     np.testing.assert_allclose(encoder.encode_all(TEXTS, batch_size=1), together, **CLOSE)
@@ -238,7 +238,7 @@ def test_a_text_does_not_depend_on_its_neighbours(kind, request):
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip2", "flava", "dinov2", "dinov3"])
-def test_an_image_does_not_depend_on_its_neighbours(kind, request, images):
+def test_an_image_does_not_depend_on_its_neighbors(kind, request, images):
     encoder = load_encoder(f"hf:{request.getfixturevalue(kind)}", "image")
     together = encoder.encode_all(images, batch_size=5)
     np.testing.assert_allclose(encoder.encode_all(images, batch_size=1), together, **CLOSE)

@@ -77,7 +77,7 @@ def test_images_are_resized_cropped_and_standardised(eyes, images):
     encoder = load_encoder(f"onnx:{eyes}")
     square = images[0].resize((6, 6))
     np.testing.assert_allclose(encoder.encode_all([square])[0], pixels(square).reshape(-1) @ WEIGHTS, rtol=1e-5)
-    # 33 × 20: the shorter side becomes 6, the longer 9.9, its centre stays.
+    # 33 × 20: the shorter side becomes 6, the longer 9.9, its center stays.
     wide = images[1].resize((10, 6), Image.Resampling.BICUBIC).crop((2, 0, 8, 6))
     got = encoder.encode_all(images, 2)
     np.testing.assert_allclose(got[1], pixels(wide).reshape(-1) @ WEIGHTS, rtol=1e-4)
@@ -140,7 +140,7 @@ def test_tokens_before_the_patches_are_left_out_of_a_mean(tmp_path):
     np.testing.assert_allclose(got, np.hstack([tokens[0], tokens[1:].mean(0)]), rtol=1e-5)
 
 
-def test_rows_are_normalised_when_the_description_says_so(ears):
+def test_rows_are_normalized_when_the_description_says_so(ears):
     plain = load_encoder(f"onnx:{ears}")
     describe(ears, modality="text", pooling="mean", max_length=12, normalize=True)
     encoder = load_encoder(f"onnx:{ears}")

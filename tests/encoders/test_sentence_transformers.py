@@ -71,6 +71,6 @@ def test_minilm_knows_what_sentences_mean():
     assert encoder.space.dim == 384
     cosine = vectors @ vectors.T
     assert cosine[0, 1] > 0.5 > cosine[0, 2:].max()
-    # The library normalises, the hf adapter pools the same hidden states.
+    # The library normalizes, the hf adapter pools the same hidden states.
     again = load_encoder(f"hf:{package.get_model_path()}", pooling="mean", normalize=True).encode_all(texts)
     np.testing.assert_allclose(again, vectors, atol=1e-5)

@@ -43,8 +43,8 @@ def naive(items, V, P, N, which, others):
 def test_it_is_the_share_of_right_choices_by_task():
     items = make_items(80)
     V, P, N = (rows(80, seed) for seed in range(3))
-    drawn = distractors(items, 5, seed=1)
-    found = {one.task: one for one in sugarcrepe_recall(items, V, P, N, seed=1)}
+    drawn = distractors(items, 5, random_state=1)
+    found = {one.task: one for one in sugarcrepe_recall(items, V, P, N, random_state=1)}
     assert list(found) == ["replace", "add", "swap", "swap, order only", "swap, other words"]
     for task in ("replace", "add", "swap"):
         which = np.char.startswith(items.categories, task)
@@ -61,7 +61,7 @@ def test_more_options_are_never_easier(seed, step, options):
     """On a coarse grid many cosines are equal."""
     items = make_items(48, seed)
     V, P, N = (rows(48, seed + part, d=2, step=step) for part in range(3))
-    for one in sugarcrepe_recall(items, V, P, N, options=options, seed=seed):
+    for one in sugarcrepe_recall(items, V, P, N, options=options, random_state=seed):
         assert 0 <= one.choice <= one.binary <= 1
         if options == 2:
             assert one.choice == one.binary
@@ -85,15 +85,15 @@ def test_a_bag_of_words_is_at_chance_where_only_the_order_differs():
 
 def test_distractors_are_other_captions_of_other_images_of_the_same_task():
     items = make_items(80)
-    drawn = distractors(items, 5, seed=3)
+    drawn = distractors(items, 5, random_state=3)
     assert drawn.shape == (80, 3)
     for i, others in enumerate(drawn):
         texts = {items.captions[i], items.negative_captions[i], *items.captions[others]}
         assert len(texts) == 5
         assert items.filenames[i] not in items.filenames[others]
         assert {items.categories[j].split("_")[0] for j in others} == {items.categories[i].split("_")[0]}
-    np.testing.assert_array_equal(drawn, distractors(items, 5, seed=3))
-    assert (drawn != distractors(items, 5, seed=4)).any()
+    np.testing.assert_array_equal(drawn, distractors(items, 5, random_state=3))
+    assert (drawn != distractors(items, 5, random_state=4)).any()
 
 
 def test_random_embeddings_are_at_chance():

@@ -81,8 +81,8 @@ def test_what_has_no_control_says_so():
     X, Y = problem(12, 12)
     one = cosine_controls(OrthogonalMap(center=False).fit(X, Y), X[:1], Y[:1])
     assert (one.constant, one.random_rotation) == (None, None)
-    centred = Y - Y.mean(0)
-    pointless = cosine_controls(OrthogonalMap(center=False).fit(X, centred), X, centred)
+    centered = Y - Y.mean(0)
+    pointless = cosine_controls(OrthogonalMap(center=False).fit(X, centered), X, centered)
     assert pointless.constant is None
     assert abs(pointless.random_rotation) < 0.05
 

@@ -34,9 +34,9 @@ class Unimodal:
     def __init__(self, classes=12, per_class=20, d_image=24, d_text=18, seed=0):
         rng = np.random.default_rng(seed)
         n = classes * per_class
-        centres = 2 * rng.standard_normal((classes, 8))
+        centers = 2 * rng.standard_normal((classes, 8))
         self.of_class = np.repeat(np.arange(classes), per_class)
-        items = centres[self.of_class] + rng.standard_normal((n, 8))
+        items = centers[self.of_class] + rng.standard_normal((n, 8))
         see, read = rng.standard_normal((8, d_image)), rng.standard_normal((8, d_text))
 
         def image(z):
@@ -57,7 +57,7 @@ class Unimodal:
         self.class_names = np.array([f"class {k}" for k in range(classes)])
         self.labels = dict(zip(self.ids.tolist(), self.class_names[self.of_class].tolist(), strict=True))
         self.prompts = Embeddings(
-            text(np.repeat(centres, 3, axis=0)),
+            text(np.repeat(centers, 3, axis=0)),
             ids=[f"{name}/{k}" for name in self.class_names for k in range(3)],
             space=Space("minilm", modality="text"),
         )
@@ -71,7 +71,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def mapping(data):
-    return congruence.fit(data.images, data.texts, "cca", dim=8, holdout=60, seed=1)
+    return congruence.fit(data.images, data.texts, "cca", dim=8, holdout=60, random_state=1)
 
 
 # ------------------------------------------------------------------ fit
@@ -79,7 +79,7 @@ def mapping(data):
 
 @pytest.mark.parametrize("method", ["cca", "procrustes"])
 def test_images_and_their_texts_are_fitted_and_measured_in_the_joint_space(data, method):
-    m = congruence.fit(data.images, data.texts, method, dim=8, holdout=60, seed=1)
+    m = congruence.fit(data.images, data.texts, method, dim=8, holdout=60, random_state=1)
     assert (m.source_space_.model, m.source_space_.modality) == ("dino", "image")
     assert (m.target_space_.model, m.target_space_.modality) == ("minilm", "text")
     assert m.scores_["pairing"]["looks_paired"]

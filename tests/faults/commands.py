@@ -187,9 +187,9 @@ def letters_encoder() -> None:
             return letters(items)
 
     encoders.load_encoder = lambda *_, **__: Letters()
-    import congruence.embed.journey as journey
+    import congruence.embed.run as run
 
-    journey.PART_ITEMS = 4
+    run.PART_ITEMS = 4
 
 
 def local_archive() -> None:

@@ -16,15 +16,16 @@ from commands import CASES
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
+        # What libraries import when they are first called counts as well: typer and torch's optimizers took most of a case's time.
+        *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
         *(
-            "torch",
-            "faiss",
-            "lance",
-            "scipy.optimize",
-            "sklearn.cross_decomposition",
+            "array_api_compat.numpy",
             "pyarrow.parquet",
             "jinja2",
+            "yaml",
+            "rich.console",
             "rich.table",
+            "typer._adapters",
         ),
         *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.papers"),
         *(

@@ -39,7 +39,7 @@ def _fitted(kind: str) -> Any:
     if kind not in _MAPS:
         from congruence.synthetic import rigid_problem
 
-        problem = rigid_problem(40, D_SOURCE, D_TARGET, noise=0.1, seed=3)
+        problem = rigid_problem(40, D_SOURCE, D_TARGET, noise=0.1, random_state=3)
         if kind == "heads":
             draw = np.random.default_rng(0)
             inner = [{"kind": "layernorm", "weight": np.ones(4)}, {"kind": "linear", "weight": np.eye(4)}]

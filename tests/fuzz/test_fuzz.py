@@ -36,7 +36,7 @@ READERS = {
     "embed/output.py": ["parts of embed"],
     "encoders/_base.py": ["image.png"],
     "persist.py": ["map orthogonal", "map heads, right checksums"],
-    "stores/_base.py": ["vectors with space.json"],
+    "stores/_space_file.py": ["vectors with space.json"],
     "stores/arrow.py": ["vectors.arrow", "column.feather"],
     "stores/hdf5.py": ["vectors.h5", "column.hdf5"],
     "stores/lance.py": ["vectors.lance", "column.lance"],
@@ -55,7 +55,7 @@ NO_READERS = {
     "_utils/lock.py": "opens folders to lock them",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
-    "embed/journey.py": "reads images as bytes, for encoders/_base.py",
+    "embed/_batches.py": "reads images as bytes, for encoders/_base.py",
     "encoders/onnx.py": "models, read by onnxruntime",
     "negatives/lexicon.py": "part of the package",
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
@@ -88,10 +88,10 @@ def test_every_suffix_data_set_and_kind_of_map_has_a_target():
     from congruence.datasets import DATASETS
     from congruence.embed.inputs import IMAGE_SUFFIXES
     from congruence.maps import MAPS
-    from congruence.stores import _COLUMNS, FORMATS
+    from congruence.stores import suffixes
 
-    assert {f"vectors{suffix or ' folder'}" for suffix in FORMATS} <= {*TARGETS}
-    assert {f"column{suffix}" for suffix in _COLUMNS} <= {*TARGETS}
+    assert {f"vectors{suffix or ' folder'}" for suffix in suffixes()} <= {*TARGETS}
+    assert {f"column{suffix}" for suffix in suffixes(lambda one: one.read_column is not None)} <= {*TARGETS}
     assert {f"image{suffix}" for suffix in IMAGE_SUFFIXES} <= {*TARGETS}
     assert {f"dataset {name}" for name in DATASETS} <= {*TARGETS}
     assert {f"map {kind}{more}" for kind in MAPS for more in ("", ", right checksums")} <= {*OWN}

@@ -53,7 +53,7 @@ def name(request):
 
 @pytest.fixture
 def problem():
-    return rigid_problem(120, 6, 8, noise=0.1, seed=3)
+    return rigid_problem(120, 6, 8, noise=0.1, random_state=3)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_saved_map_is_the_same_map(fitted, problem, tmp_path):
 
 
 def test_numpy_numbers_and_nans_are_saved_as_strict_json(problem, tmp_path):
-    fitted = MAPS["orthogonal"](strength=np.float32(0.25), center=np.bool_(True)).fit(problem.X, problem.Y)
+    fitted = MAPS["orthogonal"](shrinkage_strength=np.float32(0.25), center=np.bool_(True)).fit(problem.X, problem.Y)
     fitted.scores_ = {"n": np.int64(3), "nothing": float("nan"), "list": [np.float32(0.5)]}
     path = fitted.save(tmp_path / "map")
 
@@ -137,7 +137,7 @@ def test_numpy_numbers_and_nans_are_saved_as_strict_json(problem, tmp_path):
     json.loads((path / "config.json").read_text(), parse_constant=refuse)
     again = congruence.load(path)
     assert again.scores_ == {"n": 3, "nothing": None, "list": [0.5]}
-    assert again.strength == 0.25
+    assert again.shrinkage_strength == 0.25
 
 
 def test_saving_twice_needs_force_and_loses_nothing(fitted, tmp_path):

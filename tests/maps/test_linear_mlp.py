@@ -15,7 +15,7 @@ from congruence.synthetic import rigid_problem
 def test_ridge_is_scikit_learns(alpha, center, n):
     if alpha == 0 and n < 40:
         pytest.skip("without a penalty and with fewer rows than columns the solution is not unique")
-    p = rigid_problem(n, 40, 12, noise=0.2, seed=0)
+    p = rigid_problem(n, 40, 12, noise=0.2, random_state=0)
     w = np.random.default_rng(0).uniform(0.1, 2, n)
     reference = Ridge(alpha=alpha, fit_intercept=center).fit(p.X, p.Y, sample_weight=w)
     m = LinearMap(alpha=alpha, center=center).fit(p.X, p.Y, sample_weight=w)
@@ -24,14 +24,14 @@ def test_ridge_is_scikit_learns(alpha, center, n):
 
 
 def test_without_a_penalty_the_least_norm_solution_is_taken():
-    p = rigid_problem(20, 40, 12, noise=0.2, seed=0)
+    p = rigid_problem(20, 40, 12, noise=0.2, random_state=0)
     X, Y = p.X - p.X.mean(0), p.Y - p.Y.mean(0)
     np.testing.assert_allclose(LinearMap(alpha=0.0).fit(p.X, p.Y).coef_, np.linalg.pinv(X) @ Y, atol=1e-8)
 
 
 @pytest.mark.parametrize("center", [True, False])
 def test_generalized_cross_validation_is_its_definition(center):
-    p = rigid_problem(60, 30, 8, noise=0.5, decay=0.5, seed=1)
+    p = rigid_problem(60, 30, 8, noise=0.5, decay=0.5, random_state=1)
     m = LinearMap(center=center).fit(p.X, p.Y)
     X, Y = (p.X - p.X.mean(0), p.Y - p.Y.mean(0)) if center else (p.X, p.Y)
     n = 60 - center
@@ -43,7 +43,7 @@ def test_generalized_cross_validation_is_its_definition(center):
 
 
 def test_cross_validated_ridge_generalises_like_the_best_fixed_one():
-    p = rigid_problem(400, 60, 20, noise=1.0, decay=0.5, seed=2)
+    p = rigid_problem(400, 60, 20, noise=1.0, decay=0.5, random_state=2)
     train, test = slice(0, 100), slice(100, None)
 
     def loss(alpha):
@@ -57,7 +57,7 @@ def test_cross_validated_ridge_generalises_like_the_best_fixed_one():
 
 @pytest.mark.parametrize("alpha", [-1.0, "best", np.nan, True])
 def test_impossible_penalties_are_refused(alpha):
-    p = rigid_problem(20, 4, seed=0)
+    p = rigid_problem(20, 4, random_state=0)
     with pytest.raises(ParameterError, match="alpha"):
         LinearMap(alpha=alpha).fit(p.X, p.Y)
 
@@ -82,7 +82,7 @@ def test_the_perceptron_beats_the_line_where_there_is_a_curve():
 
 
 def test_the_perceptron_stays_with_the_line_where_there_is_none():
-    p = rigid_problem(300, 10, noise=0.5, seed=0)
+    p = rigid_problem(300, 10, noise=0.5, random_state=0)
     mlp = MLPMap(max_epochs=60, patience=5).fit(p.X, p.Y)
     assert mlp.validation_curve_[mlp.best_epoch_] <= mlp.validation_curve_[0]
     assert mlp.n_epochs_ <= mlp.best_epoch_ + 5

@@ -18,15 +18,15 @@ from congruence.errors import (
     ShapeError,
     SpaceMismatchError,
 )
-from congruence.linalg.shrinkage import CV_STRENGTHS, SPECTRA
+from congruence.linalg.shrinkage import CV_STRENGTHS, SHRINKAGES
 from congruence.synthetic import random_rotation, rigid_problem
 
 
-@pytest.mark.parametrize("spectrum", SPECTRA)
+@pytest.mark.parametrize("shrinkage", SHRINKAGES)
 @pytest.mark.parametrize(("d_source", "d_target"), [(12, 12), (12, 20)])
-def test_exact_data_give_back_the_exact_rotation(spectrum, d_source, d_target):
-    p = rigid_problem(300, d_source, d_target, seed=1)
-    m = OrthogonalMap(spectrum=spectrum, strength=1e-13 if spectrum == "soft" else None).fit(p.X, p.Y)
+def test_exact_data_give_back_the_exact_rotation(shrinkage, d_source, d_target):
+    p = rigid_problem(300, d_source, d_target, random_state=1)
+    m = OrthogonalMap(shrinkage=shrinkage, shrinkage_strength=1e-13 if shrinkage == "soft" else None).fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_, p.rotation, atol=1e-10)
     np.testing.assert_allclose(m.transform(p.X), p.Y, atol=1e-10)
     np.testing.assert_allclose(m.inverse_transform(p.Y), p.X, atol=1e-10)
@@ -35,13 +35,13 @@ def test_exact_data_give_back_the_exact_rotation(spectrum, d_source, d_target):
 
 
 def test_the_papers_solution_is_scipys():
-    p = rigid_problem(80, 10, noise=0.3, seed=2)
+    p = rigid_problem(80, 10, noise=0.3, random_state=2)
     X, Y = p.X - p.X.mean(0), p.Y - p.Y.mean(0)
     expected, scale = scipy.linalg.orthogonal_procrustes(X, Y)
-    m = OrthogonalMap(spectrum="full").fit(p.X, p.Y)
+    m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_, expected, atol=1e-12)
     assert m.singular_values_.sum() * 80 == pytest.approx(scale)
-    raw = OrthogonalMap(center=False, spectrum="full").fit(p.X, p.Y)
+    raw = OrthogonalMap(center=False, shrinkage="full").fit(p.X, p.Y)
     np.testing.assert_allclose(raw.rotation_, scipy.linalg.orthogonal_procrustes(p.X, p.Y)[0], atol=1e-12)
     assert not raw.source_mean_.any()
     assert not raw.target_mean_.any()
@@ -49,7 +49,7 @@ def test_the_papers_solution_is_scipys():
 
 def test_rows_multiply_from_the_left_not_the_transpose():
     """Algorithm 1 of the paper fits one matrix and deploys its transpose; on real rotations that is far off."""
-    p = rigid_problem(100, 8, seed=3)
+    p = rigid_problem(100, 8, random_state=3)
     m = OrthogonalMap().fit(p.X, p.Y)
     wrong = (p.X - m.source_mean_) @ m.rotation_.T + m.target_mean_
     assert np.abs(m.transform(p.X) - p.Y).max() < 1e-9
@@ -64,12 +64,12 @@ def test_the_rotation_is_semi_orthogonal_and_nothing_beats_it(d_source, d_target
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ProjectionWarning)
-        m = OrthogonalMap(spectrum="full").fit(X, Y)
+        m = OrthogonalMap(shrinkage="full").fit(X, Y)
     k = min(d_source, d_target)
     gram = m.rotation_ @ m.rotation_.T if d_source <= d_target else m.rotation_.T @ m.rotation_
     np.testing.assert_allclose(gram, np.eye(k), atol=1e-12)
     X, Y = X - X.mean(0), Y - Y.mean(0)
-    rival = random_rotation(d_source, d_target, seed=seed)
+    rival = random_rotation(d_source, d_target, random_state=seed)
     assert np.sum((X @ m.rotation_) * Y) >= np.sum((X @ rival) * Y) - 1e-9
     if d_source <= d_target:
         assert np.linalg.norm(X @ m.rotation_ - Y) <= np.linalg.norm(X @ rival - Y) + 1e-9
@@ -77,7 +77,7 @@ def test_the_rotation_is_semi_orthogonal_and_nothing_beats_it(d_source, d_target
 
 @given(st.integers(0, 10**6))
 def test_rotating_either_side_rotates_the_map(seed):
-    p = rigid_problem(50, 6, noise=0.2, seed=seed)
+    p = rigid_problem(50, 6, noise=0.2, random_state=seed)
     A, B = ortho_group.rvs(6, random_state=seed), ortho_group.rvs(6, random_state=seed + 1)
     m = OrthogonalMap().fit(p.X, p.Y)
     turned = OrthogonalMap().fit(p.X @ A, p.Y @ B)
@@ -86,28 +86,28 @@ def test_rotating_either_side_rotates_the_map(seed):
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
 def test_scaling_either_model_changes_neither_rotation_nor_gains(a, b):
-    p = rigid_problem(50, 6, noise=0.2, seed=0)
+    p = rigid_problem(50, 6, noise=0.2, random_state=0)
     m, scaled = OrthogonalMap().fit(p.X, p.Y), OrthogonalMap().fit(a * p.X, b * p.Y)
     np.testing.assert_allclose(scaled.rotation_, m.rotation_, atol=1e-9)
 
 
 def test_downwards_it_is_a_projection_and_says_so():
-    p = rigid_problem(200, 9, 5, seed=4)
+    p = rigid_problem(200, 9, 5, random_state=4)
     with pytest.warns(ProjectionWarning, match="loses 4 dimensions"):
-        m = OrthogonalMap(spectrum="full").fit(p.X, p.Y)
+        m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     assert m.facts_["is_projection"]
     assert not m.facts_["is_isometry"]
     np.testing.assert_allclose(m.rotation_.T @ m.rotation_, np.eye(5), atol=1e-12)
 
 
 def test_proper_rotations_have_determinant_one():
-    p = rigid_problem(100, 7, seed=5)
+    p = rigid_problem(100, 7, random_state=5)
     mirrored = p.Y.copy()
     mirrored[:, 0] *= -1
     signs = set()
     for Y in (p.Y, mirrored):
-        free = OrthogonalMap(spectrum="full").fit(p.X, Y)
-        proper = OrthogonalMap(proper=True).fit(p.X, Y)
+        free = OrthogonalMap(shrinkage="full").fit(p.X, Y)
+        proper = OrthogonalMap(allow_reflection=False).fit(p.X, Y)
         signs.add(round(np.linalg.det(free.rotation_)))
         assert np.linalg.det(proper.rotation_) == pytest.approx(1)
         np.testing.assert_allclose(proper.rotation_ @ proper.rotation_.T, np.eye(7), atol=1e-12)
@@ -115,29 +115,29 @@ def test_proper_rotations_have_determinant_one():
 
 
 def test_a_proper_map_is_the_best_of_the_proper_ones():
-    p = rigid_problem(100, 3, noise=0.5, seed=6)
+    p = rigid_problem(100, 3, noise=0.5, random_state=6)
     Y = p.Y * [1, 1, -1]
-    m = OrthogonalMap(proper=True).fit(p.X, Y)
+    m = OrthogonalMap(allow_reflection=False).fit(p.X, Y)
     X, Y = p.X - p.X.mean(0), Y - Y.mean(0)
     best, _ = scipy.spatial.transform.Rotation.align_vectors(Y, X)  # Kabsch: rotations of 3-space only
     np.testing.assert_allclose(m.rotation_, best.as_matrix().T, atol=1e-6)
 
 
 def test_impossible_options_are_refused():
-    p = rigid_problem(20, 4, 5, seed=0)
+    p = rigid_problem(20, 4, 5, random_state=0)
     for m, words in (
-        (OrthogonalMap(proper=True), "equal widths"),
-        (OrthogonalMap(spectrum="best"), "'auto', 'full'"),
-        (OrthogonalMap(strength=-1), "strength"),
+        (OrthogonalMap(allow_reflection=False), "equal widths"),
+        (OrthogonalMap(shrinkage="best"), "'auto', 'full'"),
+        (OrthogonalMap(shrinkage_strength=-1), "shrinkage_strength"),
     ):
         with pytest.raises(ParameterError, match=words):
             m.fit(p.X, p.Y)
     with pytest.raises(ParameterError, match="determinant"):
-        OrthogonalMap(proper=True, spectrum="probed").fit(p.X, p.X)
+        OrthogonalMap(allow_reflection=False, shrinkage="probed").fit(p.X, p.X)
     with pytest.raises(ParameterError, match="at least 10"):
-        OrthogonalMap(spectrum="cv").fit(p.X[:9], p.Y[:9])
+        OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
     with pytest.raises(ParameterError, match="partial_fit"):
-        OrthogonalMap(spectrum="cv").partial_fit(p.X, p.Y)
+        OrthogonalMap(shrinkage="cv").partial_fit(p.X, p.Y)
 
 
 def test_constant_anchors_are_refused():
@@ -149,8 +149,8 @@ def test_constant_anchors_are_refused():
 
 
 def test_few_anchors_probe_only_what_they_span():
-    p = rigid_problem(10, 30, seed=7)
-    m = OrthogonalMap(spectrum="probed").fit(p.X, p.Y)
+    p = rigid_problem(10, 30, random_state=7)
+    m = OrthogonalMap(shrinkage="probed").fit(p.X, p.Y)
     assert m.rank_ == 9
     # Thm C.16: on the probed subspace the true rotation is found exactly, and nothing is said of the rest.
     basis = np.linalg.svd(p.X - p.X.mean(0))[2][:9]
@@ -163,8 +163,8 @@ def test_few_anchors_probe_only_what_they_span():
 
 
 def test_corresponding_means_count_as_a_direction():
-    """A rotation about the origin carries means onto means, so they are one pair more than centring leaves."""
-    p = rigid_problem(30, 80, offset=0.0, seed=7)
+    """A rotation about the origin carries means onto means, so they are one pair more than centering leaves."""
+    p = rigid_problem(30, 80, offset=0.0, random_state=7)
     shift = 3 * np.random.default_rng(0).standard_normal(80)
     X, Y = p.X + shift, (p.X + shift) @ p.rotation
     m = OrthogonalMap().fit(X, Y, modality="text")
@@ -176,12 +176,12 @@ def test_corresponding_means_count_as_a_direction():
     np.testing.assert_allclose(m.probed_energy(X * 2), 1, atol=1e-8)
     # A second modality of the same models is carried far better: the gap between the means is no longer lost.
     other = np.random.default_rng(1).standard_normal((50, 80)) + 3 * shift
-    lost = OrthogonalMap(spectrum="probed").fit(X, Y)
+    lost = OrthogonalMap(shrinkage="probed").fit(X, Y)
     assert np.linalg.norm(m.transform(other) - other @ p.rotation) < 0.5 * np.linalg.norm(
         lost.transform(other) - other @ p.rotation
     )
     assert m.inverse().mean_directions_ == 1
-    assert OrthogonalMap(spectrum="probed").fit(X, Y).mean_directions_ == 0
+    assert OrthogonalMap(shrinkage="probed").fit(X, Y).mean_directions_ == 0
     two = OrthogonalMap().fit(
         np.vstack([X, X[:20] + 2]), np.vstack([Y, (X[:20] + 2) @ p.rotation]), modality=["text"] * 30 + ["image"] * 20
     )
@@ -191,22 +191,22 @@ def test_corresponding_means_count_as_a_direction():
 
 def test_unrelated_means_are_left_out():
     for seed in range(20):
-        p = rigid_problem(30, 80, offset=2.0, seed=seed)
+        p = rigid_problem(30, 80, offset=2.0, random_state=seed)
         assert OrthogonalMap().fit(p.X, p.Y).mean_directions_ == 0
 
 
 def test_the_full_spectrum_fills_in_and_says_so():
-    p = rigid_problem(10, 30, seed=7)
+    p = rigid_problem(10, 30, random_state=7)
     with pytest.warns(DegenerateWarning, match="cover 9 of 30"):
-        m = OrthogonalMap(spectrum="full").fit(p.X, p.Y)
+        m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_ @ m.rotation_.T, np.eye(30), atol=1e-12)
-    probed = OrthogonalMap(spectrum="probed").fit(p.X, p.Y)
+    probed = OrthogonalMap(shrinkage="probed").fit(p.X, p.Y)
     Z = np.random.default_rng(0).standard_normal((20, 30))
     np.testing.assert_allclose(m.probed_energy(Z), probed.probed_energy(Z), atol=1e-8)
 
 
 def test_rank_counts_real_directions_only():
-    p = rigid_problem(300, 20, rank=6, seed=8)
+    p = rigid_problem(300, 20, rank=6, random_state=8)
     m = OrthogonalMap().fit(p.X, p.Y)
     assert m.rank_ == 6
     repeated = OrthogonalMap().fit(np.repeat(p.X[:4], 50, axis=0), np.repeat(p.Y[:4], 50, axis=0))
@@ -218,15 +218,15 @@ def test_no_competitor_beats_the_default_on_noisy_decaying_data(n):
     """The default must not be clearly worse than any fixed choice, at any number of anchors."""
     errors = {}
     for seed in range(12):
-        p = rigid_problem(n + 300, 100, noise=0.03, decay=0.7, seed=seed)
-        for spectrum in ("auto", "full", "probed"):
+        p = rigid_problem(n + 300, 100, noise=0.03, decay=0.7, random_state=seed)
+        for shrinkage in ("auto", "full", "probed"):
             import warnings
 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DegenerateWarning)
-                m = OrthogonalMap(spectrum=spectrum).fit(p.X[:n], p.Y[:n])
+                m = OrthogonalMap(shrinkage=shrinkage).fit(p.X[:n], p.Y[:n])
             error = np.linalg.norm(m.transform(p.X[n:]) - p.Y[n:]) / np.linalg.norm(p.Y[n:] - p.target_mean)
-            errors.setdefault(spectrum, []).append(error)
+            errors.setdefault(shrinkage, []).append(error)
     default = np.array(errors.pop("auto"))
     for rival in errors.values():
         difference = default - np.array(rival)
@@ -234,15 +234,15 @@ def test_no_competitor_beats_the_default_on_noisy_decaying_data(n):
 
 
 def test_cross_validation_prefers_no_filter_on_clean_data_and_some_on_noise():
-    clean = rigid_problem(200, 10, seed=0)
-    assert OrthogonalMap(spectrum="cv").fit(clean.X, clean.Y).facts_["mean_gain"] > 0.999
-    noisy = rigid_problem(120, 60, noise=0.3, decay=1.5, seed=0)
-    m = OrthogonalMap(spectrum="cv").fit(noisy.X, noisy.Y)
+    clean = rigid_problem(200, 10, random_state=0)
+    assert OrthogonalMap(shrinkage="cv").fit(clean.X, clean.Y).facts_["mean_gain"] > 0.999
+    noisy = rigid_problem(120, 60, noise=0.3, decay=1.5, random_state=0)
+    m = OrthogonalMap(shrinkage="cv").fit(noisy.X, noisy.Y)
     assert m.cv_strength_ > 0
     assert m.facts_["mean_gain"] < 0.9
-    again = OrthogonalMap(spectrum="cv").fit(noisy.X, noisy.Y)
+    again = OrthogonalMap(shrinkage="cv").fit(noisy.X, noisy.Y)
     assert np.array_equal(m.cv_scores_, again.cv_scores_)
-    both = OrthogonalMap(spectrum="cv").fit(
+    both = OrthogonalMap(shrinkage="cv").fit(
         noisy.X, noisy.Y, modality=["image", "text"] * 60, sample_weight=np.ones(120)
     )
     assert both.cv_strength_ in CV_STRENGTHS
@@ -252,7 +252,7 @@ def test_cross_validation_prefers_no_filter_on_clean_data_and_some_on_noise():
 
 
 def test_shards_in_any_order_give_the_same_map():
-    p = rigid_problem(500, 12, 15, noise=0.1, seed=9)
+    p = rigid_problem(500, 12, 15, noise=0.1, random_state=9)
     whole = OrthogonalMap().fit(p.X, p.Y)
     streamed = OrthogonalMap()
     for part in np.array_split(np.random.default_rng(0).permutation(500), 7):
@@ -265,7 +265,7 @@ def test_shards_in_any_order_give_the_same_map():
 
 
 def test_partial_fit_takes_single_pairs_but_the_map_needs_two():
-    p = rigid_problem(50, 4, seed=1)
+    p = rigid_problem(50, 4, random_state=1)
     m = OrthogonalMap()
     for x, y in zip(p.X, p.Y, strict=True):
         m.partial_fit(x[None], y[None])
@@ -277,7 +277,7 @@ def test_partial_fit_takes_single_pairs_but_the_map_needs_two():
 
 
 def test_a_bad_batch_changes_nothing():
-    p = rigid_problem(60, 4, seed=1)
+    p = rigid_problem(60, 4, random_state=1)
     m = OrthogonalMap()
     spoiled = p.X[:20].copy()
     spoiled[3] = np.nan
@@ -292,7 +292,7 @@ def test_a_bad_batch_changes_nothing():
 
 
 def test_weights_act_like_repeated_rows_and_zero_like_absence():
-    p = rigid_problem(60, 5, noise=0.4, seed=10)
+    p = rigid_problem(60, 5, noise=0.4, random_state=10)
     w = np.random.default_rng(1).integers(0, 4, 60)
     weighted = OrthogonalMap().fit(p.X, p.Y, sample_weight=w)
     repeated = OrthogonalMap().fit(np.repeat(p.X, w, axis=0), np.repeat(p.Y, w, axis=0))
@@ -303,9 +303,9 @@ def test_weights_act_like_repeated_rows_and_zero_like_absence():
         OrthogonalMap().fit(p.X, p.Y, sample_weight=w[:-1])
 
 
-def test_modalities_are_centred_apart_and_their_covariances_add():
+def test_modalities_are_centered_apart_and_their_covariances_add():
     rng = np.random.default_rng(2)
-    R = random_rotation(6, seed=2)
+    R = random_rotation(6, random_state=2)
     parts = {}
     for name, shift in (("image", 3.0), ("text", -2.0)):
         X = rng.standard_normal((40, 6)) + shift
@@ -317,7 +317,7 @@ def test_modalities_are_centred_apart_and_their_covariances_add():
     np.testing.assert_allclose(joint.rotation_, R, atol=1e-9)
     for name, (a, b) in parts.items():
         np.testing.assert_allclose(joint.for_modality(name).transform(a), b, atol=1e-9)
-    # Centred together, the gap between the modalities would be taken for signal.
+    # Centered together, the gap between the modalities would be taken for signal.
     assert np.abs(OrthogonalMap().fit(X, Y).rotation_ - R).max() > 1e-3
     cross = sum((a - a.mean(0)).T @ (b - b.mean(0)) for a, b in parts.values()) / 80
     np.testing.assert_allclose(joint.singular_values_, np.linalg.svd(cross, compute_uv=False), atol=1e-12)
@@ -331,7 +331,7 @@ def test_modalities_are_centred_apart_and_their_covariances_add():
 
 
 def test_merging_unlike_maps_is_refused():
-    p = rigid_problem(50, 4, seed=1)
+    p = rigid_problem(50, 4, random_state=1)
     m = OrthogonalMap().fit(p.X, p.Y)
     with pytest.raises(ParameterError, match="same"):
         m.merge(OrthogonalMap(center=False).fit(p.X, p.Y))
@@ -339,7 +339,7 @@ def test_merging_unlike_maps_is_refused():
         m.merge(m.then(m))
     with pytest.raises(ParameterError, match="composed"):
         m.then(m).partial_fit(p.X, p.Y)
-    chosen = OrthogonalMap(spectrum="cv").fit(p.X, p.Y)
+    chosen = OrthogonalMap(shrinkage="cv").fit(p.X, p.Y)
     with pytest.raises(ParameterError, match="second pass"):
         chosen.merge(chosen)
     from congruence import LinearMap
@@ -352,7 +352,7 @@ def test_merging_unlike_maps_is_refused():
 
 
 def test_recentering_keeps_the_rotation_and_swaps_the_means():
-    p = rigid_problem(200, 6, seed=3)
+    p = rigid_problem(200, 6, random_state=3)
     m = OrthogonalMap().fit(p.X, p.Y, modality="image")
     a, b = np.arange(6.0), np.ones(6)
     text = m.recenter(a, b, modality="text")
@@ -369,7 +369,7 @@ def test_recentering_keeps_the_rotation_and_swaps_the_means():
 
 
 def test_a_missing_target_mean_carries_the_gap():
-    p = rigid_problem(200, 6, seed=3)
+    p = rigid_problem(200, 6, random_state=3)
     m = OrthogonalMap().fit(p.X, p.Y, modality="image")
     gap = np.arange(6.0)
     text = m.recenter(m.source_mean_ + gap, modality="text")
@@ -379,14 +379,14 @@ def test_a_missing_target_mean_carries_the_gap():
 
 
 def test_an_unnamed_map_serves_any_modality():
-    p = rigid_problem(50, 4, seed=1)
+    p = rigid_problem(50, 4, random_state=1)
     m = OrthogonalMap().fit(p.X, p.Y)
     assert m.for_modality("text") is m
     assert OrthogonalMap(center=False).fit(p.X, p.Y, modality="image").for_modality("text").rotation_.shape == (4, 4)
 
 
 def test_the_inverse_is_the_fit_the_other_way_round():
-    p = rigid_problem(80, 5, 5, noise=0.3, seed=4)
+    p = rigid_problem(80, 5, 5, noise=0.3, random_state=4)
     m = OrthogonalMap().fit(p.X, p.Y, modality="image")
     m.source_space_, m.target_space_ = Space("a"), Space("b")
     back = m.inverse()
@@ -396,15 +396,15 @@ def test_the_inverse_is_the_fit_the_other_way_round():
     assert (back.source_space_.model, back.target_space_.model) == ("b", "a")
     np.testing.assert_allclose(back.inverse().transform(p.X), m.transform(p.X), atol=1e-12)
     np.testing.assert_allclose(back.merge(back).rotation_, back.rotation_, atol=1e-10)
-    p = rigid_problem(80, 4, 7, seed=4)
+    p = rigid_problem(80, 4, 7, random_state=4)
     up = OrthogonalMap().fit(p.X, p.Y)
     np.testing.assert_allclose(up.inverse().transform(up.transform(p.X)), p.X, atol=1e-10)
     assert up.inverse().facts_["is_projection"]
 
 
 def test_composition_keeps_every_mean_right():
-    p = rigid_problem(100, 4, 6, noise=0.1, seed=5)
-    q = rigid_problem(100, 6, 9, noise=0.1, seed=6)
+    p = rigid_problem(100, 4, 6, noise=0.1, random_state=5)
+    q = rigid_problem(100, 6, 9, noise=0.1, random_state=6)
     first = (
         OrthogonalMap()
         .fit(p.X, p.Y, modality="image")
@@ -433,7 +433,7 @@ def test_composition_keeps_every_mean_right():
 
 
 def test_a_cycle_comes_home():
-    p = rigid_problem(100, 5, seed=6)
+    p = rigid_problem(100, 5, random_state=6)
     m = OrthogonalMap().fit(p.X, p.Y)
     np.testing.assert_allclose(m.then(m.inverse()).transform(p.X), p.X, atol=1e-9)
 
@@ -441,7 +441,7 @@ def test_a_cycle_comes_home():
 def test_saved_maps_can_be_continued_and_keep_all_means(tmp_path):
     from congruence import load
 
-    p = rigid_problem(100, 5, noise=0.1, seed=6)
+    p = rigid_problem(100, 5, noise=0.1, random_state=6)
     m = OrthogonalMap().fit(p.X[:50], p.Y[:50], modality="image").recenter(p.X, modality="text")
     again = load(m.save(tmp_path / "m"))
     assert again.modality_ == "text"
@@ -457,7 +457,7 @@ def test_transposed_arrays_survive_saving(tmp_path):
     """safetensors scrambles arrays that are not contiguous; the inverse's rotation is a transposed view."""
     from congruence import load
 
-    p = rigid_problem(100, 5, 7, seed=6)
+    p = rigid_problem(100, 5, 7, random_state=6)
     back = OrthogonalMap().fit(p.X, p.Y).inverse()
     back.rotation_ = np.asfortranarray(back.rotation_)
     np.testing.assert_array_equal(load(back.save(tmp_path / "b")).rotation_, back.rotation_)

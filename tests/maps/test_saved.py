@@ -21,7 +21,7 @@ from congruence.maps import METHODS, make_map
 from congruence.persist import _digest, numbers_digest
 from congruence.synthetic import rigid_problem
 
-P = rigid_problem(60, 5, 6, noise=0.1, seed=3)
+P = rigid_problem(60, 5, 6, noise=0.1, random_state=3)
 
 
 def heads():
@@ -151,7 +151,7 @@ CLAIMS = {
 
 @pytest.mark.parametrize("case", CLAIMS)
 def test_a_rigid_map_that_is_not_what_it_claims_is_refused(tmp_path, case):
-    mapping = OrthogonalMap(spectrum="full").fit(P.X, P.Y, modality="image").recenter(P.X[:9], modality="text")
+    mapping = OrthogonalMap(shrinkage="full").fit(P.X, P.Y, modality="image").recenter(P.X[:9], modality="text")
     path = mapping.save(tmp_path / "map")
     congruence.load(path)
     config, arrays = read(path)
@@ -170,12 +170,12 @@ def test_frames_that_are_not_orthonormal_are_refused(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
-@pytest.mark.parametrize("spectrum", ["full", "probed", "wiener", "soft", "cv"])
+@pytest.mark.parametrize("shrinkage", ["full", "probed", "wiener", "soft", "cv"])
 @pytest.mark.parametrize(("n", "center"), [(10, True), (60, True), (60, False)])
-def test_every_rigid_map_of_ours_is_what_it_claims(tmp_path, spectrum, n, center):
+def test_every_rigid_map_of_ours_is_what_it_claims(tmp_path, shrinkage, n, center):
     """Few anchors, projections, inverses and chains: what is refused is never a map that was fitted here."""
-    wide = rigid_problem(60, 12, 14, noise=0.1, seed=3)
-    fitted = OrthogonalMap(spectrum=spectrum, center=center).fit(wide.X[:n] + 3, wide.Y[:n] + 2)
+    wide = rigid_problem(60, 12, 14, noise=0.1, random_state=3)
+    fitted = OrthogonalMap(shrinkage=shrinkage, center=center).fit(wide.X[:n] + 3, wide.Y[:n] + 2)
     back = fitted.inverse()
     for k, mapping in enumerate((fitted, back, fitted.then(back), back.then(fitted), fitted.recenter(wide.X[:5]))):
         rows = np.random.default_rng(k).standard_normal((5, mapping.n_features_in_))

@@ -37,7 +37,7 @@ def test_each_pairing_in_turn_as_the_actual_one(shape, draws):
 
 
 def test_ties_count_as_close():
-    """Shares of common neighbours take few values: p is never too small then, though it may be too large."""
+    """Shares of common neighbors take few values: p is never too small then, though it may be too large."""
     rng = np.random.default_rng(2)
     scores = rng.integers(0, 3, (40, 4)) / 10
     scores[:, 3] = 0.1  # a score that cannot vary tells nothing

@@ -94,7 +94,7 @@ def test_minibatches_sum_before_the_ratio():
             K, L = X[rows] @ X[rows].T, Y[rows] @ Y[rows].T
             totals += unbiased(K, L), unbiased(K, K), unbiased(L, L)
     expected = totals[0] / np.sqrt(totals[1] * totals[2])
-    assert linear_cka(X, Y, estimator="minibatch", batch_size=20, seed=5) == pytest.approx(expected, abs=1e-12)
+    assert linear_cka(X, Y, estimator="minibatch", batch_size=20, random_state=5) == pytest.approx(expected, abs=1e-12)
     whole = linear_cka(X, Y, estimator="minibatch", batch_size=103)
     assert whole == pytest.approx(linear_cka(X, Y), abs=1e-12)
 
@@ -114,10 +114,10 @@ def test_cross_kernels_by_hand(n):
     F2[:, :5] += F
     G2[:, :5] += G
 
-    def centred(K):
+    def centered(K):
         return K - K.mean(0) - K.mean(1, keepdims=True) + K.mean()
 
-    K, L = centred(F @ G.T), centred(F2 @ G2.T)
+    K, L = centered(F @ G.T), centered(F2 @ G2.T)
     expected = (K * L).sum() / np.linalg.norm(K) / np.linalg.norm(L)
     assert cross_kernel_cka(F, G, F2, G2) == pytest.approx(expected, abs=1e-12)
     Q = np.linalg.qr(rng.standard_normal((8, 8)))[0][:5]
@@ -171,7 +171,7 @@ def test_half_precision_strides_and_constant_columns():
     assert linear_cka(np.asfortranarray(X)[::2], Y[::2]) == pytest.approx(
         linear_cka(X[::2].copy(), Y[::2].copy()), abs=1e-13
     )
-    far = X + 1e6  # sums of uncentred products would lose every digit
+    far = X + 1e6  # sums of uncentered products would lose every digit
     assert linear_cka(far, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
     doubled = np.vstack([X, X])
     assert linear_cka(doubled, np.vstack([Y, Y]), estimator="biased") == pytest.approx(

@@ -13,7 +13,7 @@ from scipy.stats import ortho_group, pearsonr
 from sklearn.decomposition import PCA, KernelPCA
 
 from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.metrics.correlations import CCAFit, cca, fit_cca, pwcca, svcca
+from congruence.metrics import CCAFit, cca, fit_cca, pwcca, svcca
 
 
 def recipe():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import congruence.metrics.neighbours as neighbours
 from congruence.errors import DtypeError, NotFiniteError, ShapeError, TooFewAnchorsError
 from congruence.linalg.kernels import median_squared_distance
 from congruence.metrics import (
@@ -22,6 +21,7 @@ from congruence.metrics import (
     rbf_cka,
     rsa,
 )
+from congruence.metrics._comparison import courier
 
 torch = pytest.importorskip("torch")
 from pretend_gpu import GPU, PretendGPU  # noqa: E402 - needs torch
@@ -143,6 +143,21 @@ def test_tables_are_numpys_to_the_bit(metric, dtype, seed, n, d, blocked):
             np.testing.assert_array_equal(nearest(gpu.put(T), k, metric=metric, blocked=blocked), expected)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("metric", KINDS)
+def test_a_gallery_is_searched_on_its_device(metric, exact):
+    A, B = sample(1)
+    B[9] = B[4]
+    left = np.arange(len(A))
+    for left_out in (None, left):
+        expected = nearest(A, 5, B, metric=metric, left_out=left_out)
+        with PretendGPU() as gpu:
+            Q, G = gpu.put(A), gpu.put(B)
+            found = nearest(Q, 5, G, metric=metric, left_out=left_out, exact=exact)
+            np.testing.assert_array_equal(found, expected)
+            assert gpu.fetched <= A.nbytes + B.nbytes + 2 * len(A) * (4 * 5 * 16 + 16)
+
+
 @pytest.mark.parametrize("metric", KINDS)
 def test_grouped_maxima_of_long_rows(metric):
     A = np.repeat(np.random.default_rng(1).standard_normal((700, 20)), 2, axis=0).astype(np.float32)
@@ -186,8 +201,8 @@ def test_a_precision_that_has_no_one_name_is_taken_for_the_least(monkeypatch):
         raise RuntimeError("you have used mix of the legacy and new APIs")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
-    assert neighbours._courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
-    assert neighbours._courier(torch.device("cpu"), np.float64)[1] == 0
+    assert courier(torch.device("cpu"), np.float32)[1] == 2.0**-7
+    assert courier(torch.device("cpu"), np.float64)[1] == 0
 
 
 def test_one_side_may_be_numpys():

@@ -158,8 +158,8 @@ def test_many_rows_are_sampled_only_when_asked(monkeypatch):
         rsa(X, Y)
     assert rsa(X, Y, max_rows=40) == pytest.approx(0.28582725379991647, abs=1e-10)
     rows = np.sort(np.random.default_rng(5).choice(40, 20, replace=False))
-    assert rsa(X, Y, max_rows=20, seed=5) == rsa(X[rows], Y[rows])
-    assert rsa(X, Y, max_rows=20, seed=5) != rsa(X, Y, max_rows=20, seed=6)
+    assert rsa(X, Y, max_rows=20, random_state=5) == rsa(X[rows], Y[rows])
+    assert rsa(X, Y, max_rows=20, random_state=5) != rsa(X, Y, max_rows=20, random_state=6)
 
 
 @pytest.mark.parametrize("compare", ["spearman", "pearson", "cosine"])

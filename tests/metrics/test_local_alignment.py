@@ -65,9 +65,9 @@ def full_jam(A, B, k):
 
 
 def debiased_cka(A, B):
-    """U-centred Gram matrices (Székely and Rizzo 2014): another road to the same number."""
+    """U-centered Gram matrices (Székely and Rizzo 2014): another road to the same number."""
 
-    def centred(A):
+    def centered(A):
         K = gram(A)
         n = len(K)
         np.fill_diagonal(K, 0)
@@ -76,7 +76,7 @@ def debiased_cka(A, B):
         np.fill_diagonal(K, 0)
         return K
 
-    K, L = centred(A), centred(B)
+    K, L = centered(A), centered(B)
     return (K * L).sum() / np.sqrt((K * K).sum() * (L * L).sum())
 
 
@@ -127,7 +127,7 @@ def test_the_definition_written_out(definition, kind, seed, n, widths, k):
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(5, 60), kind=st.sampled_from(KINDS))
-def test_all_neighbours_give_debiased_cka(seed, n, kind):
+def test_all_neighbors_give_debiased_cka(seed, n, kind):
     A, B = sample(seed, n, 6, kind), sample(seed + 1, n, 9, kind)
     assume(min(len(np.unique(A, axis=0)), len(np.unique(B, axis=0))) > 3)
     assert cknna(A, B, n - 1) == pytest.approx(debiased_cka(A, B), rel=1e-10, abs=1e-10)
@@ -155,7 +155,7 @@ def test_changing_places_changes_huh_and_not_jam():
 
 
 def test_jam_without_its_masks_is_nearly_biased_cka():
-    """Eq. (6) leaves the diagonal out, so all neighbours do not quite give eq. (4)."""
+    """Eq. (6) leaves the diagonal out, so all neighbors do not quite give eq. (4)."""
     H = np.eye(50) - 1 / 50
     K, L = H @ gram(X) @ H, H @ gram(Y) @ H
     whole = (K * L).sum() / np.sqrt((K * K).sum() * (L * L).sum())

@@ -71,7 +71,7 @@ def test_a_row_without_direction_has_no_cosine():
 # ------------------------------------------------------------------ retrieval
 
 
-def test_class_retrieval_is_scikit_learns_nearest_neighbour(block_size):
+def test_class_retrieval_is_scikit_learns_nearest_neighbor(block_size):
     knn = KNeighborsClassifier(1, metric="cosine").fit(Y, LABELS)
     assert class_retrieval(X, Y, LABELS) == pytest.approx(np.mean(knn.predict(X) == LABELS))
 
@@ -117,11 +117,11 @@ def test_zero_shot_is_scikit_learns_top_one(block_size):
     assert shuffled == pytest.approx(expected)
 
 
-def test_centring_subtracts_before_the_cosine():
+def test_centering_subtracts_before_the_cosine():
     prototypes = RNG.standard_normal((5, 8))
     a, b = RNG.standard_normal((2, 8))
-    centred = zero_shot_accuracy(X + a, prototypes + b, LABELS, center=(a, b))
-    assert centred == pytest.approx(zero_shot_accuracy(X, prototypes, LABELS))
+    centered = zero_shot_accuracy(X + a, prototypes + b, LABELS, center=(a, b))
+    assert centered == pytest.approx(zero_shot_accuracy(X, prototypes, LABELS))
 
 
 def test_labels_must_have_one_prototype_each():
@@ -195,7 +195,7 @@ def test_no_square_array_is_built(monkeypatch):
 # ------------------------------------------------------------------ prompts
 
 
-def test_prompts_are_normalised_averaged_normalised():
+def test_prompts_are_normalized_averaged_normalized():
     prompts = RNG.standard_normal((3, 4, 8)) * RNG.uniform(0.1, 10, (3, 4, 1))
     expected = (prompts / np.linalg.norm(prompts, axis=2, keepdims=True)).mean(1)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)

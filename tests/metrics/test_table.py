@@ -60,7 +60,7 @@ def test_range_and_direction(name):
         assert all(low - 1e-12 <= value <= high + 1e-12 for value in values)
         assert values == sorted(values, reverse=metric.larger_is_closer)
         best = high if metric.larger_is_closer else low
-        if np.isfinite(best) and name != "cycle_knn":  # a neighbour need not be mutual, not even in one space
+        if np.isfinite(best) and name != "cycle_knn":  # a neighbor need not be mutual, not even in one space
             assert values[0] == pytest.approx(best, abs=1e-6)
 
 

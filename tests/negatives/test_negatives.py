@@ -61,8 +61,8 @@ def words(text):
 
 @given(captions, st.integers(0, 5), st.integers(1, 4))
 def test_what_each_kind_may_change(caption, seed, per_caption):
-    made = generate([caption], per_caption=per_caption, seed=seed)
-    assert made == generate([caption], per_caption=per_caption, seed=seed)
+    made = generate([caption], per_caption=per_caption, random_state=seed)
+    assert made == generate([caption], per_caption=per_caption, random_state=seed)
     assert max(Counter(one.kind for one in made).values(), default=0) <= per_caption
     assert len({(one.kind, one.negative) for one in made}) == len(made)
     was = words(caption)
@@ -87,8 +87,8 @@ def test_what_each_kind_may_change(caption, seed, per_caption):
 
 @given(st.lists(captions, min_size=2, max_size=5), st.integers(0, 3))
 def test_what_a_caption_gets_of_one_kind_depends_on_no_other(texts, seed):
-    made = generate(texts, seed=seed)
-    alone = generate(texts, ["swap_obj", "add_att"], seed=seed)
+    made = generate(texts, random_state=seed)
+    alone = generate(texts, ["swap_obj", "add_att"], random_state=seed)
     assert alone == [one for one in made if one.kind in ("swap_obj", "add_att")]
 
 
@@ -103,7 +103,7 @@ def test_common_words_come_in_more_often():
 
 @given(st.lists(captions, min_size=2, max_size=6), st.integers(0, 3))
 def test_no_negative_is_another_caption_of_its_item(texts, seed):
-    for one in generate(texts, per_caption=3, seed=seed, groups=[0] * len(texts)):
+    for one in generate(texts, per_caption=3, random_state=seed, groups=[0] * len(texts)):
         assert not any(same_words(one.negative, text) for text in texts)
 
 
@@ -262,7 +262,7 @@ def test_generators_by_name():
         (["a cat"], {"kinds": []}, ParameterError, "a list"),
         (["a cat"], {"kinds": [3]}, ParameterError, "a list"),
         (["a cat"], {"per_caption": 0}, ParameterError, "per_caption"),
-        (["a cat"], {"seed": -1}, ParameterError, "seed"),
+        (["a cat"], {"random_state": -1}, ParameterError, "random_state"),
         (["a cat"], {"groups": [1, 2]}, ShapeError, "2 rows of groups"),
         (["a cat"], {"generator": "gpt"}, ParameterError, "'rules'"),
         (["a cat"], {"generator": 3}, ParameterError, "callable"),

@@ -39,7 +39,7 @@ def test_every_format_holds_the_same(here, table, tmp_path, suffix):
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     else:
         rows = pq.read_table(path).to_pylist()
-    assert [tuple(row.values()) for row in rows] == expected(per_caption=2, seed=4)
+    assert [tuple(row.values()) for row in rows] == expected(per_caption=2, random_state=4)
     assert list(rows[0]) == ["id", "caption", "negative", "kind"]
     report = json.loads(result.out)
     assert report["negatives"] == len(rows)

@@ -34,16 +34,16 @@ def test_classes_of_one_name_are_no_siblings():
     assert len(made) == 8
     assert {n.negative for n in made} == {"a photo of a cat", "a photo of an ocelot", "a photo of a truck", "a photo of an umbrella bird"}  # fmt: skip
     for seed in range(5):
-        drawn = sibling_negatives(["crane"] * 9, CLASSES, per_caption=4, seed=seed)
+        drawn = sibling_negatives(["crane"] * 9, CLASSES, per_caption=4, random_state=seed)
         assert all(n.negative != n.caption for n in drawn)
         assert len({(n.row, n.negative) for n in drawn}) == 36
 
 
 def test_drawn_by_seed_from_all_others():
     names = ["cat"] * 400
-    made = sibling_negatives(names, CLASSES, seed=3)
-    assert made == sibling_negatives(names, CLASSES, seed=3)
-    assert made != sibling_negatives(names, CLASSES, seed=4)
+    made = sibling_negatives(names, CLASSES, random_state=3)
+    assert made == sibling_negatives(names, CLASSES, random_state=3)
+    assert made != sibling_negatives(names, CLASSES, random_state=4)
     drawn = [n.changed[1] for n in made]
     assert len(set(drawn)) == 4
     assert min(drawn.count(name) for name in set(drawn)) > 60  # 100 expected, standard deviation 8.7
@@ -66,7 +66,7 @@ def test_templates():
         (["cat"], ["cat", "cat"], None, {}, ParameterError, "1 different"),
         (["cat"], ["cat", "dog"], None, {"per_caption": 2}, ParameterError, "2 different"),
         (["cat"], ["cat", "dog"], None, {"per_caption": 0}, ParameterError, "per_caption"),
-        (["cat"], ["cat", "dog"], None, {"seed": -1}, ParameterError, "seed"),
+        (["cat"], ["cat", "dog"], None, {"random_state": -1}, ParameterError, "random_state"),
         (["cat"], ["cat", "dog"], None, {"template": "a photo"}, ParameterError, "template"),
         ([], ["cat", "dog"], None, {}, ShapeError, "no captions"),
         ([3], ["cat", "dog"], None, {}, DtypeError, "caption 0"),
@@ -83,6 +83,6 @@ def test_what_is_refused(names, classes, similarity, options, error, message):
 def test_imagenets_names(shared):
     with np.load(shared("imagenet1000_unimodal.npz"), allow_pickle=False) as data:
         names = data["names"].astype(str).tolist()
-    made = sibling_negatives(names, names, seed=0)
+    made = sibling_negatives(names, names, random_state=0)
     assert len(made) == len(names)
     assert all(n.caption != n.negative for n in made)

@@ -64,6 +64,8 @@ def test_captions_are_read_from_tables_and_mappings(tmp_path):
         ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
         ("c.json", "[1]", CorruptFileError, "no mapping"),
         ("c.json", "{", CorruptFileError, "cannot be read"),
+        ("c.json", f'{{"a": {"1" * 5000}}}', CorruptFileError, "cannot be read"),
+        ("c.json", "[" * 10**5, CorruptFileError, "cannot be read"),
         ("c.txt", "a", FileError, "csv, .tsv or .json"),
     ],
 )

@@ -72,9 +72,9 @@ def tiny(seed: int = 0, n: int = 90, d: int = 6, noise: float = 0.0) -> Collecti
     """Two models related by one rotation, with a modality gap."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 9
-    centres = rng.normal(size=(9, d))
-    images = centres[labels] + 0.1 * rng.normal(size=(n, d)) + 1.0
-    prompts = np.repeat(centres, 2, axis=0) + 0.05 * rng.normal(size=(18, d)) - 1.0
+    centers = rng.normal(size=(9, d))
+    images = centers[labels] + 0.1 * rng.normal(size=(n, d)) + 1.0
+    prompts = np.repeat(centers, 2, axis=0) + 0.05 * rng.normal(size=(18, d)) - 1.0
     turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
     sides = [
         images / np.linalg.norm(images, axis=1, keepdims=True),
@@ -226,7 +226,7 @@ def test_the_controls_are_those_of_plain_numpy():
     assert get(results, "image_cosine", "constant")["mean"] == pytest.approx(cosine(np.tile(mean_b, (45, 1))))
     seen = View((a, b), (None, None), data.labels[45:], np.arange(45), np.arange(9), {"image": (mean_a, mean_b)})
     found = controls(seen, ["image_cosine"], draws=300)["image_cosine"]["random_rotation"]
-    turned = [cosine((a - mean_a) @ random_rotation(6, seed=k) + mean_b) for k in range(300)]
+    turned = [cosine((a - mean_a) @ random_rotation(6, random_state=k) + mean_b) for k in range(300)]
     assert found == pytest.approx(np.mean(turned), abs=0.03)
 
 

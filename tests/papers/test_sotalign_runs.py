@@ -60,7 +60,7 @@ paper:
 
 
 def tiny(**options) -> SOTAlignData:
-    made = unimodal_problem(120, 12, 10, latent=4, noise=0.1, nuisance=0.3, seed=0, **options)
+    made = unimodal_problem(120, 12, 10, latent=4, noise=0.1, nuisance=0.3, random_state=0, **options)
     return SOTAlignData("tiny", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
 
 
@@ -281,7 +281,7 @@ def test_parts_of_items_have_nothing_in_common(pairs, seed, unpaired, captions):
 
 @given(seed=st.integers(0, 99))
 def test_classes_are_split_within(seed):
-    made = unimodal_problem(200, 12, 10, latent=4, classes=5, captions=2, seed=1)
+    made = unimodal_problem(200, 12, 10, latent=4, classes=5, captions=2, random_state=1)
     data = SOTAlignData("c", {"i": made.images}, {"t": made.texts}, made.image_labels, made.text_labels)
     assert data.classes
     parts = data.split(40, validation=30, test=50, seed=seed)
@@ -421,7 +421,7 @@ def test_the_best_of_all_that_was_tried_is_chosen():
 
 
 def test_the_frames_find_the_latent():
-    made = unimodal_problem(400, 24, 20, latent=6, noise=0, nuisance=1, offset=0, captions=2, seed=3)
+    made = unimodal_problem(400, 24, 20, latent=6, noise=0, nuisance=1, offset=0, captions=2, random_state=3)
     for rows, frame, latent in (
         (made.images, made.image_frame, made.latent),
         (made.texts, made.text_frame, np.repeat(made.latent, 2, axis=0)),
@@ -437,18 +437,18 @@ def test_the_frames_find_the_latent():
 
 
 def test_sources_lie_apart_and_classes_together():
-    made = unimodal_problem(600, 24, 20, latent=6, sources=3, shift=2, seed=0)
+    made = unimodal_problem(600, 24, 20, latent=6, sources=3, shift=2, random_state=0)
     means = np.array([made.images[made.source == s].mean(0) for s in range(3)])
     assert np.bincount(made.source).tolist() == [200] * 3
     assert np.linalg.norm(means[1] - means[2]) > 0.3
-    made = unimodal_problem(600, 24, 20, latent=6, classes=4, spread=0.2, seed=0)
+    made = unimodal_problem(600, 24, 20, latent=6, classes=4, spread=0.2, random_state=0)
     within = np.mean([made.latent[made.image_labels == c].var(0).sum() for c in range(4)])
     assert within == pytest.approx(0.2, abs=0.05)
 
 
 def test_a_bend_lies_outside_the_frame_and_is_a_function_of_the_latent():
     straight, bent = (
-        unimodal_problem(50, 24, 20, latent=6, noise=0, nuisance=0, offset=0, bend=b, seed=5) for b in (0, 1)
+        unimodal_problem(50, 24, 20, latent=6, noise=0, nuisance=0, offset=0, bend=b, random_state=5) for b in (0, 1)
     )
     np.testing.assert_array_equal(straight.latent, bent.latent)
     seen = bent.images @ bent.image_frame.T

@@ -301,10 +301,10 @@ def test_no_two_colors_are_one():
 
 def test_a_certificate_draws_what_it_holds():
     certificate = certify_tiny()
-    overlap = next(task for task in certificate.ways if task in certificate.controls)
+    overlap = next(task for task in certificate.strategies if task in certificate.controls)
     ax = certificate.plot(axes(), task=overlap)
     points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
-    ways = certificate.ways[overlap]
+    ways = certificate.strategies[overlap]
     assert points == [ways[way].value for way in ("keep", "stored", "queries", "re-embed") if way in ways]
     assert float(lines(ax)["a random list"][0, 1]) == certificate.controls[overlap]["chance"]
     assert certificate.plot(axes()).get_ylabel() == certificate.task
@@ -317,7 +317,7 @@ def test_a_certificate_draws_what_it_holds():
 
 
 def certify_tiny():
-    p = upgrade_problem(80, 12, seed=0)
+    p = upgrade_problem(80, 12, random_state=0)
     sides = [
         {"image": Embeddings(images), "text": Embeddings(texts)}
         for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))

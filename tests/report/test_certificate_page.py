@@ -16,7 +16,7 @@ from congruence.upgrade.certify import certify
 
 @pytest.fixture(scope="module")
 def page():
-    p = upgrade_problem(80, 12, seed=0)
+    p = upgrade_problem(80, 12, random_state=0)
     sides = [
         {
             kind: Embeddings(rows, space=Space(model=model, revision="2026-01", modality=kind))
@@ -27,7 +27,7 @@ def page():
             ("another <model>", p.target_images, p.target_texts),
         )
     ]
-    return render_certificate(certify(*sides, repeats=2, draws=200, seed=7, data="shop/photos.parquet"))
+    return render_certificate(certify(*sides, repeats=2, draws=200, random_state=7, data="shop/photos.parquet"))
 
 
 def test_models_data_date_and_seed_are_named(page):

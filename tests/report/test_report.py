@@ -79,7 +79,7 @@ def test_numbers_are_those_of_evaluate_on_held_out_items(bundle, summary):
 def test_the_summary_is_plain_data_and_repeats(bundle, summary):
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
     assert summarize(fit(bundle), bundle) == summary
-    assert summarize(fit(bundle), bundle, seed=1)["commuting"]["examples"] != summary["commuting"]["examples"]
+    assert summarize(fit(bundle), bundle, random_state=1)["commuting"]["examples"] != summary["commuting"]["examples"]
 
 
 def test_the_verdict_follows_the_numbers(bundle, summary):

@@ -213,8 +213,8 @@ def items_of(data, categories):
 
 def test_sugarcrepe_by_its_own_measure(data):
     items = items_of(data, ["swap_att", "replace_obj", "add_obj", "swap_att"] * 10)
-    got = summarize_training(heads(), data.X, data.Y, data.N, items=items, seed=2)
-    expected = sugarcrepe_recall(items, data.X, data.Y, data.N, seed=2)
+    got = summarize_training(heads(), data.X, data.Y, data.N, items=items, random_state=2)
+    expected = sugarcrepe_recall(items, data.X, data.Y, data.N, random_state=2)
     rows = got["by_task"]["rows"]
     assert [row["task"] for row in rows] == ["replace", "add", "swap", "swap, order only", "swap, other words", "all"]
     for row, line in zip(rows, expected, strict=False):
@@ -555,7 +555,9 @@ def test_the_summary_is_plain_data_and_repeats(data, words, summary):
         trained(data), data.X, data.Y, data.N, groups=data.groups, texts=words, held_out=False, note=f"A {NASTY} note."
     )
     assert render_training(again) == render_training(summary)
-    other = summarize_training(trained(data), data.X, data.Y, data.N, groups=data.groups, held_out=False, seed=1)
+    other = summarize_training(
+        trained(data), data.X, data.Y, data.N, groups=data.groups, held_out=False, random_state=1
+    )
     assert other["by_task"]["rows"][0]["choice"] != summary["by_task"]["rows"][0]["choice"]
 
 

@@ -28,7 +28,8 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.stores import FORMATS, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
+from congruence.stores._ids import column_texts
 
 RNG = np.random.default_rng(0)
 
@@ -41,7 +42,7 @@ def _little_patience():
         yield
 
 
-FILES = [suffix for suffix in FORMATS if suffix not in ("", ".lance")]
+FILES = [suffix for suffix in suffixes() if suffix not in ("", ".lance")]
 IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
 
@@ -166,7 +167,7 @@ def test_a_bad_description_of_the_space(text, tmp_path):
 # ------------------------------------------------------------------ sinks hold callers to their word
 
 
-@pytest.mark.parametrize("suffix", list(FORMATS))
+@pytest.mark.parametrize("suffix", suffixes())
 def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     for block in (X[:, :3], X[:, [0, 1, 2, 3, 0]], X[:, 0], np.vstack([X, X[:1]])):
@@ -183,7 +184,7 @@ def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [s for s in FORMATS if s not in (".npy", ".safetensors")])
+@pytest.mark.parametrize("suffix", [s for s in suffixes() if s not in (".npy", ".safetensors")])
 def test_ids_may_be_numbers_and_are_left_out_when_not_announced(suffix, tmp_path):
     write(tmp_path / f"n{suffix}", ids=list(range(40)))
     assert read_embeddings(tmp_path / f"n{suffix}").ids.tolist() == [str(k) for k in range(40)]
@@ -503,3 +504,27 @@ def test_a_name_in_hdf5_that_is_no_text(tmp_path):
         file[b"\xff\xfe"] = np.eye(4)
     assert open_source(f"{tmp_path}/a.h5:vectors").n == 3
     assert len(matrices(tmp_path / "a.h5")) == 2
+
+
+def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
+    with pytest.raises(CorruptFileError, match="entries of c that are no text"):
+        column_texts(column, "c")
+
+
+@pytest.mark.parametrize("key", ["k" * 5000, f"{'k' * 300}:{'k' * 300}"])
+def test_a_key_may_be_longer_than_a_name(tmp_path, key):
+    np.savez(tmp_path / "a.npz", **{key: np.eye(3)})
+    assert parse_spec(f"{tmp_path / 'a.npz'}:{key}") == (str(tmp_path / "a.npz"), key)
+    assert len(read_embeddings(f"{tmp_path / 'a.npz'}:{key}")) == 3
+
+
+@pytest.mark.parametrize("suffix", [".feather", ".arrow"])
+def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
+    path = tmp_path / f"a{suffix}"
+    with open_sink(path, n=2, dim=2, dtype=np.dtype("f4"), has_ids=False) as sink:
+        sink.write(None, np.eye(2, dtype="f4"))
+    path.write_bytes(path.read_bytes().replace(b"vector", b"vecto\xe4"))
+    for read in (matrices, read_embeddings):
+        with pytest.raises(CorruptFileError, match="damaged"):
+            read(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import numpy as np
@@ -18,7 +19,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.stores import FORMATS, StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings
+from congruence.stores import StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings, suffixes
 
 lance = pytest.importorskip("lance")
 
@@ -139,10 +140,34 @@ def test_what_is_open_stays_as_it_was(tmp_path):
 
 def test_it_needs_its_extra(tmp_path, monkeypatch):
     path = write(tmp_path / "a.lance", X)
-    assert ".lance" in FORMATS
+    assert ".lance" in suffixes()
     monkeypatch.setitem(sys.modules, "lance", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
         open_source(path)
     with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
         write(tmp_path / "b.lance", X)
     assert [p.name for p in tmp_path.iterdir()] == ["a.lance"]
+
+
+def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
+    """Lance quotes the damaged bytes, and a null byte in an error of Arrow's stream is the end of the process."""
+    lance.write_dataset(pa.table({"v": lists(X), "k": list(range(60))}), tmp_path / "a.lance")
+    (file,) = (tmp_path / "a.lance" / "data").iterdir()
+    whole = file.read_bytes()
+    assert b"PageLayout" in whole
+    file.write_bytes(whole.replace(b"PageLayout", b"\0ageLayout"))
+    code = (
+        "import sys\n"
+        "from congruence import read_embeddings\n"
+        "from congruence.errors import CorruptFileError\n"
+        "from congruence.stores import read_column\n"
+        "for read, key in ((read_embeddings, 'v'), (read_column, 'k')):\n"
+        "    try:\n"
+        "        read(f'{sys.argv[1]}:{key}')\n"
+        "    except CorruptFileError:\n"
+        "        print('refused')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "a.lance"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr[-500:]

@@ -26,10 +26,10 @@ from congruence.errors import (
     StorageError,
     ZeroRowError,
 )
-from congruence.stores import FORMATS, matrices, open_sink, open_source, parse_spec, read_column, read_embeddings
+from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
 
 RNG = np.random.default_rng(0)
-SUFFIXES = list(FORMATS)
+SUFFIXES = suffixes()
 KEEPS_IDS = [s for s in SUFFIXES if s not in (".npy", ".safetensors")]
 SPACE = Space("model/x", "rev", "image")
 

@@ -101,7 +101,7 @@ def test_a_hull_with_every_point_on_it():
 
 @pytest.mark.parametrize("relation", ["raw", "constant", "affine"])
 def test_against_the_whole_kernels(relation):
-    p = dual_problem(40, 30, 6, 9, noise=0.4, seed=1)
+    p = dual_problem(40, 30, 6, 9, noise=0.4, random_state=1)
     k, k_target = (p.F @ p.G.T).ravel(), (p.F_target @ p.G_target.T).ravel()
     found = kernel_agreement(*models(p), relation)
     assert found.pairs == 1200
@@ -124,14 +124,14 @@ def test_against_the_whole_kernels(relation):
 
 
 def test_each_relation_is_wider_than_the_one_before():
-    p = dual_problem(50, 50, 5, noise=0.3, shear=0.3, seed=2)
+    p = dual_problem(50, 50, 5, noise=0.3, shear=0.3, random_state=2)
     raw, constant, affine = (kernel_agreement(*models(p), r).epsilon for r in ("raw", "constant", "affine"))
     assert raw > constant > affine
 
 
 def test_a_hidden_line_is_found():
     # Two more dimensions turn a kernel K into a K + b on the sphere: f̃ = (√a f, √b, rest), g̃ = (√a g, √b, rest).
-    p = dual_problem(30, 40, 5, seed=3)
+    p = dual_problem(30, 40, 5, random_state=3)
     a, b, rest = 0.5, 0.3, np.sqrt(0.2)
     F = np.c_[np.sqrt(a) * p.F, np.full(30, np.sqrt(b)), np.full(30, rest), np.zeros(30)]
     G = np.c_[np.sqrt(a) * p.G, np.full(40, np.sqrt(b)), np.zeros(40), np.full(40, rest)]
@@ -145,7 +145,7 @@ def test_a_hidden_line_is_found():
 
 @pytest.mark.parametrize("relation", ["raw", "constant", "affine"])
 def test_tiles_and_histogram_change_nothing(relation, monkeypatch):
-    p = dual_problem(100, 80, 4, 6, noise=0.5, seed=4)
+    p = dual_problem(100, 80, 4, 6, noise=0.5, random_state=4)
     whole, gram = kernel_agreement(*models(p), relation), gram_agreement(p.F, p.F_target, relation)
     monkeypatch.setattr(agreement, "_TILE", 17)
     monkeypatch.setattr(agreement, "_EXACT_PAIRS", 0)
@@ -161,7 +161,7 @@ def test_tiles_and_histogram_change_nothing(relation, monkeypatch):
 
 
 def test_gram_is_over_pairs_of_different_items():
-    p = dual_problem(20, 5, 4, 6, noise=0.4, seed=5)
+    p = dual_problem(20, 5, 4, 6, noise=0.4, random_state=5)
     upper = np.triu_indices(20, 1)
     k, k_target = (p.F @ p.F.T)[upper], (p.F_target @ p.F_target.T)[upper]
     found = gram_agreement(p.F, p.F_target, "affine")
@@ -173,7 +173,7 @@ def test_gram_is_over_pairs_of_different_items():
 @pytest.mark.parametrize("relation", ["raw", "constant", "affine"])
 @pytest.mark.parametrize(("d", "d_target"), [(5, 5), (5, 8)])
 def test_a_rotation_leaves_no_disagreement(relation, d, d_target):
-    p = dual_problem(40, 50, d, d_target, seed=6)
+    p = dual_problem(40, 50, d, d_target, random_state=6)
     for found in (kernel_agreement(*models(p), relation), gram_agreement(p.F, p.F_target, relation)):
         assert found.epsilon < 1e-14
         assert max(found.quantiles.values()) < 1e-12
@@ -182,7 +182,7 @@ def test_a_rotation_leaves_no_disagreement(relation, d, d_target):
 
 def test_constant_kernels_have_no_slope():
     X = np.tile([0.6, 0.8], (6, 1))
-    Y = dual_problem(6, 6, 2, seed=7).F
+    Y = dual_problem(6, 6, 2, random_state=7).F
     found = kernel_agreement(Y, Y, X, X, "affine")
     assert (found.minimax.slope, found.least_squares.slope, found.correlation) == (0, 0, None)
     assert found.epsilon == pytest.approx(np.ptp(Y @ Y.T) / 2)
@@ -193,14 +193,14 @@ def test_constant_kernels_have_no_slope():
 
 
 def test_plain_data():
-    p = dual_problem(5, 6, 3, noise=0.1, seed=8)
+    p = dual_problem(5, 6, 3, noise=0.1, random_state=8)
     plain = json.loads(json.dumps(kernel_agreement(*models(p), "affine", (0.5,)).to_dict()))
     assert plain["quantiles"].keys() == {"0.5"}
     assert plain["minimax"].keys() == {"slope", "intercept"}
 
 
 def test_what_is_refused():
-    p = dual_problem(5, 6, 3, seed=9)
+    p = dual_problem(5, 6, 3, random_state=9)
     F, G = p.F, p.G
     with pytest.raises(ParameterError, match="relation='quadratic'; expected one of 'raw', 'constant', 'affine'"):
         kernel_agreement(F, G, F, G, "quadratic")
@@ -221,7 +221,7 @@ def test_what_is_refused():
 
 
 def test_half_precision_and_the_callers_arrays():
-    p = dual_problem(20, 20, 8, seed=10)
+    p = dual_problem(20, 20, 8, random_state=10)
     half = [Z.astype(np.float16) for Z in models(p)]
     kept = [Z.copy() for Z in half]
     assert 0 < kernel_agreement(*half).epsilon < 2e-3

@@ -33,7 +33,7 @@ def draw(rng):
     noise, shear = rng.choice([0, 1e-6, 1e-3, 0.1, 0.8, 10], 2)
     rank = int(rng.integers(1, d + 1)) if rng.random() < 0.3 else None
     n, seed = int(rng.integers(1, 20)), int(rng.integers(2**31))
-    return dual_problem(n, m, d, d_target, noise=noise, shear=min(shear, 0.9), rank=rank, seed=seed)
+    return dual_problem(n, m, d, d_target, noise=noise, shear=min(shear, 0.9), rank=rank, random_state=seed)
 
 
 def leftover(bound):
@@ -65,7 +65,7 @@ def test_thousands_of_models_stay_inside_the_bound():
 
 @given(st.integers(0, 2**31), st.sampled_from([1e-4, 0.05, 0.5]))
 def test_bound_from_measured_agreement(seed, noise):
-    p = dual_problem(30, 12, 4, 6, noise=noise, seed=seed)
+    p = dual_problem(30, 12, 4, 6, noise=noise, random_state=seed)
     bound = linear_bound(*models(p))
     assert bound.conditions["epsilon"] == pytest.approx(kernel_agreement(*models(p)).epsilon, abs=1e-14)
     assert leftover(bound) <= 0
@@ -76,13 +76,13 @@ def test_bound_from_measured_agreement(seed, noise):
 
 
 def test_the_papers_square_case():
-    p = dual_problem(10, 5, 4, 5, noise=0.3, seed=1)
+    p = dual_problem(10, 5, 4, 5, noise=0.3, random_state=1)
     A = np.linalg.inv(p.G_target.T).T @ p.G  # G̃^{-⊤} Gᵀ, with the paper's columns for our rows
     np.testing.assert_allclose(anchor_map(p.G, p.G_target).matrix, A.T, atol=1e-10)
 
 
 def test_more_anchors_are_least_squares():
-    p = dual_problem(10, 40, 4, 6, noise=0.3, seed=2)
+    p = dual_problem(10, 40, 4, 6, noise=0.3, random_state=2)
     found = anchor_map(p.G, p.G_target)
     np.testing.assert_allclose(found.matrix, np.linalg.lstsq(p.G_target, p.G)[0].T, atol=1e-12)
     assert (found.rank, found.full_column_rank, found.n_anchors) == (6, True, 40)
@@ -90,14 +90,14 @@ def test_more_anchors_are_least_squares():
 
 def test_a_rotation_is_recovered_from_texts_alone():
     for d, d_target in ((5, 5), (5, 8)):
-        p = dual_problem(30, 20, d, d_target, seed=3)
+        p = dual_problem(30, 20, d, d_target, random_state=3)
         found = anchor_map(
             p.G, p.G_target, allow_rank_deficient=True
         )  # in more dimensions exact texts leave some unprobed
         np.testing.assert_allclose(p.F @ found.matrix, p.F_target, atol=1e-12)
         assert found.rank == d
         assert linear_text_error(p.G, p.G_target, found.matrix).largest < 1e-12
-    p = dual_problem(30, 20, 5, seed=3)
+    p = dual_problem(30, 20, 5, random_state=3)
     bound = linear_bound(*models(p))
     assert bound.value < 1e-12
     assert not bound.vacuous
@@ -127,7 +127,7 @@ def test_the_constant_cannot_be_smaller(d):
 
 
 def test_narrower_targets_are_welcome():
-    p = dual_problem(10, 20, 4, 7, noise=0.2, seed=5)
+    p = dual_problem(10, 20, 4, 7, noise=0.2, random_state=5)
     bound = linear_bound(p.F_target, p.G_target, p.F, p.G)
     assert leftover(bound) <= 0
     assert not anchor_map(p.G_target, p.G).full_column_rank
@@ -135,7 +135,7 @@ def test_narrower_targets_are_welcome():
 
 def test_the_sentence_says_what_one_is():
     """A = 0 errs by 1 on any two models. A need not: here it errs by more, and no sentence may call 1 true of any two."""
-    p = dual_problem(20, 7, 6, 6, noise=0.8, seed=1)
+    p = dual_problem(20, 7, 6, 6, noise=0.8, random_state=1)
     bound = linear_bound(*models(p))
     assert (bound.trivial, bound.vacuous) == (1, True)
     assert bound.measured > 1.5
@@ -149,7 +149,7 @@ def test_the_sentence_says_what_one_is():
 
 
 def test_unprobed_targets_promise_nothing():
-    p = dual_problem(10, 5, 4, 6, noise=0.2, seed=6)
+    p = dual_problem(10, 5, 4, 6, noise=0.2, random_state=6)
     bound = linear_bound(*models(p))
     assert (bound.value, bound.conditions["sigma_min"], bound.conditions["rank"]) == (float("inf"), 0, 5)
     assert bound.vacuous
@@ -168,7 +168,7 @@ def test_a_lost_direction_is_told_from_rounding():
     lost = 0
     for _ in range(20):
         plane = rng.standard_normal((6, 2))
-        G = np.c_[plane, np.zeros(6)] @ random_rotation(3, seed=int(rng.integers(1000)))
+        G = np.c_[plane, np.zeros(6)] @ random_rotation(3, random_state=int(rng.integers(1000)))
         G_target = np.c_[plane, 1e-9 * rng.standard_normal(6)]
         G, G_target = (Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (G, G_target))
         found = anchor_map(G, G_target)
@@ -178,7 +178,7 @@ def test_a_lost_direction_is_told_from_rounding():
 
 
 def test_text_error_against_the_formula():
-    p = dual_problem(10, 30, 4, 6, noise=0.3, seed=7)
+    p = dual_problem(10, 30, 4, 6, noise=0.3, random_state=7)
     A = anchor_map(p.G, p.G_target).matrix.T  # the paper's, on columns
     project = A @ np.linalg.inv(A.T @ A) @ A.T
     errors = np.linalg.norm(project @ p.G_target.T - A @ np.linalg.inv(A.T @ A) @ p.G.T, axis=0)
@@ -191,7 +191,7 @@ def test_text_error_against_the_formula():
 
 
 def test_what_is_refused():
-    p = dual_problem(10, 20, 4, 6, noise=0.1, seed=8)
+    p = dual_problem(10, 20, 4, 6, noise=0.1, random_state=8)
     with pytest.raises(TooFewAnchorsError, match="5 text anchors that span 5 of the target's 6 .* at least 6"):
         anchor_map(p.G[:5], p.G_target[:5])
     with pytest.raises(InputError, match="20 text anchors that span 4 of the target's 6"):

@@ -178,7 +178,7 @@ def test_blocks_do_not_matter(monkeypatch):
 def test_with_a_fitted_rotation_in_single_precision():
     rng = np.random.default_rng(5)
     F, G, G_target, Q = exact_models(rng, K=30, d=6, d_target=8, r=6, outside=0)
-    fitted = OrthogonalMap(center=False, spectrum="full").fit(G.astype(np.float32), G_target.astype(np.float32))
+    fitted = OrthogonalMap(center=False, shrinkage="full").fit(G.astype(np.float32), G_target.astype(np.float32))
     found = class_margins(F, G, G_target, fitted.rotation_)
     assert found.rho < 1e-5
     assert found.certified.any()
@@ -200,7 +200,7 @@ def test_bad_input_is_refused():
     wide = np.eye(3)[:, :2]
     with pytest.raises(ParameterError, match="downwards no map is an isometry"):
         class_margins(G, G, wide + 1, wide)
-    with pytest.raises(ParameterError, match=r"orthonormal only to 0\.75.*spectrum='full'"):
+    with pytest.raises(ParameterError, match=r"orthonormal only to 0\.75.*shrinkage='full'"):
         class_margins(G, G, G, G / 2)
     with pytest.raises(ShapeError, match="transpose"):
         class_margins(wide + 1, wide + 1, G, np.eye(3)[:, :2])

@@ -99,7 +99,7 @@ def test_without_features_the_smallest_singular_value_is_the_same(monkeypatch, s
     S = sphere(400, 10, seed) * np.arange(1, 11) ** -0.7 + 0.1
     whole = sym_spanning(S)
     monkeypatch.setattr(spanning, "DENSE", 20)
-    found = sym_spanning(S, seed=seed)
+    found = sym_spanning(S, random_state=seed)
     assert found.spans
     assert not found.exact
     assert found.sigma_min == pytest.approx(whole.sigma_min, rel=1e-5)

@@ -39,7 +39,7 @@ def draw(rng, *, full=False):
     rank = int(rng.integers(1, d + 1)) if not full and rng.random() < 0.4 else None
     seed = int(rng.integers(2**31))
     return dual_problem(
-        n, int(rng.integers(1, 12)), d, d_target, noise=noise, shear=min(shear, 0.9), rank=rank, seed=seed
+        n, int(rng.integers(1, 12)), d, d_target, noise=noise, shear=min(shear, 0.9), rank=rank, random_state=seed
     )
 
 
@@ -132,8 +132,8 @@ def test_projected_texts_stay_inside_the_bound_in_thousands_of_models():
 
 @given(st.integers(0, 2**31), st.integers(1, 5), st.integers(0, 3), st.sampled_from([1e-5, 0.02, 0.3]))
 def test_the_parts_are_what_they_are_said_to_be(seed, d, more, noise):
-    p = dual_problem(2 * d, 7, d, d + more, noise=noise, seed=seed)
-    Q = random_rotation(d, d + more, seed=seed) if noise == 0.3 else p.rotation
+    p = dual_problem(2 * d, 7, d, d + more, noise=noise, random_state=seed)
+    Q = random_rotation(d, d + more, random_state=seed) if noise == 0.3 else p.rotation
     bound = text_bound(*models(p), Q)
     n, parts = 2 * d, bound.conditions
     assert parts["epsilon"] == pytest.approx(kernel_agreement(*models(p)).epsilon)
@@ -150,7 +150,7 @@ def test_the_parts_are_what_they_are_said_to_be(seed, d, more, noise):
 
 @pytest.mark.parametrize(("d", "d_target"), [(4, 4), (4, 7)])
 def test_one_rotation_leaves_nothing(d, d_target):
-    p = dual_problem(50, 20, d, d_target, seed=4)
+    p = dual_problem(50, 20, d, d_target, random_state=4)
     assert text_bound(*models(p), p.rotation).value < 1e-12
     assert orthogonal_bound(p.F, p.F_target, p.rotation, kappa_above(p.F)).value < 1e-10
     if d == d_target:
@@ -159,7 +159,7 @@ def test_one_rotation_leaves_nothing(d, d_target):
 
 
 def test_images_in_a_subspace_say_nothing_of_the_rest_of_a_text():
-    p = dual_problem(50, 20, 6, 8, rank=3, seed=5)
+    p = dual_problem(50, 20, 6, 8, rank=3, random_state=5)
     assert kernel_agreement(*models(p)).epsilon < 1e-12
     whole = text_bound(*models(p), p.rotation, rtol=1e-9)
     assert (whole.value, whole.conditions["rank"], whole.conditions["sigma_min"]) == (INF, 3, 0)
@@ -183,7 +183,7 @@ def test_the_constant_of_the_text_bound_cannot_be_smaller(d, more):
     c = 0.4 / np.sqrt(d)
     across = scipy.linalg.null_space(np.ones((1, d)))[:, 0] * np.sqrt(1 - d * c * c / 4)
     g, g_target = across - c / 2, across + c / 2
-    Q = random_rotation(d, d + more, seed=6)
+    Q = random_rotation(d, d + more, random_state=6)
     one = text_bound(np.eye(d), g[None], Q, (g_target @ Q)[None], Q)
     assert one.looseness == pytest.approx(1)
     thrice = np.tile(np.eye(d), (3, 1))
@@ -208,8 +208,8 @@ def test_without_kappa_the_image_bound_would_be_false():
 
 
 def test_the_rotation_of_a_fitted_map():
-    p = dual_problem(100, 30, 5, 8, noise=0.05, seed=7)
-    Q = OrthogonalMap(center=False, spectrum="full").fit(p.F, p.F_target).rotation_
+    p = dual_problem(100, 30, 5, 8, noise=0.05, random_state=7)
+    Q = OrthogonalMap(center=False, shrinkage="full").fit(p.F, p.F_target).rotation_
     bound = text_bound(*models(p), Q)
     assert kept(bound)
     assert not bound.vacuous
@@ -219,14 +219,14 @@ def test_the_rotation_of_a_fitted_map():
 def test_half_precision_keeps_the_promise():
     # Rounded norms are made exact, so that ‖g̃‖ = 1 holds where the proof uses it.
     for seed in range(20):
-        p = dual_problem(12, 9, 4, 6, seed=seed)
+        p = dual_problem(12, 9, 4, 6, random_state=seed)
         half = [Z.astype(np.float16) for Z in models(p)]
         assert kept(text_bound(*half, p.rotation))
         assert kept(orthogonal_bound(half[0], half[2], p.rotation, kappa_above(p.F)))
 
 
 def test_what_is_refused():
-    p = dual_problem(10, 20, 4, 6, noise=0.1, seed=8)
+    p = dual_problem(10, 20, 4, 6, noise=0.1, random_state=8)
     F, G, F_target, G_target = models(p)
     Q = p.rotation
     for refused in (

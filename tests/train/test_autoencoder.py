@@ -68,7 +68,7 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(p, shape):
         assert abs(share - p) < 5 * (p * (1 - p) / values.numel()) ** 0.5
         flat = (
             values == 0
-        ).double().flatten() - share  # neighbours share a random word: they must not know of each other
+        ).double().flatten() - share  # neighbors share a random word: they must not know of each other
         for lag in (1, 2, 3, 4):
             assert abs((flat[lag:] * flat[:-lag]).mean() / (share * (1 - share))) < 5 / flat.numel() ** 0.5
 

@@ -189,8 +189,8 @@ def test_the_split_by_image_is_sugarcrepes(images):
     names = np.array([f"{i:012d}.jpg" for i in rng.integers(images, size=200)])
     blank = np.full(200, "x")
     data = SugarCrepe(np.arange(200).astype(str), blank, names, blank, blank)
-    train, rest = data.split_by_image(0.7, seed=42)
-    validation, test = rest.split_by_image(0.5, seed=42)
+    train, rest = data.split_by_image(0.7, random_state=42)
+    validation, test = rest.split_by_image(0.5, random_state=42)
     ours = split_by_group(names, seed=42)
     for rows, theirs in zip(ours, (train, validation, test), strict=True):
         assert rows.astype(str).tolist() == theirs.ids.tolist()

@@ -1,4 +1,4 @@
-"""The loop: optimisers against their equations, resuming to the bit, and what stops it."""
+"""The loop: optimizers against their equations, resuming to the bit, and what stops it."""
 
 import json
 import math

@@ -77,13 +77,13 @@ def test_generalised_infonce_becomes_infonce_where_the_teacher_is_sure():
     torch.testing.assert_close(generalized_infonce(X, Y, sure, sure, 0.07, 1e-3), rows)
 
 
-def test_cka_is_the_cosine_of_the_centred_kernels():
+def test_cka_is_the_cosine_of_the_centered_kernels():
     X, Y, TX, TY = unit(30, 6, 0), unit(45, 6, 1), unit(30, 4, 2), unit(45, 4, 3)
 
-    def centred(K):
+    def centered(K):
         return K - K.mean(0) - K.mean(1, keepdim=True) + K.mean()
 
-    A, T = centred(X @ Y.T), centred(TX @ TY.T)
+    A, T = centered(X @ Y.T), centered(TX @ TY.T)
     expected = 1 - (A * T).sum() / (A.norm() * T.norm())
     agree(slopes(cka_divergence(X, Y, TX, TY), X, Y), slopes(expected, X, Y))
 

@@ -27,9 +27,9 @@ QUICK = {
     "device": "cpu",
 }
 OWN = {
-    "sotalign": {"n_iter": 5, "steps": 40},
+    "sotalign": {"max_iter": 5, "steps": 40},
     "nnclr": {"k": 1},
-    "sclip": {"n_iter": 5, "steps": 20, "learning_rate": 1e-2},
+    "sclip": {"max_iter": 5, "steps": 20, "learning_rate": 1e-2},
     "contrastive": {"hidden": 32},
     "sue": {
         "spectral_dim": 12,

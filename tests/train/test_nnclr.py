@@ -1,4 +1,4 @@
-"""NNCLR: neighbours against all comparisons, its loss written out, and its limits."""
+"""NNCLR: neighbors against all comparisons, its loss written out, and its limits."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from congruence.train import NNCLR, SAIL, ArrayRows, Sources
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
-from congruence.train._neighbours import nearest_rows  # noqa: E402
+from congruence.train._neighbors import nearest_rows  # noqa: E402
 
 QUICK = {"dim": 6, "steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
@@ -34,7 +34,7 @@ class InBlocks(ArrayRows):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("k", [1, 5, 30])
 @pytest.mark.parametrize("kind", [ArrayRows, InBlocks, lambda U: Sources([InBlocks(U[:11]), ArrayRows(U[11:])])])
-def test_neighbours_are_those_of_all_comparisons(k, kind):
+def test_neighbors_are_those_of_all_comparisons(k, kind):
     rng = np.random.default_rng(0)
     Q, U = rng.normal(size=(13, 6)).astype(np.float32), rng.normal(size=(30, 6))
     for side in (Q, U):
@@ -82,7 +82,7 @@ def test_without_weights_it_is_sail(latent):
     assert set(one.facts_["history"]["losses"]) == {"step", "loss", "supervised"}
 
 
-def test_a_stopped_run_draws_the_same_neighbours(latent, tmp_path, monkeypatch):
+def test_a_stopped_run_draws_the_same_neighbors(latent, tmp_path, monkeypatch):
     trainer = NNCLR(checkpoint_every=2, **QUICK)
     whole = trainer.fit(latent.X, latent.Y, latent.U, latent.V, progress=False)
     original = NNCLR._loss
@@ -112,7 +112,7 @@ def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):
     np.testing.assert_array_equal(kept.transform(latent.X_test), mapped.transform(latent.X_test))
 
 
-def test_neighbours_are_drawn_from_k_and_by_the_seed(latent):
+def test_neighbors_are_drawn_from_k_and_by_the_seed(latent):
     losses = {}
     for k, seed in ((1, 0), (5, 0), (5, 1)):
         options = {**QUICK, "pair_batch_size": 64, "batch_size": 128, "steps": 1, "seed": seed}

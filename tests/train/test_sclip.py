@@ -38,7 +38,7 @@ def test_the_loss_is_the_cross_entropy_with_the_assignment(monkeypatch, strip, a
     U, Y = unit(40, 5, 0).requires_grad_(), unit(25, 5, 1).requires_grad_()
     similar, paired = 3 * unit(40, 7, 2), unit(25, 7, 3)
     scale = torch.tensor(12.0, dtype=torch.float64, requires_grad=True)
-    ours = pseudo_label_loss(U, Y, similar, paired, scale, assignment=assignment, temperature=0.2, n_iter=2000)
+    ours = pseudo_label_loss(U, Y, similar, paired, scale, assignment=assignment, temperature=0.2, max_iter=2000)
     expected = F.cross_entropy(scale * U @ Y.T, targets(similar, paired, assignment, 0.2))
     torch.testing.assert_close(ours, expected, rtol=1e-9, atol=0)
     for one, two in zip(*(torch.autograd.grad(1.7 * v, (U, Y, scale)) for v in (ours, expected)), strict=True):
@@ -105,7 +105,7 @@ def test_a_step_is_the_weighted_sum(latent, supervised, space):
 @pytest.mark.parametrize(("assignment", "space"), [("hard", "unimodal"), ("ot", "unimodal"), ("soft", "joint")])
 def test_it_learns(latent, retrieval, assignment, space):
     options = {"dim": 16, "steps": 60, "learning_rate": 5e-3, "device": "cpu", "image_weight": 0.1, "text_weight": 0.1}
-    fitted = SCLIP(assignment=assignment, space=space, n_iter=20, **options).fit(
+    fitted = SCLIP(assignment=assignment, space=space, max_iter=20, **options).fit(
         latent.X, latent.Y, latent.U, latent.V, progress=False
     )
     assert retrieval(fitted) > 0.3
@@ -125,7 +125,7 @@ def test_what_is_refused(latent):
         "assignment_temperature": 0.0,
         "image_weight": -1.0,
         "text_weight": -1.0,
-        "n_iter": 0,
+        "max_iter": 0,
     }
     for name, value in wrongs.items():
         with pytest.raises(ParameterError, match=name):

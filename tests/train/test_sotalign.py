@@ -25,8 +25,8 @@ torch = pytest.importorskip("torch", reason="training needs torch")
 #: Thirty iterations are too few for KLOT's plans: quick, and said in one test.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
-QUICK = {"dim": 16, "steps": 60, "learning_rate": 3e-3, "validate_every": 20, "n_iter": 30}
-SAIL_QUICK = {k: v for k, v in QUICK.items() if k != "n_iter"}
+QUICK = {"dim": 16, "steps": 60, "learning_rate": 3e-3, "validate_every": 20, "max_iter": 30}
+SAIL_QUICK = {k: v for k, v in QUICK.items() if k != "max_iter"}
 
 
 def recall(mapping, held, k=1):
@@ -56,7 +56,7 @@ def test_every_teacher_with_every_divergence(world, teacher, divergence):
 
 
 def test_too_few_iterations_are_recorded_and_warned_of_once(world):
-    few = {**QUICK, "steps": 40, "log_every": 1, "n_iter": 3}
+    few = {**QUICK, "steps": 40, "log_every": 1, "max_iter": 3}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mapping = SOTAlign(**few).fit(*world.pairs, *world.unpaired, progress=False)
@@ -70,7 +70,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     assert max(losses["marginal_error_teacher"]) > 0.01
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        enough = SOTAlign(**{**few, "steps": 3, "n_iter": 3000}).fit(*world.pairs, *world.unpaired, progress=False)
+        enough = SOTAlign(**{**few, "steps": 3, "max_iter": 3000}).fit(*world.pairs, *world.unpaired, progress=False)
         other = SOTAlign(**{**few, "steps": 3, "divergence": "cka"}).fit(*world.pairs, *world.unpaired, progress=False)
     assert enough.facts_["history"]["losses"]["gradient_error"] == [0, 0, 0]
     assert "marginal_error" not in other.facts_["history"]["losses"]

@@ -56,7 +56,7 @@ def test_the_published_direction_is_another_divergence():
     sign = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
     Z, T = sign[:, None].repeat(1, 2), sign[[0, 2, 1, 3], None]
     js, published = (structure_loss(Z, T, 0.05, direction=direction).item() for direction in ("js", "published"))
-    assert js == pytest.approx(math.log(2) / 2, rel=1e-6)  # half of the neighbours are common
+    assert js == pytest.approx(math.log(2) / 2, rel=1e-6)  # half of the neighbors are common
     # m is (1/2, 1/4, 1/4, 0); p and q are 1/2 where they are not exp(−2/0.05)/2.
     expected = 2 * 0.25 * (math.log(0.25) - 0.5 * (2 * math.log(0.5) - 2 / 0.05))
     assert published == pytest.approx(expected, rel=1e-6)

@@ -32,7 +32,7 @@ def rows(n, d, seed):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_the_graph_is_that_of_nearest_neighbours():
+def test_the_graph_is_that_of_nearest_neighbors():
     X = rows(40, 3, 0)
     W = affinities(X, 7, 4).numpy()
     distance, index = NearestNeighbors(n_neighbors=7).fit(X.numpy()).kneighbors()  # without the row itself
@@ -160,7 +160,7 @@ def test_what_is_refused(latent):
     with pytest.raises(ParameterError, match="dim=6; expected at most"):  # three pairs have two directions in common
         SUE(**{**QUICK, "spectral_steps": 1}).fit(latent.X[:3], latent.Y[:3], latent.U, latent.V)
     for wrong in (
-        {"neighbours": 0},
+        {"neighbors": 0},
         {"spectral_steps": 0},
         {"regularization": -1.0},
         {"scales": 0},

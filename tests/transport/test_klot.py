@@ -20,7 +20,7 @@ from congruence.errors import (
 )
 from congruence.transport import _kernel, klot, klot_features, sinkhorn, solve_teacher
 
-EXACT = {"n_iter": 20_000, "tol": 1e-13}
+EXACT = {"max_iter": 20_000, "tol": 1e-13}
 
 
 def unit(n, d, seed):
@@ -35,18 +35,18 @@ def problem(n, m, d=6):
     return X.requires_grad_(), Y.requires_grad_(), TX, TY
 
 
-def log_plan(A, epsilon, n_iter):
+def log_plan(A, epsilon, max_iter):
     """Sinkhorn in logarithms, for autograd to go through."""
     n, m = A.shape
     v = torch.zeros(m, dtype=A.dtype)
-    for _ in range(n_iter):
+    for _ in range(max_iter):
         u = -math.log(n) - torch.logsumexp(A / epsilon + v, dim=1)
         v = -math.log(m) - torch.logsumexp(A / epsilon + u[:, None], dim=0)
     return A / epsilon + u[:, None] + v
 
 
-def unrolled(A, T, epsilon, epsilon_teacher, n_iter, n_iter_teacher):
-    student = log_plan(A, epsilon, n_iter)
+def unrolled(A, T, epsilon, epsilon_teacher, max_iter, n_iter_teacher):
+    student = log_plan(A, epsilon, max_iter)
     with torch.no_grad():
         teacher = log_plan(T, epsilon_teacher, n_iter_teacher)
     return (teacher.exp() * (teacher - student)).sum()
@@ -112,7 +112,7 @@ def test_against_pots_plans():
 def test_against_finite_differences():
     X, Y, TX, TY = problem(5, 4, d=2)
     T = TX @ TY.T
-    exact = {"n_iter": 3000, "tol": 1e-12}
+    exact = {"max_iter": 3000, "tol": 1e-12}
     A = (X @ Y.T).detach().requires_grad_()
     assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.4, 0.2, **exact), A, atol=1e-6)
     assert torch.autograd.gradcheck(lambda A: klot(A, T, 0.4, 0.2, mass="bistochastic", **exact), A, atol=1e-6)
@@ -294,7 +294,7 @@ E3 = torch.eye(3)
         ((E3, E3), {"epsilon": 0}, ParameterError, "Got epsilon=0"),
         ((E3, E3), {"epsilon_teacher": -1}, ParameterError, "Got epsilon_teacher=-1"),
         ((E3, E3), {"epsilon_teacher": 1e-5}, ParameterError, "epsilon_teacher=1e-05 .* float32"),
-        ((E3, E3), {"n_iter": 0}, ParameterError, "Got n_iter=0"),
+        ((E3, E3), {"max_iter": 0}, ParameterError, "Got max_iter=0"),
         ((E3, E3), {"tol": -1}, ParameterError, "Got tol=-1"),
         ((E3, E3), {"mass": "n"}, ParameterError, "'unit', 'bistochastic'"),
     ],
@@ -358,15 +358,15 @@ def both_ways(X, Y, TX, TY, **options):
     return A, T, torch.autograd.grad(value, A)[0], info
 
 
-@pytest.mark.parametrize("n_iter", [1, 2, 7, 40])
-def test_marginal_errors_are_those_of_the_plans(n_iter):
+@pytest.mark.parametrize("max_iter", [1, 2, 7, 40])
+def test_marginal_errors_are_those_of_the_plans(max_iter):
     """What is reported was measured one iteration before the end: it is the error of that plan, and a bound on the last one's."""
-    A, T, slope, info = both_ways(*problem(60, 60), n_iter=n_iter)
+    A, T, slope, info = both_ways(*problem(60, 60), max_iter=max_iter)
     for affinity, epsilon, found in ((A, 0.05, info.marginal_error), (T, 0.01, info.marginal_error_teacher)):
-        before = sinkhorn(affinity, epsilon, max(n_iter - 1, 1)).marginal_error
+        before = sinkhorn(affinity, epsilon, max(max_iter - 1, 1)).marginal_error
         assert found == pytest.approx(before, rel=1e-6, abs=1e-12)
-        assert found >= sinkhorn(affinity, epsilon, n_iter).marginal_error - 1e-12
-    assert (info.n_iter, info.n_iter_teacher) == (n_iter, n_iter)
+        assert found >= sinkhorn(affinity, epsilon, max_iter).marginal_error - 1e-12
+    assert (info.n_iter, info.n_iter_teacher) == (max_iter, max_iter)
     assert info.difference == pytest.approx(0.05 * slope.abs().sum().item(), rel=1e-9)
 
 
@@ -376,7 +376,7 @@ def test_the_gradient_is_off_by_one_to_five_times_what_is_said(d, noise):
     X, Y, TX, TY = (unit(300, d, seed) for seed in range(4))
     Y, TY = normalize(X + noise * Y), normalize(TX + noise * TY)
     A, T, slope, info = both_ways(X, Y, TX, TY)
-    exact = torch.autograd.grad(klot(A, T, n_iter=5000, return_info=True)[0], A)[0]
+    exact = torch.autograd.grad(klot(A, T, max_iter=5000, return_info=True)[0], A)[0]
     off = ((slope - exact).abs().sum() / exact.abs().sum()).item()
     assert info.gradient_error <= 1.01 * off <= 1.01 * 5 * info.gradient_error
     assert info.converged == ((d, noise) != (32, 0.7))
@@ -393,12 +393,12 @@ def test_the_gradient_is_off_by_one_to_five_times_what_is_said(d, noise):
 
 def test_a_tolerance_and_rounding_count_as_converged():
     X, Y, TX, TY = problem(60, 60)
-    _, _, _, info = both_ways(X, Y, TX, TY, n_iter=3, tol=1.0)
+    _, _, _, info = both_ways(X, Y, TX, TY, max_iter=3, tol=1.0)
     assert (info.converged, info.gradient_error) == (True, 0)
     single = [side.detach().float() for side in (X, Y, TX, TY)]
-    value, info = klot_features(*single, n_iter=5000, return_info=True)
+    value, info = klot_features(*single, max_iter=5000, return_info=True)
     assert info.converged
-    assert klot_features(*single, n_iter=5000) == value
-    solved = solve_teacher(*single[2:], n_iter=2)
+    assert klot_features(*single, max_iter=5000) == value
+    solved = solve_teacher(*single[2:], max_iter=2)
     _, info = klot_features(*single[:2], None, None, teacher=solved, return_info=True)
     assert (info.n_iter_teacher, info.converged) == (2, False)

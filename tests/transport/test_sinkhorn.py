@@ -58,7 +58,7 @@ def test_plans_are_pots(way, n, m, epsilon, uniform, small_strips):
     r, c = (np.full(n, 1 / n), np.full(m, 1 / m)) if uniform else drawn_marginals(n, m)
     expected = ot.bregman.sinkhorn_log(r, c, -X @ Y.T, epsilon, numItermax=50_000, stopThr=1e-14, warn=False)
     found = sinkhorn(
-        epsilon=epsilon, n_iter=20_000, tol=1e-13, marginals=None if uniform else (r, c), **WAYS[way](X, Y)
+        epsilon=epsilon, max_iter=20_000, tol=1e-13, marginals=None if uniform else (r, c), **WAYS[way](X, Y)
     )
     assert found.converged
     assert found.marginal_error <= 1e-13
@@ -84,7 +84,7 @@ def test_each_iteration_is_that_of_the_logarithmic_form(way, small_strips):
     for done in range(1, 13):
         u = np.log(r) - np.logaddexp.reduce(A + v, axis=1)
         v = np.log(c) - np.logaddexp.reduce(A + u[:, None], axis=0)
-        found = sinkhorn(epsilon=0.01, n_iter=done, marginals=(r, c), **WAYS[way](X, Y))
+        found = sinkhorn(epsilon=0.01, max_iter=done, marginals=(r, c), **WAYS[way](X, Y))
         np.testing.assert_allclose(np.asarray(found.u), u, atol=1e-9)
         np.testing.assert_allclose(np.asarray(found.v), v, atol=1e-9)
         assert found.n_iter == done
@@ -103,7 +103,7 @@ def test_affinities_thousands_of_epsilon_apart(dtype, way):
     X = np.abs(rng.standard_normal((40, 3))).astype(dtype)
     Y = np.concatenate([X[:20] * 2, X[:20] - 3]).astype(dtype)
     epsilon, expected_tol = (0.02, 3e-3) if dtype == np.float32 else (0.002, 1e-8)
-    found = sinkhorn(epsilon=epsilon, n_iter=300, **WAYS[way](X, Y))
+    found = sinkhorn(epsilon=epsilon, max_iter=300, **WAYS[way](X, Y))
     A = X.astype(float) @ Y.astype(float).T / epsilon
     assert np.ptp(A) > 800
     v = np.zeros(40)
@@ -142,7 +142,7 @@ def test_half_precision_is_computed_in_float32(dtype):
 # ------------------------------------------------------------------ sparse kernels
 
 
-def held(way, X, Y, epsilon, n_iter, **options):
+def held(way, X, Y, epsilon, max_iter, **options):
     """Solve, and say of each base what share of the kernel a sparse matrix holds."""
     shares = []
 
@@ -154,13 +154,13 @@ def held(way, X, Y, epsilon, n_iter, **options):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scaling, "Kernel", Watched)
-        found = sinkhorn(epsilon=epsilon, n_iter=n_iter, **{**WAYS[way](X, Y), **options})
+        found = sinkhorn(epsilon=epsilon, max_iter=max_iter, **{**WAYS[way](X, Y), **options})
     return found, shares
 
 
-def log_iterations(A, r, c, n_iter):
+def log_iterations(A, r, c, max_iter):
     v = np.zeros(A.shape[1])
-    for _ in range(n_iter):
+    for _ in range(max_iter):
         u = np.log(r) - np.logaddexp.reduce(A + v, axis=1)
         v = np.log(c) - np.logaddexp.reduce(A + u[:, None], axis=0)
     return u, v
@@ -171,11 +171,11 @@ def test_what_a_sparse_kernel_leaves_out_does_not_count(way, small_strips):
     X, Y = clouds(120, 100, d=8)
     Y = X[:100] + 0.3 * Y
     r, c = drawn_marginals(120, 100)
-    for n_iter in (2, 3, 30):
+    for max_iter in (2, 3, 30):
         options = {"memory": 60_000} if "strips" in way else {}
-        found, shares = held(way, X, Y, 0.004, n_iter, marginals=(r, c), **options)
+        found, shares = held(way, X, Y, 0.004, max_iter, marginals=(r, c), **options)
         assert 0 < shares[0] <= 1
-        u, v = log_iterations(X @ Y.T / 0.004, r, c, n_iter)
+        u, v = log_iterations(X @ Y.T / 0.004, r, c, max_iter)
         np.testing.assert_allclose(np.asarray(found.u), u, atol=1e-9)
         np.testing.assert_allclose(np.asarray(found.v), v, atol=1e-9)
 
@@ -249,7 +249,7 @@ def test_the_limits_of_epsilon():
 
 def test_not_converged_is_said():
     X, Y = clouds(50, 50)
-    found = sinkhorn(X @ Y.T, 0.005, n_iter=3, tol=1e-9)
+    found = sinkhorn(X @ Y.T, 0.005, max_iter=3, tol=1e-9)
     assert not found.converged
     assert found.marginal_error > 1e-3
     assert sinkhorn(X @ Y.T, 0.5).converged
@@ -316,8 +316,8 @@ E3 = np.eye(3)
             "up to 100 in float32.*float64",
         ),
         ({"affinity": E3, "epsilon": 1e-15}, ParameterError, "in float64.*Scale the affinities down"),
-        ({"affinity": E3, "n_iter": 0}, ParameterError, "Got n_iter=0"),
-        ({"affinity": E3, "n_iter": 2.5}, ParameterError, "Got n_iter=2.5; expected an integer"),
+        ({"affinity": E3, "max_iter": 0}, ParameterError, "Got max_iter=0"),
+        ({"affinity": E3, "max_iter": 2.5}, ParameterError, "Got max_iter=2.5; expected an integer"),
         ({"affinity": E3, "tol": 0}, ParameterError, "Got tol=0"),
         ({"affinity": E3, "memory": -1}, ParameterError, "Got memory=-1"),
         ({"affinity": E3, "mass": "three"}, ParameterError, "'unit', 'bistochastic'"),

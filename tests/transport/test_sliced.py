@@ -175,7 +175,7 @@ def test_precisions_batches_and_libraries_agree():
         assert found == pytest.approx(exact, abs=tolerance)
     tensor = torch.tensor(X, requires_grad=True)
     assert sliced_wasserstein_sphere(tensor, torch.tensor(Y), n_projections=33) == exact
-    assert sliced_wasserstein_sphere(X, Y, n_projections=33, seed=1) != exact
+    assert sliced_wasserstein_sphere(X, Y, n_projections=33, random_state=1) != exact
 
 
 def test_rows_of_any_length_have_a_direction_when_asked():
@@ -249,7 +249,7 @@ def test_the_shift_is_the_sum_of_its_parts():
     assert alone.total == alone.image
     assert distribution_shift(X, A, n_projections=30, repeats=1).image.sd == 0
     assert distribution_shift(X, A, Y, B, n_projections=30, repeats=4) == shift
-    assert distribution_shift(X, A, Y, B, n_projections=30, repeats=4, seed=1) != shift
+    assert distribution_shift(X, A, Y, B, n_projections=30, repeats=4, random_state=1) != shift
     json.dumps(shift.to_dict())
 
 

@@ -24,14 +24,14 @@ class TwoModels:
 
     def __init__(self, classes=30, per_class=8, d=24, noise=0.05, seed=0):
         rng = np.random.default_rng(seed)
-        centres = rng.standard_normal((classes, d))
+        centers = rng.standard_normal((classes, d))
         self.names = [f"class {k}" for k in range(classes)]
         self.image_ids = [f"{name}/{j}" for name in self.names for j in range(per_class)]
         self.labels = dict(zip(self.image_ids, np.repeat(self.names, per_class), strict=True))
-        image = np.repeat(centres, per_class, axis=0) + 0.4 * rng.standard_normal((classes * per_class, d))
-        text = centres + 0.1 * rng.standard_normal((classes, d))
+        image = np.repeat(centers, per_class, axis=0) + 0.4 * rng.standard_normal((classes * per_class, d))
+        text = centers + 0.1 * rng.standard_normal((classes, d))
         gap = {m: (2 * rng.standard_normal(d), 2 * rng.standard_normal(d)) for m in ("image", "text")}
-        R = random_rotation(d, seed=seed)
+        R = random_rotation(d, random_state=seed)
         self.source, self.target = {}, {}
         for m, z, ids in (("image", image, self.image_ids), ("text", text, self.names)):
             self.source[m] = Embeddings(z + gap[m][0], ids=ids, space=Space("A", modality=m))
@@ -50,7 +50,7 @@ def fit(models, **options):
 
 
 def test_a_map_fitted_on_images_carries_text(models):
-    mapping = fit(models, holdout=40, seed=1)
+    mapping = fit(models, holdout=40, random_state=1)
     assert (mapping.source_space_.model, mapping.target_space_.model) == ("A", "B")
     assert mapping.source_space_.modality == "image"
     moved = mapping.apply(models.source["text"])
@@ -62,7 +62,7 @@ def test_a_map_fitted_on_images_carries_text(models):
 
 
 def test_held_out_pairs_are_really_held_out(models):
-    mapping = fit(models, holdout=0.25, seed=3)
+    mapping = fit(models, holdout=0.25, random_state=3)
     held = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
     assert held.sum() == 60
     only_train = congruence.OrthogonalMap().fit(
@@ -138,8 +138,8 @@ def test_every_score_is_its_metric(models):
         assert row.after == pytest.approx(zero_shot_accuracy(a, b, labels, names))
         assert row.target == pytest.approx(native)
         assert row.n == 240
-        centred = scores.get("zero_shot_centred", f"{image} image", f"{text} text")
-        assert centred.after > 0.9
+        centered = scores.get("zero_shot_centered", f"{image} image", f"{text} text")
+        assert centered.after > 0.9
     assert scores.get("zero_shot", "aligned image", "target text").before < 0.3
     assert scores.probed_energy == {"image": pytest.approx(1), "text": pytest.approx(1)}
     metrics = [row["metric"] for row in scores.to_dict()["rows"]]
@@ -149,18 +149,18 @@ def test_every_score_is_its_metric(models):
         scores.get("cosine", "nothing", "at all")
 
 
-def test_centred_scores_use_the_maps_means_or_say_otherwise(models):
+def test_centered_scores_use_the_maps_means_or_say_otherwise(models):
     known = evaluate(fit(models), models.source, models.target, labels=models.labels)
     assert known.notes == []
     plain = congruence.fit(models.source["image"], models.target["image"])
     with_data = evaluate(plain, models.source, models.target, labels=models.labels)
     assert "mean of the evaluated rows for: source text, target text" in with_data.notes[0]
-    centred = with_data.get("zero_shot_centred", "aligned image", "target text")
+    centered = with_data.get("zero_shot_centered", "aligned image", "target text")
     means = models.target["image"].mean, models.target["text"].mean
     moved = plain.transform(models.source["image"].vectors)
     labels = np.array([models.labels[i] for i in models.image_ids])
     expected = zero_shot_accuracy(moved, models.target["text"].vectors, labels, models.target["text"].ids, center=means)
-    assert centred.after == pytest.approx(expected)
+    assert centered.after == pytest.approx(expected)
 
 
 def test_what_is_missing_is_left_out(models):

@@ -44,12 +44,12 @@ def test_no_holdout_no_message(repeated):
 
 def test_folds_and_early_stopping_see_no_copies(repeated, monkeypatch):
     X, Y = repeated
-    from congruence.linalg import shrinkage as spectrum
+    from congruence.linalg import shrinkage
 
     kept = []
-    of = spectrum.CrossMoments.of
-    monkeypatch.setattr(spectrum.CrossMoments, "of", lambda A, *rest: kept.append(A) or of(A, *rest))
-    OrthogonalMap(spectrum="cv").fit(X, Y)
+    of = shrinkage.CrossMoments.of
+    monkeypatch.setattr(shrinkage.CrossMoments, "of", lambda A, *rest: kept.append(A) or of(A, *rest))
+    OrthogonalMap(shrinkage="cv").fit(X, Y)
     folds = [rows for rows in kept if len(rows) < 120]
     assert len(folds) == 5
     for rows in folds:

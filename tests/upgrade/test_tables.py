@@ -22,7 +22,7 @@ from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import transform_file
 
 N = 40
-P = rigid_problem(N, 4, 6, noise=0.1, seed=0)
+P = rigid_problem(N, 4, 6, noise=0.1, random_state=0)
 MAP = OrthogonalMap().fit(P.X, P.Y)
 MAPPED = MAP.transform(P.X.astype("f4"))
 LISTS = {

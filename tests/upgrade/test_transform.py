@@ -24,7 +24,7 @@ from congruence.stores import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import _ahead, transform_file
 
-P = rigid_problem(20_000, 24, 32, noise=0.1, seed=0)
+P = rigid_problem(20_000, 24, 32, noise=0.1, random_state=0)
 
 
 @pytest.fixture(scope="module")

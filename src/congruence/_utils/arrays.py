@@ -144,7 +144,8 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
 def normalize_rows(X: Any) -> Any:
     """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; of a tensor with its graph.
 
-    Zero rows stay zero: a direction cannot be invented.
+    Zero rows stay zero: a direction cannot be invented. What cannot do without one refuses such rows before
+    (:func:`congruence.metrics._base.unit`, ``as_matrix``).
 
     Parameters
     ----------

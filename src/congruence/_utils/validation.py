@@ -374,7 +374,7 @@ def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool =
     return value
 
 
-def check_seed(value: Any, name: str = "seed") -> Any:
+def check_seed(value: Any, name: str = "random_state") -> Any:
     """Return ``value`` if it can begin a sequence of random numbers in NumPy and in torch: an integer from 0 to 2⁶³ − 1.
 
     Raises

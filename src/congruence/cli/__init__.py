@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
+from congruence._utils.process import start_command
 from congruence.cli import (
     certify,
     datasets,
@@ -148,6 +149,7 @@ def main() -> None:
         text = str(message) if command is None else command.as_typed(message)
         print(f"warning: {visible(text, keep=LINES)}", file=sys.stderr)
 
+    start_command()
     warnings.showwarning = show
     written: list[Path] = []
     published.set(written)

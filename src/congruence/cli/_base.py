@@ -80,19 +80,10 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 @contextmanager
 def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
     """Show a progress bar on standard error while the block runs; nothing when it is no terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from congruence._utils.progress import progress_bar
 
-    from congruence._utils.display import visible
-
-    name = TextColumn("{task.description}", markup=False)  # the label is data: braces and brackets in it stay
-    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(visible(label), total=total)
-        yield lambda rows: bar.advance(task, rows)
+    with progress_bar(label, total, quiet=quiet) as bar:
+        yield None if bar is None else bar.advance
 
 
 def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:

@@ -58,7 +58,7 @@ def summarize_files(
         pictures=given["pictures"],
         note=given["note"],
         held_out=held_out,
-        seed=seed,
+        random_state=seed,
     )
 
 

@@ -102,7 +102,9 @@ def command(
             raise ParameterError(
                 "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
             )
-        sides, queries = choose_anchors(*sides, anchors, by_class=classes is not None, seed=seed, name="--anchors ")
+        sides, queries = choose_anchors(
+            *sides, anchors, by_class=classes is not None, random_state=seed, name="--anchors "
+        )
     with progress("certifying", (1 if queries else folds) + repeats, as_json) as advance:
         certificate = certify(
             *sides,
@@ -115,7 +117,7 @@ def command(
             theory=theory,
             folds=folds,
             repeats=repeats,
-            seed=seed,
+            random_state=seed,
             data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
             advance=advance,
         )
@@ -224,7 +226,7 @@ def print_certificate(certificate: Certificate) -> None:
                 "1 by definition" if task in certificate.controls else cell(ways.get("re-embed")),
                 *(number(certificate.controls.get(task, {}).get(way)) for way in ("chance", "random_rotation")),
             ]
-            for task, ways in certificate.ways.items()
+            for task, ways in certificate.strategies.items()
         ],
     )
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]

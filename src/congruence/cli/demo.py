@@ -44,7 +44,7 @@ def command(
         closing = round_trip(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
         if advance:
             advance(1)
-        summary = summarize(mapping, sample, seed=seed)
+        summary = summarize(mapping, sample, random_state=seed)
         if save_map is not None:
             mapping.save(save_map)
         if report:
@@ -136,7 +136,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
             source["image"],
             target["image"],
             holdout=n - classes,
-            seed=seed,
+            random_state=seed,
             means={"text": (source["text"], target["text"])},
             check=False,  # right by construction, and the check takes longer than the fit
         )

@@ -17,11 +17,13 @@ def command(
     center: Annotated[
         bool, typer.Option(help="Exchange means (orthogonal, linear), remove them (procrustes, cca).")
     ] = True,
-    spectrum: Annotated[
+    shrinkage: Annotated[
         str | None, typer.Option(help="auto, full (the paper's), probed, wiener, soft or cv (orthogonal).")
     ] = None,
-    strength: Annotated[float | None, typer.Option(help="Of the spectral filter (orthogonal).")] = None,
-    proper: Annotated[bool, typer.Option("--proper", help="No reflection (orthogonal).")] = False,
+    shrinkage_strength: Annotated[float | None, typer.Option(help="Of wiener and soft (orthogonal).")] = None,
+    allow_reflection: Annotated[
+        bool, typer.Option("--allow-reflection/--no-reflection", help="Or a rotation of determinant 1 (orthogonal).")
+    ] = True,
     alpha: Annotated[str | None, typer.Option(help="Ridge penalty, or cv (linear).")] = None,
     dim: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
     regularization: Annotated[float | None, typer.Option(help="Added to the sums of squares (cca).")] = None,
@@ -92,7 +94,7 @@ def command(
         modality=None if target_modality else modality,
         means=others or None,
         holdout=holdout,
-        seed=seed,
+        random_state=seed,
         groups=read_groups(groups),
         check=check,
         strict=strict,
@@ -101,9 +103,9 @@ def command(
             method,
             center,
             alpha,
-            spectrum=spectrum,
-            strength=strength,
-            proper=proper or None,
+            shrinkage=shrinkage,
+            shrinkage_strength=shrinkage_strength,
+            allow_reflection=None if allow_reflection else False,
             dim=dim,
             regularization=regularization,
         ),

@@ -73,7 +73,7 @@ def command(
             draws=draws,
             rows=rows,
             permutations=permutations,
-            seed=seed,
+            random_state=seed,
             advance=advance,
         )
     if as_json:

@@ -90,7 +90,7 @@ def command(
         if data is None:
             raise ParameterError("Got no DATA; expected a bundle (.parquet), or sample. Pass DATA after the map.")
         bundle = load_sample() if data == "sample" else read_bundle(data)
-        summary = summarize(mapping, bundle, held_out=held_out, seed=seed)
+        summary = summarize(mapping, bundle, held_out=held_out, random_state=seed)
         write_report(out, summary, force=force)
     if as_json:
         print_json(summary)

@@ -41,7 +41,7 @@ def command(
             normalize=normalize,
             max_rows=rows,
             repeats=repeats,
-            seed=seed,
+            random_state=seed,
             advance=advance,
         )
     if as_json:

@@ -59,7 +59,7 @@ def command(
             permutations=permutations,
             halves=halves,
             max_rows=max_rows,
-            seed=seed,
+            random_state=seed,
             advance=advance,
         )
     if as_json:
@@ -129,7 +129,7 @@ def _layers(
             chosen,
             permutations=permutations,
             max_rows=max_rows,
-            seed=seed,
+            random_state=seed,
             advance=advance,
         )
     if plot is not None:

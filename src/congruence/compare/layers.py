@@ -115,7 +115,7 @@ def compare_layers(
     *,
     permutations: int = 200,
     max_rows: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
     advance: Callable[[int], None] | None = None,
 ) -> LayerComparison:
     """Score every layer of one model against every layer of another, corrected for the search.
@@ -134,7 +134,7 @@ def compare_layers(
         Random re-pairings, the same ones for every pair of layers.
     max_rows : int, optional
         Draw this many rows at random if there are more.
-    seed : int, default=0
+    random_state : int, default=0
     advance : callable, optional
         Called with 1 after every re-pairing.
 
@@ -151,7 +151,7 @@ def compare_layers(
 
     Notes
     -----
-    Each layer is prepared once (Gram matrix, neighbour table or basis) and re-paired once a permutation; L·M comparisons remain.
+    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once a permutation; L·M comparisons remain.
     Linear CKA keeps n × n kernels of layers with n ≤ 4d, as RBF CKA and RSA do of all.
 
     Examples
@@ -170,7 +170,7 @@ def compare_layers(
     Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic Representation
     Hypothesis".
     """
-    check_seed(seed)
+    check_seed(random_state)
     steps = entry(metric)
     check_positive(permutations, "permutations", integer=True)
     sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
@@ -179,7 +179,7 @@ def compare_layers(
     for name, A in everything[1:]:
         check_same_rows(len(first), len(A), first_name, name)
     n = len(first)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     if max_rows is not None:
         check_positive(max_rows, "max_rows", integer=True)
         if n > max_rows:

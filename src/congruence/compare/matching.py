@@ -86,7 +86,7 @@ def match_test(
     draws: int = 100,
     rows: int | None = None,
     permutations: int = 200,
-    seed: int = 0,
+    random_state: int = 0,
     advance: Callable[[int], None] | None = None,
 ) -> list[Separation]:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric tells them apart.
@@ -123,7 +123,7 @@ def match_test(
         Rows in each; half of them by default.
     permutations : int, default=200
         Randomisations behind each p-value.
-    seed : int, default=0
+    random_state : int, default=0
     advance : callable, optional
         Called with 1 after every draw and every randomisation.
 
@@ -173,7 +173,7 @@ def match_test(
     Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models", section 2 and
     appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
     """
-    check_seed(seed)
+    check_seed(random_state)
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
@@ -199,7 +199,7 @@ def match_test(
     H = None if hard is None else _hard(hard, T)
     U = None if unrelated is None else _unrelated(unrelated, T)
     conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
 
     def side(A: np.ndarray, name: str) -> _Side:
         return _prepare(A, name, scored, components, standardize)
@@ -338,7 +338,7 @@ def _standardized(A: np.ndarray) -> np.ndarray:
 
 
 def _principal(A: np.ndarray, k: int) -> np.ndarray:
-    """Return coordinates of centred rows in their leading principal directions, strongest first."""
+    """Return coordinates of centered rows in their leading principal directions, strongest first."""
     A = A - A.mean(axis=0, dtype=np.float64)
     n, d = A.shape
     if n < d:

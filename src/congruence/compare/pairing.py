@@ -49,7 +49,7 @@ class PairingReport:
     ----------
     n_pairs : int
     alignment : float
-        Mean cosine of held-out pairs after centring and rotation.
+        Mean cosine of held-out pairs after centering and rotation.
     null_mean, null_sd : float
         Mean and standard deviation of the same when the held-out rows are paired at random.
     p_value : float
@@ -159,7 +159,7 @@ def check_pairing(
 
     Halko, Martinsson, Tropp (2011), "Finding structure with randomness", algorithm 4.3.
     """
-    check_seed(random_state, "random_state")
+    check_seed(random_state)
     check_positive(folds, "folds", integer=True)
     check_positive(permutations, "permutations", integer=True)
     check_order(X, Y)
@@ -255,17 +255,17 @@ class _Side:
 
     @classmethod
     def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _Side:
-        centred = Z - Z.mean(axis=0)
+        centered = Z - Z.mean(axis=0)
         n, d = Z.shape
         if d <= _WIDTH:
-            return cls(centred.astype(np.float64), np.zeros(n), d)
-        some = centred if n <= _SKETCH_ROWS else centred[rng.permutation(n)[:_SKETCH_ROWS]]
+            return cls(centered.astype(np.float64), np.zeros(n), d)
+        some = centered if n <= _SKETCH_ROWS else centered[rng.permutation(n)[:_SKETCH_ROWS]]
         if len(some) > _WIDTH:  # a randomized range finder with one power iteration (Halko et al. 2011, algorithm 4.3)
             probe = rng.standard_normal((len(some), _WIDTH)).astype(some.dtype)
             some = (some.T @ (some @ (some.T @ probe))).T
         basis = np.linalg.qr(some.T)[0]
-        rows = centred @ basis
-        rest = np.einsum("ij,ij->i", centred, centred) - np.einsum("ij,ij->i", rows, rows)
+        rows = centered @ basis
+        rest = np.einsum("ij,ij->i", centered, centered) - np.einsum("ij,ij->i", rows, rows)
         return cls(rows.astype(np.float64), np.maximum(rest, 0).astype(np.float64), d)
 
     @property
@@ -328,14 +328,14 @@ def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random
 
     Exact as any permutation test, and without the folds that cost the rotation its rows.
     """
-    K, L = (_centred_gram(side.directions.astype(np.float64)) for side in (source, target))
+    K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     own = float(np.einsum("ij,ij->", K, L))
     orders = (rng.permutation(len(K)) for _ in range(permutations))
     reached = sum(float(np.einsum("ij,ij->", K, L[order][:, order])) >= own - 1e-12 for order in orders)
     return (1 + reached) / (1 + permutations)
 
 
-def _centred_gram(rows: np.ndarray) -> np.ndarray:
+def _centered_gram(rows: np.ndarray) -> np.ndarray:
     """Return cosines with the diagonal left out, centered by rows and columns."""
     gram = rows @ rows.T
     np.fill_diagonal(gram, 0.0)

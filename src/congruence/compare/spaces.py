@@ -73,7 +73,7 @@ def compare_spaces(
     permutations: int = 200,
     halves: int = 20,
     max_rows: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
     advance: Callable[[int], None] | None = None,
 ) -> list[Similarity]:
     """Score two spaces with several metrics, each beside its permutation null.
@@ -91,7 +91,7 @@ def compare_spaces(
         Random halves of the rows for the interval.
     max_rows : int, optional
         Draw this many rows at random if there are more. ``rbf_cka`` and ``rsa`` need it beyond 5,000.
-    seed : int, default=0
+    random_state : int, default=0
     advance : callable, optional
         Called with 1 whenever a metric is done.
 
@@ -108,9 +108,9 @@ def compare_spaces(
 
     Notes
     -----
-    Gram matrices, neighbour tables and bases are computed once and re-paired, so that a re-pairing costs a small part of the
+    Gram matrices, neighbor tables and bases are computed once and re-paired, so that a re-pairing costs a small part of the
     score. The interval uses halves drawn without replacement, not a bootstrap: a row drawn twice is its own
-    perfect neighbour, which inflates every neighbourhood measure. With halves, the spread of the score over them
+    perfect neighbor, which inflates every neighborhood measure. With halves, the spread of the score over them
     estimates its standard error at n rows (Shao and Wu 1989, "A general theory for jackknife variance estimation").
 
     Examples
@@ -123,7 +123,7 @@ def compare_spaces(
     >>> score.value > 0.3 and score.p_value < 0.01
     True
     """
-    check_seed(seed)
+    check_seed(random_state)
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
@@ -138,7 +138,7 @@ def compare_spaces(
     pairs = Pairs.join(ours, theirs)
     A = as_matrix(pairs.source.vectors, "X", min_rows=8, allow_zero_rows=True)
     B = as_matrix(pairs.target.vectors, "Y", min_rows=8, allow_zero_rows=True)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     if max_rows is not None:
         check_positive(max_rows, "max_rows", integer=True)
         if len(A) > max_rows:

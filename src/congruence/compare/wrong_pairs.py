@@ -7,10 +7,9 @@ an out-of-sample one, and all of them cost no more than the products of two matr
 
 from __future__ import annotations
 
+from math import lgamma, pi
+
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from scipy.special import expit, gammaln
-from scipy.stats import norm, t
 
 __all__ = ["Agreement", "find_wrong_pairs"]
 
@@ -140,8 +139,14 @@ def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(squares, 1e-24))
 
 
+def _log_t(x: np.ndarray, df: int) -> np.ndarray:
+    """Log density of Student's t; written out, since importing ``scipy.stats`` takes longer than a fit."""
+    size = lgamma((df + 1) / 2) - lgamma(df / 2) - 0.5 * np.log(df * pi)
+    return size - (df + 1) / 2 * np.log1p(x * x / df)
+
+
 def _log_true(evidence: np.ndarray, center: float, spread: float) -> np.ndarray:
-    return t.logpdf((evidence - center) / spread, _TRUE_TAIL) - np.log(spread)
+    return _log_t((evidence - center) / spread, _TRUE_TAIL) - np.log(spread)
 
 
 def _spread(raw: float, n: int) -> float:
@@ -156,12 +161,17 @@ def _exchanged(agreement: Agreement) -> np.ndarray:
     rows = np.argsort(evidence, kind="stable")[:_CANDIDATES]
     # Above the median a pair is as true as can be: the density falls there, what it says about the pair does not.
     table = np.minimum(agreement.among(rows), center)
-    ratio = np.clip(_log_true(table, center, spread) - t.logpdf(table, _WRONG_TAIL), -_MOST, _MOST)
+    ratio = np.clip(_log_true(table, center, spread) - _log_t(table, _WRONG_TAIL), -_MOST, _MOST)
     gain = ratio - np.diag(ratio)[:, None] - np.log(n)
     np.fill_diagonal(gain, 0)
+    probability = np.zeros(n)
+    if gain.max(axis=1).sum() < _EXCHANGED:  # no assignment gains more than the best of each row
+        return probability
+    from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
+    from scipy.special import expit
+
     partner = linear_sum_assignment(gain, maximize=True)[1]
     gains = gain[np.arange(len(rows)), partner]
-    probability = np.zeros(n)
     if gains.sum() < _EXCHANGED:
         return probability
     for first in np.flatnonzero(partner != np.arange(len(rows))):
@@ -188,8 +198,8 @@ def _lone(evidence: np.ndarray) -> np.ndarray:
         if center < _CLEAR * spread:
             continue
         low = np.maximum(ordered[:k], 0)
-        total = (t.logpdf(low, _WRONG_TAIL) - _log_true(ordered[:k], center, spread)).sum()
-        total -= gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        total = (_log_t(low, _WRONG_TAIL) - _log_true(ordered[:k], center, spread)).sum()
+        total -= lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
         if total >= best:
             best, found = total, (center, spread)
     probability = np.zeros(n)
@@ -199,7 +209,7 @@ def _lone(evidence: np.ndarray) -> np.ndarray:
     # A group of wrong pairs was found; its other members may have come closer to the true ones by chance.
     rows = np.flatnonzero((evidence <= 2 * _AS_RANDOM) & (evidence <= center - 3.5 * spread))
     share = len(rows) / n
-    wrong = share * norm.pdf(np.maximum(evidence[rows], 0))
+    wrong = share * np.exp(-np.square(np.maximum(evidence[rows], 0)) / 2) / np.sqrt(2 * pi)
     true = (1 - share) * np.exp(_log_true(evidence[rows], center, spread))
     probability[rows] = wrong / (wrong + true)
     return probability

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._utils.display import short
 from congruence._utils.ids import id_texts
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, name_rows
@@ -171,10 +173,12 @@ class ImageFiles(ImageDataset):
     ) -> None:
         super().__init__(name, split, classes, templates, ids, labels)
         self.folder = Path(folder)
-        missing = [i for i in self.ids.tolist() if not (self.folder / i).is_file()]
+        missing = [
+            i for i in self.ids.tolist() if not os.path.isfile(self.folder / i)
+        ]  # Path.is_file raises where a list has names too long for one
         if missing:
             raise FileError(
-                f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is {missing[0]}); "
+                f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is {short(missing[0])}); "
                 "expected all that are listed. Extract the archive again."
             )
 

@@ -44,7 +44,7 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
         raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json. Save them as one of these.")
     try:
         found = readers[path.suffix.lower()](path)
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:  # of the text, of its JSON, of a number too long to be one
         raise CorruptFileError(
             f"Got {path} that cannot be read ({error}); expected captions in UTF-8. Check the file."
         ) from error

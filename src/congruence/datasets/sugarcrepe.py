@@ -70,7 +70,7 @@ class SugarCrepe:
             self.negative_captions[rows],
         )
 
-    def split_by_image(self, train: float = 0.7, seed: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
+    def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
         """Divide the items so that no image is on both sides.
 
         Dividing the items themselves would put captions of most images on both sides. For JAM's 70–15–15 divide twice:
@@ -80,7 +80,7 @@ class SugarCrepe:
         ----------
         train : float, default=0.7
             Share of the *images* on the first side.
-        seed : int, default=0
+        random_state : int, default=0
 
         Returns
         -------
@@ -97,7 +97,7 @@ class SugarCrepe:
         ----------
         Yoon, Yue and Kim (2025), section 5 and appendix, for the shares.
         """
-        check_seed(seed)
+        check_seed(random_state)
         if not isinstance(train, (int, float)) or not 0 < train < 1:
             raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Pass train=0.8, for example.")
         images = self.images
@@ -106,7 +106,7 @@ class SugarCrepe:
             raise ParameterError(
                 f"Got train={train!r} of {len(images)} images; expected some on both sides. Pass a train= nearer to 0.5."
             )
-        rule = Split.choose(images, rest, seed)
+        rule = Split.choose(images, rest, random_state)
         away = np.isin(self.filenames, images[rule.held_out(images)])
         return self.take(~away), self.take(away)
 

@@ -2,6 +2,6 @@
 
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items, open_items
-from congruence.embed.journey import EmbedReport, embed
+from congruence.embed.run import EmbedReport, embed
 
 __all__ = ["EmbedReport", "Items", "VectorCache", "embed", "open_items"]

@@ -76,7 +76,9 @@ class VectorCache:
                 marks = ",".join("?" * len(some))
                 for item, blob in base.execute(f"SELECT item, vector FROM vectors WHERE item IN ({marks})", some):
                     size = 4 * self.dim  # without a checksum, of before there were any: missing
-                    if not isinstance(blob, bytes) or blob[size:] != _checksum(item, blob[:size]):
+                    if not isinstance(item, str) or not isinstance(blob, bytes):
+                        continue
+                    if blob[size:] != _checksum(item, blob[:size]):
                         continue
                     vector = np.frombuffer(blob[:size], dtype="<f4")
                     if np.isfinite(vector).all():

@@ -18,7 +18,7 @@ from congruence._utils.display import is_formula
 from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.errors import IdError
-from congruence.stores import open_sink, open_source
+from congruence.stores import find_format, open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 
 __all__ = [
@@ -31,9 +31,6 @@ __all__ = [
     "write_failures",
     "write_ids",
 ]
-
-#: Formats that have no room for ids, which go to a text file beside them.
-NO_IDS = (".npy", ".safetensors")
 
 
 def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
@@ -98,7 +95,7 @@ def assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, forc
 
 def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     """Write the ids beside an output that has no room for them."""
-    if output.suffix.lower() not in NO_IDS:
+    if find_format(output, "output").keeps_ids:
         return None
     place = output.with_name(f"{output.name}.ids.txt")
     for ids, _ in read_parts(work, counts):
@@ -111,7 +108,7 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
 
 def check_lines(ids: Iterable[Any], output: Path) -> None:
     """Refuse ids of several lines for an output whose ids go to a file of one a line. Raises IdError."""
-    if output.suffix.lower() not in NO_IDS:
+    if find_format(output, "output").keeps_ids:
         return
     odd = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
     if odd is not None:

@@ -84,7 +84,7 @@ class Encoder(ABC):
     space : Space
         Name, revision, modality, width, and whether rows are scaled to unit norm.
     fingerprint : str
-        SHA-256 in hex of everything that decides the vectors: weights, preprocessing, layer, pooling, normalisation,
+        SHA-256 in hex of everything that decides the vectors: weights, preprocessing, layer, pooling, normalization,
         precision. Together with :func:`item_digest` it names an embedding.
     n_layers : int or None
         How many layers lie side by side in each vector; None unless loaded with ``layer="all"``.

@@ -23,7 +23,7 @@ __all__ = ["OnnxEncoder"]
 DEFAULTS: dict[str, dict[str, Any]] = {
     "image": {
         "size": 224,  # of the input: one number, or [height, width]
-        "resize": "shortest",  # scale the shorter side and crop the centre; or "squash" to the size
+        "resize": "shortest",  # scale the shorter side and crop the center; or "squash" to the size
         "resize_to": None,  # the shorter side before the crop, if larger than the size
         "interpolation": "bicubic",
         "layout": "NCHW",

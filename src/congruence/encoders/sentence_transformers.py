@@ -16,7 +16,7 @@ __all__ = ["SentenceTransformersEncoder"]
 
 
 class SentenceTransformersEncoder(TorchEncoder):
-    """A model of sentence-transformers, as it is: its modules pool, project and, where they do so, normalise.
+    """A model of sentence-transformers, as it is: its modules pool, project and, where they do so, normalize.
 
     A model's default prompt is added, if it has one; those it keeps for queries or documents are not: write them into the
     texts.

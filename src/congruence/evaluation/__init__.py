@@ -60,7 +60,7 @@ def evaluate(
 
     Notes
     -----
-    ``zero_shot_centred`` subtracts each modality's own mean before the cosine, on both sides. It is the fair measure where the
+    ``zero_shot_centered`` subtracts each modality's own mean before the cosine, on both sides. It is the fair measure where the
     mean of one modality in the target space is unknown, and it is what few anchors can support: an offset in a
     direction they never probed cannot be carried.
 
@@ -202,12 +202,12 @@ def _across(
     spaces = {("source", m): items for m, items in sides["source"].items() if m in ("image", "text")}
     spaces |= {("target", m): items for m, items in sides["target"].items() if m in ("image", "text")}
     spaces |= {("aligned", m): items for m, items in aligned.items() if m in ("image", "text")}
-    centres = {key: _centre(mapping, key, items) for key, items in spaces.items()}
-    from_data = sorted({f"{side} {m}" for (side, m), (_, own) in centres.items() if not own and side != "aligned"})
+    centers = {key: _center(mapping, key, items) for key, items in spaces.items()}
+    from_data = sorted({f"{side} {m}" for (side, m), (_, own) in centers.items() if not own and side != "aligned"})
     if from_data and any(m == "image" for _, m in spaces) and any(m == "text" for _, m in spaces):
-        notes.append(f"Centred scores use the mean of the evaluated rows for: {', '.join(from_data)}.")
+        notes.append(f"Centered scores use the mean of the evaluated rows for: {', '.join(from_data)}.")
 
-    def accuracy(image: str, text: str, centred: bool) -> tuple[float | None, int]:
+    def accuracy(image: str, text: str, centered: bool) -> tuple[float | None, int]:
         a, b = spaces.get((image, "image")), spaces.get((text, "text"))
         if a is None or b is None or a.dim != b.dim:
             return None, 0
@@ -219,8 +219,8 @@ def _across(
                 f"Got no image whose class is among the texts (image classes {name_rows(np.arange(1), wanted)}, …; texts {name_rows(np.arange(1), b.ids)}, …); "
                 "expected common names. Pass labels=… that name classes as the texts' ids do."
             )
-        centre = (centres[image, "image"][0], centres[text, "text"][0]) if centred else None
-        value = zero_shot_accuracy(a.vectors[known], b.vectors, of_image[known], of_text, center=centre)
+        middle = (centers[image, "image"][0], centers[text, "text"][0]) if centered else None
+        value = zero_shot_accuracy(a.vectors[known], b.vectors, of_image[known], of_text, center=middle)
         return value, int(known.sum())
 
     rows = []
@@ -229,19 +229,19 @@ def _across(
         ("target", "aligned", ("target", "source")),
         ("aligned", "aligned", None),
     ):
-        for centred in (False, True):
-            after, n = accuracy(image, text, centred)
+        for centered in (False, True):
+            after, n = accuracy(image, text, centered)
             if after is None:
                 continue
             rows.append(
                 Score(
-                    "zero_shot_centred" if centred else "zero_shot",
+                    "zero_shot_centered" if centered else "zero_shot",
                     f"{image} image",
                     f"{text} text",
                     after=after,
-                    before=accuracy(*before, centred)[0] if before else None,
-                    source=accuracy("source", "source", centred)[0],
-                    target=accuracy("target", "target", centred)[0],
+                    before=accuracy(*before, centered)[0] if before else None,
+                    source=accuracy("source", "source", centered)[0],
+                    target=accuracy("target", "target", centered)[0],
                     n=n,
                     chance=1 / len(spaces[text, "text"]),
                 )
@@ -249,11 +249,11 @@ def _across(
     return rows
 
 
-def _centre(mapping: Map, key: tuple[str, str], items: Embeddings) -> tuple[np.ndarray, bool]:
+def _center(mapping: Map, key: tuple[str, str], items: Embeddings) -> tuple[np.ndarray, bool]:
     """Return a modality's mean on one side and whether the map knows it (else it is the mean of the rows at hand)."""
     side, modality = key
     means = mapping.modality_means_.get(modality) if isinstance(mapping, OrthogonalMap) else None
     if means is None:
         return items.mean, False
-    # The aligned cloud's centre is where the map puts the source mean, which is the target mean by construction.
+    # The aligned cloud's center is where the map puts the source mean, which is the target mean by construction.
     return (means[0] if side == "source" else means[1]), True

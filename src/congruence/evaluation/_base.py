@@ -21,7 +21,7 @@ class Score:
     Attributes
     ----------
     metric : str
-        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centred"``, ``"cosine"``, ``"distance"``; of two-sided
+        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``; of two-sided
         maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``.
     query, against : str
         What is compared with what, for example ``"aligned image"`` with ``"target text"``; for two-sided maps ``"aligned source image"``
@@ -35,7 +35,7 @@ class Score:
     n : int
         Items (of a two-sided map: pairs, or queries) it was measured on.
     chance : float or None
-        What neighbours drawn at random reach, for retrieval and classification.
+        What neighbors drawn at random reach, for retrieval and classification.
     control_constant, control_random_rotation : float or None
         For cosine and distance: the same with every mapped row at the target's mean, and with a random rotation about the right
         means (:mod:`congruence.evaluation.controls`).

@@ -53,7 +53,7 @@ class TaskRecall:
 
 
 def sugarcrepe_recall(
-    items: SugarCrepe, image: Any, caption: Any, negative: Any, *, options: int = 5, seed: int = 0
+    items: SugarCrepe, image: Any, caption: Any, negative: Any, *, options: int = 5, random_state: int = 0
 ) -> list[TaskRecall]:
     """Measure image-to-text recall at 1 among a caption and a wrong one, and among these and distractors, by task.
 
@@ -65,7 +65,7 @@ def sugarcrepe_recall(
         Embeddings of each item's image and two captions in one space: of a dual encoder, or of a two-sided map.
     options : int, default=5
         Captions to choose from in all; ``options − 2`` are distractors.
-    seed : int, default=0
+    random_state : int, default=0
         Of the distractors; see :func:`distractors`.
 
     Returns
@@ -98,7 +98,7 @@ def sugarcrepe_recall(
         check_same_rows(len(items), len(rows), "items", name)
         check_width(rows.shape[1], V.shape[1], f"the images, beside those of {name}")
     right = np.einsum("ij,ij->i", V, P)
-    others = distractors(items, options, seed)
+    others = distractors(items, options, random_state)
     wrong = np.column_stack([np.einsum("ij,ij->i", V, N), np.einsum("ij,ikj->ik", V, P[others])])
     binary, choice = chosen(right, wrong[:, :1]), chosen(right, wrong)
     ties = np.abs(right - wrong[:, 0]) <= TIE
@@ -119,7 +119,7 @@ def recall_by_task(
     *,
     texts: np.ndarray | None = None,
     options: int = 5,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Measure recall at 1 between a caption and its wrong ones, and among these and distractors, by task.
 
@@ -138,7 +138,7 @@ def recall_by_task(
         texts are one when their vectors are identical.
     options : int, default=5
         Captions to choose from with one wrong caption; ``options − 2`` are distractors, of the same task.
-    seed : int, default=0
+    random_state : int, default=0
         Of the distractors; see :func:`distractors`.
 
     Returns
@@ -154,7 +154,7 @@ def recall_by_task(
     ParameterError
         Fewer than two options.
     """
-    check_seed(seed)
+    check_seed(random_state)
     _check_choices(options)
     V, P = (normalize_rows(np.asarray(rows, np.float64)) for rows in (image, caption))
     n, k, width = np.shape(wrong)
@@ -171,7 +171,9 @@ def recall_by_task(
     items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, said[:, 0], said[:, 1])
     binary, choice, note = chosen(right, other), None, None
     try:
-        drawn = np.einsum("nd,nkd->nk", V, P[distractors(items, options, seed)]) if options > 2 else other[:, :0]
+        drawn = (
+            np.einsum("nd,nkd->nk", V, P[distractors(items, options, random_state)]) if options > 2 else other[:, :0]
+        )
         choice = chosen(right, np.concatenate([other, drawn], axis=1))
     except TooFewAnchorsError:
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
@@ -192,7 +194,7 @@ def recall_by_task(
     return rows, note
 
 
-def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarray:
+def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
     """Draw captions of other images for each item, among the items of its task.
 
     Parameters
@@ -200,7 +202,7 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
     items : SugarCrepe
     options : int, default=5
         Captions to choose from in all.
-    seed : int, default=0
+    random_state : int, default=0
         The draw depends on it and on the items, in their order, alone: every model is asked the same questions.
 
     Returns
@@ -212,12 +214,12 @@ def distractors(items: SugarCrepe, options: int = 5, seed: int = 0) -> np.ndarra
     ------
     ParameterError, TooFewAnchorsError
     """
-    check_seed(seed)
+    check_seed(random_state)
     _check_choices(options)
     out = np.empty((len(items), options - 2), dtype=np.int64)
     tasks = _task_of(items)
     for number, task in enumerate(np.unique(tasks)):
-        rng = np.random.default_rng([seed, number])
+        rng = np.random.default_rng([random_state, number])
         pool = np.flatnonzero(tasks == task)
         for i in pool:
             taken = {items.captions[i], items.negative_captions[i]}

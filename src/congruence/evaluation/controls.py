@@ -104,7 +104,7 @@ class ControlRows:
         -------
         Controls
         """
-        check_seed(random_state, "random_state")
+        check_seed(random_state)
         rng = np.random.default_rng(random_state)
         constant, drawn = self.constant(), (self.rotated(rng) for _ in range(draws))
         values = [measure(rows) for rows in drawn if rows is not None]
@@ -223,7 +223,7 @@ def cosine_controls(mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_
     --------
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem
-    >>> problem = rigid_problem(n=200, d_source=16, seed=0)
+    >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
     >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
     >>> controls = cosine_controls(mapping, problem.X, problem.Y)
     >>> bool(controls.constant < 0.9 and controls.random_rotation < 0.9)

@@ -20,7 +20,7 @@ from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
 
 __all__ = ["evaluate_joint"]
 
-#: Numbers of neighbours looked at.
+#: Numbers of neighbors looked at.
 RECALLS = (1, 5, 10)
 
 

@@ -86,9 +86,9 @@ def hsic_unbiased(sums: KernelSums) -> Any:
 
 
 def linear_sums(X: Any, Y: Any, x_mean: Any, y_mean: Any) -> KernelSums:
-    """Return sums over the linear kernels of centred rows, K = XXᵀ and L = YYᵀ, in one pass and without either.
+    """Return sums over the linear kernels of centered rows, K = XXᵀ and L = YYᵀ, in one pass and without either.
 
-    Centring changes neither HSIC, and makes sums over whole rows of K and L vanish.
+    Centering changes neither HSIC, and makes sums over whole rows of K and L vanish.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def linear_sums(X: Any, Y: Any, x_mean: Any, y_mean: Any) -> KernelSums:
         A, B = xp.astype(X, x_mean.dtype) - x_mean, xp.astype(Y, y_mean.dtype) - y_mean
         K, L = xp.matmul(A, A.T), xp.matmul(B, B.T)
         k, m = xp.linalg.diagonal(K), xp.linalg.diagonal(L)
-        return _of_centred(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
+        return _of_centered(xp.sum(K * L), xp.sum(k * m), xp.sum(k), xp.sum(m), n)
     cross: Any = 0.0
     diagonal: Any = 0.0
     first: Any = 0.0
@@ -122,11 +122,11 @@ def linear_sums(X: Any, Y: Any, x_mean: Any, y_mean: Any) -> KernelSums:
         cross = cross + xp.matmul(A.T, B)
         k, m = xp.sum(A * A, axis=1), xp.sum(B * B, axis=1)
         diagonal, first, second = diagonal + xp.sum(k * m), first + xp.sum(k), second + xp.sum(m)
-    return _of_centred(xp.sum(cross * cross), diagonal, first, second, n)
+    return _of_centered(xp.sum(cross * cross), diagonal, first, second, n)
 
 
-def _of_centred(product: Any, diagonal: Any, first: Any, second: Any, n: int) -> KernelSums:
-    """Complete the sums of centred linear kernels, whose rows sum to zero."""
+def _of_centered(product: Any, diagonal: Any, first: Any, second: Any, n: int) -> KernelSums:
+    """Complete the sums of centered linear kernels, whose rows sum to zero."""
     zero = 0.0 * product
     return KernelSums(product, product - diagonal, zero, diagonal, zero, -first, zero, -second, n)
 
@@ -177,7 +177,7 @@ def squared_distances(A: Any, B: Any) -> Any:
     return xp.clip(square, 0.0, None)
 
 
-def median_squared_distance(X: Any, most: int = 4_000, seed: int = 0) -> float:
+def median_squared_distance(X: Any, most: int = 4_000, random_state: int = 0) -> float:
     """Median of the non-zero squared distances between rows.
 
     Parameters
@@ -185,18 +185,18 @@ def median_squared_distance(X: Any, most: int = 4_000, seed: int = 0) -> float:
     X : array, shape (n, d)
     most : int, default=4000
         Rows looked at; beyond that, a random subset of this size.
-    seed : int, default=0
+    random_state : int, default=0
 
     Returns
     -------
     float
         0 when all rows are equal.
     """
-    check_seed(seed)
+    check_seed(random_state)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median need not sort
     xp, place = namespace(X), device(X)
     if len(X) > most:
-        rows = np.random.default_rng(seed).choice(len(X), most, replace=False)
+        rows = np.random.default_rng(random_state).choice(len(X), most, replace=False)
         X = xp.take(X, xp.asarray(rows, device=place), axis=0)
     rows = xp.arange(len(X), device=place)
     square = squared_distances(X, X)[rows[:, None] < rows]

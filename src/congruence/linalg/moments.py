@@ -18,7 +18,7 @@ __all__ = ["CrossMoments", "pooled_cross", "pooled_size"]
 
 
 class CrossMoments:
-    """Weight, means and centred second moments of paired rows.
+    """Weight, means and centered second moments of paired rows.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class CrossMoments:
 
     Notes
     -----
-    Blocks are centred by their own mean before the product and combined by the pairwise update of Chan, Golub and
+    Blocks are centered by their own mean before the product and combined by the pairwise update of Chan, Golub and
     LeVeque (1983), "Algorithms for computing the sample variance", so a large common offset costs no digits.
     All sums are float64 whatever the input.
     """
@@ -88,7 +88,7 @@ class CrossMoments:
 
     def _block(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None) -> CrossMoments:
         new = object.__new__(CrossMoments)
-        x = X.astype(np.float64)  # astype copies, so the caller's rows are never centred in place
+        x = X.astype(np.float64)  # astype copies, so the caller's rows are never centered in place
         y = Y.astype(np.float64)
         new.rows = len(x)
         if weights is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 
 __all__ = ["CrossSVD", "cross_svd", "procrustes", "rotation_from_svd"]
 
@@ -49,8 +48,10 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     CrossSVD
     """
     try:
-        U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False)
+        U, s, Vt = np.linalg.svd(M, full_matrices=False)
     except np.linalg.LinAlgError:  # the divide-and-conquer driver gives up on a few matrices; the other does not
+        import scipy.linalg  # only here: its import takes as long as the decomposition of 1,000 dimensions
+
         U, s, Vt = scipy.linalg.svd(M, full_matrices=False, check_finite=False, lapack_driver="gesvd")
     top = max(scale or 0.0, float(s[0]) if len(s) else 0.0)
     tolerance = 4 * max(M.shape) * np.finfo(np.float64).eps * top
@@ -60,7 +61,7 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     return CrossSVD(U, s, Vt, rank)
 
 
-def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper: bool = False) -> np.ndarray:
+def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:
     """Build ``U diag(gains) Vᵀ``: the Procrustes rotation when all gains are 1.
 
     Parameters
@@ -68,8 +69,8 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper:
     svd : CrossSVD
     gains : ndarray, shape (k,), optional
         One factor a singular direction; 1 by default.
-    proper : bool, default=False
-        Force determinant +1 (a rotation without reflection) by turning round the direction with the smallest
+    allow_reflection : bool, default=True
+        Without, the determinant is made +1 (a rotation) by reversing the direction with the smallest
         singular value, which costs least (Umeyama 1991, eq. 40). Square matrices only.
 
     Returns
@@ -79,13 +80,13 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, proper:
     """
     U = svd.U if gains is None else svd.U * gains
     R = U @ svd.Vt
-    if proper and np.linalg.slogdet(R)[0] < 0:
+    if not allow_reflection and np.linalg.slogdet(R)[0] < 0:
         R = R - 2 * np.outer(U[:, -1], svd.Vt[-1])
     return R
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal ``R`` that minimises ‖X R − Y‖_F, without centring.
+    """Return the semi-orthogonal ``R`` that minimizes ‖X R − Y‖_F, without centering.
 
     Parameters
     ----------
@@ -98,8 +99,8 @@ def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
     Notes
     -----
-    For d_source > d_target no semi-orthogonal matrix minimises the residual in closed form; this returns the
-    maximiser of tr(Rᵀ Xᵀ Y), as everyone does.
+    For d_source > d_target no semi-orthogonal matrix minimizes the residual in closed form; this returns the
+    maximizer of tr(Rᵀ Xᵀ Y), as everyone does.
 
     References
     ----------

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
-from scipy.special import logsumexp
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
@@ -17,7 +15,7 @@ from congruence.splits import duplicate_groups
 
 __all__ = [
     "CV_STRENGTHS",
-    "SPECTRA",
+    "SHRINKAGES",
     "Group",
     "choose_gains",
     "cross_validate",
@@ -26,8 +24,8 @@ __all__ = [
     "wiener_gains",
 ]
 
-#: What :class:`~congruence.OrthogonalMap` accepts as ``spectrum``.
-SPECTRA = ("auto", "full", "probed", "wiener", "soft", "cv")
+#: What :class:`~congruence.OrthogonalMap` accepts as ``shrinkage``.
+SHRINKAGES = ("auto", "full", "probed", "wiener", "soft", "cv")
 
 #: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
 DEFAULT_STRENGTH = {"wiener": 0.1, "soft": 0.003}
@@ -49,13 +47,13 @@ class Group:
 
 
 def choose_gains(
-    spectrum: str, svd: CrossSVD, alignment: float, strength: float | None
+    shrinkage: str, svd: CrossSVD, alignment: float, strength: float | None
 ) -> tuple[str, float | None, np.ndarray]:
     """Return one gain a singular direction.
 
     Parameters
     ----------
-    spectrum : {"full", "probed", "wiener", "soft"}
+    shrinkage : {"full", "probed", "wiener", "soft"}
     svd : CrossSVD
         Of the anchors' mean cross-covariance.
     alignment : float
@@ -65,20 +63,20 @@ def choose_gains(
 
     Returns
     -------
-    spectrum : str
+    shrinkage : str
     strength : float or None
         What was used.
     gains : ndarray, shape (k,)
     """
     probed = (np.arange(len(svd.s)) < svd.rank).astype(float)
-    if spectrum == "full":
-        return spectrum, None, np.ones(len(svd.s))
-    if spectrum == "probed":
-        return spectrum, None, probed
-    strength = DEFAULT_STRENGTH[spectrum] if strength is None else strength
-    if spectrum == "wiener":
-        return spectrum, strength, probed * wiener_gains(svd.s, alignment, strength)
-    return spectrum, strength, probed * soft_gains(svd.s, strength)
+    if shrinkage == "full":
+        return shrinkage, None, np.ones(len(svd.s))
+    if shrinkage == "probed":
+        return shrinkage, None, probed
+    strength = DEFAULT_STRENGTH[shrinkage] if strength is None else strength
+    if shrinkage == "wiener":
+        return shrinkage, strength, probed * wiener_gains(svd.s, alignment, strength)
+    return shrinkage, strength, probed * soft_gains(svd.s, strength)
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
@@ -112,7 +110,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
     s : ndarray, shape (k,)
         Singular values, descending.
     alignment : float
-        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centred anchors, in (0, 1].
+        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1].
     strength : float
         Scale of the noise level; 0 keeps every direction with a positive singular value whole.
 
@@ -132,7 +130,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
     """Extend a partial isometry by the directions of the means, where the anchors say that means correspond.
 
-    Centring throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
+    Centering throws one correspondence away: the source mean belongs to the target mean. With fewer anchors than
     dimensions the larger part of both lies where no anchor probed, and there it is evidence. It is right if the models differ by
     a rotation about the origin, wrong if they differ by arbitrary offsets; so it is used only when the part of the means
     that *was* probed corresponds already: cosine of the two above 0.5 and above what chance gives in
@@ -166,6 +164,8 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not rests:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*rests, strict=True))
+    import scipy.linalg
+
     # The product AᵀB has as many columns as there are dimensions, but only a direction or two: decompose it in their span.
     (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(rests))
@@ -201,8 +201,8 @@ def cross_validate(
     n = sum(len(group.X) for group in groups)
     if n < _CV_FEWEST:
         raise ParameterError(
-            f'Got {n} pairs for spectrum="cv"; expected at least {_CV_FEWEST} to split into folds. '
-            'Pass spectrum="auto".'
+            f'Got {n} pairs for shrinkage="cv"; expected at least {_CV_FEWEST} to split into folds. '
+            'Pass shrinkage="auto".'
         )
     rng = np.random.default_rng(random_state)
     # Identical pairs share a fold: a strength is not to be praised for pairs it was fitted on.
@@ -225,8 +225,7 @@ def cross_validate(
             if held.any():
                 x = group.X[held].astype(np.float64) - (m.source_mean if center else 0)
                 y = group.Y[held].astype(np.float64) - (m.target_mean if center else 0)
-                y /= np.maximum(np.linalg.norm(y, axis=1, keepdims=True), np.finfo(float).tiny)
-                x, y = x @ svd.U, y @ svd.Vt.T
+                x, y = x @ svd.U, normalize_rows(y) @ svd.Vt.T
                 for j, strength in enumerate(CV_STRENGTHS):
                     gains = choose_gains("wiener", svd, alignment, strength)[2]
                     scores[j] += _likelihood(x * gains, y).sum()
@@ -238,7 +237,9 @@ def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.nd
 
     Retrieval itself saturates on small folds; this keeps telling a clear winner from a narrow one.
     """
-    x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(float).tiny)
+    from scipy.special import logsumexp
+
+    x = normalize_rows(x)
     out = np.empty(len(x))
     for part in blocks(len(x), 8 * len(y)):
         logits = x[part] @ y.T / temperature

@@ -8,7 +8,8 @@ from typing import Any
 from congruence import persist
 from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError
-from congruence.maps._base import AffineMap, Map
+from congruence.maps._affine import AffineMap
+from congruence.maps._base import Map
 from congruence.maps._saved import check_config, check_restored
 from congruence.maps.cca import CCAMap
 from congruence.maps.heads import HeadsMap

@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import Tags
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from numpy.typing import ArrayLike
 
-from congruence import persist
 from congruence._inputs import as_embeddings, check_order
-from congruence._utils.arrays import as_given, beside, is_tensor, widen
+from congruence._utils.arrays import as_given, is_tensor
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_markdown
 from congruence._utils.validation import (
     as_matrix,
-    as_native,
     check_same_rows,
     check_scale,
     check_width,
-    refuse_overflow,
 )
 from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
-    CongruenceError,
     InputError,
     NormWarning,
     ParameterError,
-    ShapeError,
     TooFewAnchorsError,
 )
-from congruence.maps._shown import Shown
+from congruence.maps._checks import NotFittedMapError, check_native, check_weights, with_names
+from congruence.maps._estimator import ClassNamePrefixFeaturesOutMixin, TransformerMixin, validate_data
+from congruence.maps._saving import Saving
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 
-class NotFittedMapError(CongruenceError, NotFittedError):
-    """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
-
-
-class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
+class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
     """Base of all maps between two embedding spaces.
 
     A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is written into
@@ -66,7 +58,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
     # ------------------------------------------------------------------ contract
 
     @abstractmethod
-    def fit(self, X: Any, Y: Any = None, *, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, Y: ArrayLike | None = None, *, y: ArrayLike | None = None) -> Self:
         """Fit the map on rows paired by position.
 
         Parameters
@@ -83,7 +75,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
 
     @abstractmethod
     def transform(self, X: Any) -> Any:
-        """Carry source rows into the target space.
+        """Map source rows into the target space.
 
         Parameters
         ----------
@@ -96,7 +88,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         """
 
     def transform_target(self, Y: Any) -> Any:
-        """Carry target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
+        """Map target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
 
         Parameters
         ----------
@@ -110,14 +102,6 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         B = check_native(Y, "Y")
         check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
         return as_given(B, Y)
-
-    @abstractmethod
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays that, with the parameters, rebuild the map."""
-
-    @abstractmethod
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        """Set the fitted attributes from :meth:`state` and :attr:`facts_`."""
 
     # ------------------------------------------------------------------ checks shared by subclasses
 
@@ -152,7 +136,13 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
             )
 
     def _check_pairs(
-        self, X: Any, Y: Any, sample_weight: Any = None, *, reset: bool = True, min_pairs: int = 2
+        self,
+        X: ArrayLike,
+        Y: ArrayLike | None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        reset: bool = True,
+        min_pairs: int = 2,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Validate paired rows and weights; set (or compare) the names and number of input features."""
         if Y is None:
@@ -172,30 +162,16 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         check_scale(B, "Y")
         if not reset:
             check_width(A.shape[1], self.n_features_in_, type(self).__name__)
-        validate_data(self, _with_names(X, A), reset=reset, skip_check_array=True)
+        validate_data(self, with_names(X, A), reset=reset, skip_check_array=True)
         weights = None
         if sample_weight is not None:
-            weights = self._check_weights(sample_weight, A)
+            weights = check_weights(sample_weight, A)
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
             raise TooFewAnchorsError(
                 f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. Pass more anchors."
             )
         return A, B, weights
-
-    @staticmethod
-    def _check_weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:
-        try:
-            weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-        except ValueError as error:
-            raise ShapeError(
-                f"Got sample_weight that does not fit ({error}); expected one finite number a row. Pass an array of shape ({len(X)},)."
-            ) from error
-        if (weights < 0).any():
-            raise InputError(
-                "Got negative sample_weight; expected numbers ≥ 0. Set a weight to 0 to leave its row out."
-            )
-        return weights
 
     def _check_source(self, X: Any) -> Any:
         """Validate rows to transform; a tensor stays one (:func:`check_native`).
@@ -206,12 +182,12 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
         # A map of congruence.fit never saw column names: those of a frame are then no news to warn of.
-        known = _with_names(X, A) if hasattr(self, "feature_names_in_") else A
+        known = with_names(X, A) if hasattr(self, "feature_names_in_") else A
         validate_data(self, known, reset=False, skip_check_array=True)
         return A
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
-        """Start the records every fitted map carries."""
+        """Start the records that every fitted map has."""
         self.source_space_ = Space(dim=X.shape[1], normalized=has_unit_rows(X))
         self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
@@ -264,7 +240,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
         )
 
     def apply(self, embeddings: Any, *, modality: str | None = None, normalize: bool | str = "auto") -> Any:
-        """Carry embeddings across, after checking that they come from this map's source space.
+        """Map embeddings, after checking that they come from this map's source space.
 
         Parameters
         ----------
@@ -312,129 +288,6 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )
 
-    # ------------------------------------------------------------------ saving
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Any:
-        """Load a map of this kind from a local folder or from the Hugging Face hub (extra ``hub``).
-
-        Parameters
-        ----------
-        name_or_path : str or path-like
-            A folder, or ``"owner/name"`` on the hub.
-        revision, token : str, optional
-            On the hub.
-
-        Returns
-        -------
-        Map
-            Of this class; ``Map.from_pretrained`` and :func:`congruence.from_pretrained` take any kind.
-
-        Raises
-        ------
-        ParameterError
-            The folder holds a map of another kind.
-        FileError, CorruptFileError, VersionError, MissingExtraError
-        """
-        from congruence.maps import from_pretrained  # the table of kinds stands above its members
-
-        found = from_pretrained(name_or_path, revision=revision, token=token)
-        if not isinstance(found, cls):
-            raise ParameterError(
-                f"Got a map of kind {found.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}. Load it with "
-                f"{type(found).__name__}.from_pretrained, or with congruence.from_pretrained, which takes every kind."
-            )
-        return found
-
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
-
-        Parameters
-        ----------
-        path : path-like
-            The folder to make.
-        force : bool, default=False
-            Replace an existing folder.
-
-        Returns
-        -------
-        Path
-
-        Raises
-        ------
-        NotFittedMapError, OutputExistsError, StorageError
-        """
-        self._check_fitted()
-        config = {
-            "kind": self.kind,
-            "parameters": self.get_params(deep=False),
-            "source_space": self.source_space_.to_dict(),
-            "target_space": self.target_space_.to_dict(),
-            "facts": self.facts_,
-            "scores": self.scores_,
-        }
-        return persist.write_folder(path, self.state(), config, self._card(), force=force)
-
-    @classmethod
-    def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
-        new = cls(**config["parameters"])
-        new._restore(arrays, config["facts"])
-        new.source_space_ = Space.from_dict(config["source_space"])
-        new.target_space_ = Space.from_dict(config["target_space"])
-        new.scores_ = dict(config["scores"])
-        return new
-
-    def save_pretrained(
-        self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
-    ) -> Path:
-        """Save under the name Hugging Face users expect; overwrites, as they expect.
-
-        Parameters
-        ----------
-        save_directory : path-like
-        push_to_hub : bool, default=False
-            Upload as well.
-        repo_id : str, optional
-            Where to; the folder's name by default.
-        **hub
-            Passed to :meth:`push_to_hub`.
-
-        Returns
-        -------
-        Path
-        """
-        path = self.save(save_directory, force=True)
-        if push_to_hub:
-            self.push_to_hub(repo_id or path.name, **hub)
-        return path
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        token: str | None = None,
-        private: bool = False,
-        commit_message: str = "Upload a congruence map",
-    ) -> str:
-        """Upload the map to the Hugging Face hub (extra ``hub``).
-
-        Parameters
-        ----------
-        repo_id : str
-        token : str, optional
-            Never written to disk or logged.
-        private : bool, default=False
-        commit_message : str
-
-        Returns
-        -------
-        str
-            Address of the commit.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            path = self.save(Path(folder) / "map")
-            return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
-
     def describe(self) -> dict[str, Any]:
         """Return what is known about the fitted map as plain data (what ``congruence inspect`` prints)."""
         self._check_fitted()
@@ -446,147 +299,3 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Shown, ABC):
             **self.facts_,
             "scores": self.scores_,
         }
-
-    def _card_text(self) -> tuple[str, list[str]]:
-        """Title of the model card, and what the map does and how to call it; in Markdown, names escaped."""
-        source, target = self.source_space_, self.target_space_
-        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
-        text = [
-            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
-            "",
-            "```python",
-            "import congruence",
-            "",
-            'mapping = congruence.load("path/to/this/folder")',
-            "mapped = mapping.transform(vectors)",
-            "```",
-        ]
-        return title, text
-
-    def _card(self) -> str:
-        """Write the model card."""
-        title, text = self._card_text()
-        lines = [
-            "---",
-            "library_name: congruence",
-            "tags: [embeddings, alignment, procrustes]",
-            "---",
-            f"# {type(self).__name__}: {title}",
-            "",
-            *text,
-            "",
-            "| fact | value |",
-            "| --- | --- |",
-        ]
-        for key, value in {**self.facts_, **self.get_params(deep=False)}.items():
-            if isinstance(value, (bool, int, str)) or value is None:
-                lines.append(f"| {key} | {as_markdown(str(value))} |")
-            elif isinstance(value, float):
-                lines.append(f"| {key} | {value:.4g} |")
-        flat = {k: v for k, v in self.scores_.items() if isinstance(v, (int, float))}
-        if flat:
-            lines += ["", "| score at fit | value |", "| --- | --- |"]
-            lines += [f"| {key} | {value:.4g} |" for key, value in flat.items()]
-        if "held_out_cosine_constant" in flat:
-            lines += [
-                "",
-                "Read the cosine beside its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
-                "random rotation about the right means. Only what is above both is the map's doing.",
-            ]
-        return "\n".join(lines) + "\n"
-
-
-class AffineMap(Map):
-    """A map of the form ``z ↦ (z − source mean) @ matrix + target mean``."""
-
-    source_mean_: np.ndarray
-    target_mean_: np.ndarray
-
-    @property
-    @abstractmethod
-    def matrix(self) -> np.ndarray:
-        """The matrix that acts on rows, shape (d_source, d_target), float64."""
-
-    @property
-    def offset(self) -> np.ndarray:
-        """What is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
-        return self.target_mean_ - self.source_mean_ @ self.matrix
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.target_mean_)
-
-    def transform(self, X: Any) -> Any:
-        """Carry source rows into the target space.
-
-        Parameters
-        ----------
-        X : array_like or tensor, shape (m, d_source)
-            float64 input gives float64 output; float16 and float32 arrays give float32.
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_target)
-            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
-        """
-        A = self._check_source(X)
-        # The means are folded into one offset, so a block is read once and never copied to be centred.
-        with np.errstate(over="ignore", invalid="ignore"):
-            out = A @ beside(self.matrix, A)
-            out += beside(self.offset, A)
-        return refuse_overflow(as_given(out, X), X if is_tensor(X) else A, "X")
-
-
-def check_native(X: Any, name: str) -> Any:
-    """Return rows to map as an array, float32 or float64; a tensor stays one, on its device and with its graph.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError
-    """
-    if is_tensor(X):
-        return widen(as_native(X, name))
-    return as_matrix(X, name, allow_zero_rows=True, numeric_objects=True)
-
-
-def _with_names(X: Any, A: Any) -> Any:
-    """Return the frame whose column names scikit-learn remembers and compares, or the matrix where columns are not features."""
-    return X if hasattr(X, "columns") and getattr(X, "shape", ())[1:] == A.shape[1:] else A
-
-
-def check_mean(mean: Any, width: int, name: str) -> np.ndarray:
-    """Return a mean vector in float64, taken from a vector, a matrix of rows or embeddings.
-
-    Raises
-    ------
-    ShapeError, NotFiniteError
-    """
-    if isinstance(mean, Embeddings):
-        mean = mean.mean
-    array = to_rows(mean, name)
-    if array.ndim == 1:
-        array = array[None, :]
-    array = as_matrix(array, name, allow_zero_rows=True)
-    if array.shape[1] != width:
-        raise ShapeError(
-            f"Got {name} of width {array.shape[1]}; expected {width}. Pass vectors of the model that the map was fitted on."
-        )
-    return array.mean(axis=0, dtype=np.float64)
-
-
-def check_same_kind(one: Map, other: Map, verb: str) -> None:
-    """Refuse to combine maps of different kinds.
-
-    Raises
-    ------
-    ParameterError
-    """
-    if type(one) is not type(other):
-        raise ParameterError(
-            f"Got {type(other).__name__} to {verb} with {type(one).__name__}; expected the same kind. "
-            "Transform in two steps instead."
-        )

@@ -67,9 +67,9 @@ def _silu(layer: Mapping[str, Any], x: Any) -> Any:
 
 def _layernorm(layer: Mapping[str, Any], x: Any) -> Any:
     xp = namespace(x)
-    centred = x - xp.mean(x, axis=1, keepdims=True)
-    variance = xp.mean(centred**2, axis=1, keepdims=True)
-    out = centred / xp.sqrt(variance + layer["eps"])
+    centered = x - xp.mean(x, axis=1, keepdims=True)
+    variance = xp.mean(centered**2, axis=1, keepdims=True)
+    out = centered / xp.sqrt(variance + layer["eps"])
     out = out * layer["weight"] if "weight" in layer else out
     return out + layer["bias"] if "bias" in layer else out
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import BaseEstimator
-
 from congruence._space import Space
 from congruence._utils.display import as_html, as_text
+from congruence.maps._estimator import BaseEstimator
 
 
 class Shown(BaseEstimator):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
@@ -24,7 +23,7 @@ class CCAMap(ProjectionMap):
     ----------
     dim : int, optional
         Width of the joint space; as many directions as the pairs carry by default: min(d_source, d_target, n − 1) (n without
-        centring) unless the rows themselves span less.
+        centering) unless the rows themselves span less.
     regularization : float, default=0.1
         λ, added to the Gram matrices AᵀA and BᵀB, which are sums over rows and not means: with more pairs it weighs less.
     center : bool, default=True
@@ -40,7 +39,7 @@ class CCAMap(ProjectionMap):
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, dim) and (d_target, dim)
         Act on rows from the right.
     source_mean_, target_mean_ : ndarray of float64
-        Subtracted; zeros without centring.
+        Subtracted; zeros without centering.
     singular_values_ : ndarray
         Canonical correlations of the fitting rows, descending, shrunk by λ; without λ the correlations themselves.
 
@@ -100,6 +99,8 @@ def _compress(A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray]:
     They are the triangle R of a QR decomposition of the rows of both sides laid next to each other, block by block: exact,
     without squaring, in memory that does not grow with the number of rows.
     """
+    import scipy.linalg  # here and not above: the other methods do without it
+
     width = A.width + B.width
     triangle = np.empty((0, width))
     step = max(2 * width, 1)

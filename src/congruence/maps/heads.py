@@ -13,7 +13,7 @@ from congruence._utils.arrays import as_given
 from congruence.embeddings import Space
 from congruence.errors import ParameterError, ShapeError
 from congruence.maps import _layers
-from congruence.maps._base import NotFittedMapError
+from congruence.maps._checks import NotFittedMapError
 from congruence.maps._saved import count
 from congruence.maps.two_sided import TwoSidedMap
 

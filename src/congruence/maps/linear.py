@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
-from congruence.maps._base import AffineMap
+from congruence.maps._affine import AffineMap
 from congruence.maps._saved import check_arrays, count, number
 
 __all__ = ["LinearMap"]
@@ -98,8 +97,10 @@ class LinearMap(AffineMap):
             gram, cross = moments.uncentered_gram(), moments.uncentered_cross()
             scatter = moments.target_scatter + moments.weight * float(moments.target_mean @ moments.target_mean)
             self.source_mean_, self.target_mean_ = np.zeros(A.shape[1]), np.zeros(B.shape[1])
+        import scipy.linalg  # here and not above: the other methods do without it
+
         eigenvalues, V = scipy.linalg.eigh(gram)
-        # Directions without any variance carry rounding noise only; unpenalised they would be blown up.
+        # Directions without any variance carry rounding noise only; unpenalized they would be blown up.
         floor = max(eigenvalues[-1], 0.0) * len(eigenvalues) * np.finfo(float).eps
         kept = eigenvalues > floor
         eigenvalues, V = eigenvalues[kept], V[:, kept]

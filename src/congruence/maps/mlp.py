@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from congruence._utils.arrays import as_given, beside, blocks, is_tensor, namespace
 from congruence._utils.optional import require
+from congruence._utils.progress import progress_bar
 from congruence._utils.validation import check_positive, check_seed, refuse_overflow
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
@@ -163,7 +163,7 @@ class MLPMap(Map):
         for name in ("hidden", "batch_size", "max_epochs", "patience"):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.learning_rate, "learning_rate")
-        check_seed(self.random_state, "random_state")
+        check_seed(self.random_state)
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
@@ -230,13 +230,12 @@ class MLPMap(Map):
                 break
         return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
 
-    def _epochs(self) -> Any:
-        if not (self.verbose and sys.stderr.isatty()):
-            return range(self.max_epochs)
-        from rich.console import Console
-        from rich.progress import track
-
-        return track(range(self.max_epochs), "training", console=Console(stderr=True), transient=True)
+    def _epochs(self) -> Iterator[int]:
+        with progress_bar("training", self.max_epochs, quiet=not self.verbose) as bar:
+            for epoch in range(self.max_epochs):
+                yield epoch
+                if bar is not None:
+                    bar.advance(1)
 
     def transform(self, X: Any) -> Any:
         """Carry source rows into the target space; needs NumPy only.
@@ -254,9 +253,9 @@ class MLPMap(Map):
         w = {name: beside(value, A) for name, value in self.weights_.items()}
 
         def move(rows: Any) -> Any:
-            centred = rows - w["source_mean"]
-            hidden = gelu(centred @ w["w1"] + w["b1"])
-            return centred @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
+            centered = rows - w["source_mean"]
+            hidden = gelu(centered @ w["w1"] + w["b1"])
+            return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
         parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
         if is_tensor(A):

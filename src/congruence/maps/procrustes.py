@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.linalg
 
 from congruence._utils.arrays import blocks
 from congruence.linalg.procrustes import cross_svd
@@ -17,7 +16,7 @@ __all__ = ["ProcrustesHeads"]
 
 
 class ProcrustesHeads(ProjectionMap):
-    """Orthonormal projections of both spaces into a joint one that maximise the sum of paired inner products.
+    """Orthonormal projections of both spaces into a joint one that maximize the sum of paired inner products.
 
     Maximises ⟨A Wx, B Wy⟩ over Wx (d_source, dim) and Wy (d_target, dim) with orthonormal columns: the leading left and right
     singular vectors of AᵀB. Unlike :class:`~congruence.OrthogonalMap` neither side is the reference.
@@ -26,7 +25,7 @@ class ProcrustesHeads(ProjectionMap):
     ----------
     dim : int, optional
         Width of the joint space; as many directions as the pairs carry by default: min(d_source, d_target, n − 1) (n without
-        centring) unless the rows themselves span less.
+        centering) unless the rows themselves span less.
     center : bool, default=True
         Subtract the mean of the (unit) fitting rows.
     normalize : bool, default=True
@@ -37,7 +36,7 @@ class ProcrustesHeads(ProjectionMap):
     source_weights_, target_weights_ : ndarray of float64, shapes (d_source, dim) and (d_target, dim)
         Act on rows from the right; orthonormal columns.
     source_mean_, target_mean_ : ndarray of float64
-        Subtracted; zeros without centring.
+        Subtracted; zeros without centering.
     singular_values_ : ndarray
         Of AᵀB, descending; the first ``dim`` sum to the objective.
 
@@ -65,7 +64,9 @@ class ProcrustesHeads(ProjectionMap):
         ours, theirs = _span(A), _span(B)
         widths = [rows.width if frame is None else frame.shape[1] for rows, frame in ((A, ours), (B, theirs))]
         cross = np.zeros(widths)
-        scatter = np.array([A.size, B.size]) ** 2  # the means count: rounding error is that of the rows before centring
+        scatter = (
+            np.array([A.size, B.size]) ** 2
+        )  # the means count: rounding error is that of the rows before centering
         for part in blocks(len(A), 8 * (A.width + B.width)):
             a, b = A[part], B[part]
             scatter += np.vdot(a, a), np.vdot(b, b)
@@ -80,4 +81,6 @@ def _span(rows: Rows) -> np.ndarray | None:
     """Return an orthonormal basis of few wide rows, shape (d, n); None where rows are at least as many as columns."""
     if len(rows) >= rows.width:
         return None
+    import scipy.linalg  # here and not above: the other methods do without it
+
     return scipy.linalg.qr(rows[slice(None)].T, mode="economic", check_finite=False)[0]

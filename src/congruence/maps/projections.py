@@ -28,7 +28,7 @@ class Rows:
     ----------
     raw : ndarray, shape (n, d)
     normalize : bool
-    centre : ndarray of float64, shape (d,)
+    center : ndarray of float64, shape (d,)
         What is subtracted: the mean of the (unit) rows, or zeros.
     average : ndarray of float64, shape (d,)
         Mean of the (unit) rows before anything is subtracted.
@@ -36,7 +36,7 @@ class Rows:
 
     raw: np.ndarray
     normalize: bool
-    centre: np.ndarray
+    middle: np.ndarray
     average: np.ndarray
 
     @classmethod
@@ -44,7 +44,7 @@ class Rows:
         """Measure the mean of the rows."""
         rows = cls(raw, normalize, np.zeros(raw.shape[1]), np.zeros(raw.shape[1]))
         average = sum((rows[part].sum(axis=0) for part in rows.parts()), np.zeros(raw.shape[1])) / len(raw)
-        return cls(raw, normalize, average if center else rows.centre, average)
+        return cls(raw, normalize, average if center else rows.middle, average)
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -56,12 +56,12 @@ class Rows:
 
     @property
     def size(self) -> float:
-        """√(n)·‖mean row‖: what is left of it after centring is rounding error of about this times machine precision."""
+        """√(n)·‖mean row‖: what is left of it after centering is rounding error of about this times machine precision."""
         return float(np.sqrt(len(self.raw)) * np.linalg.norm(self.average))
 
     def __getitem__(self, part: slice) -> np.ndarray:
         block = self.raw[part].astype(np.float64)
-        return (normalize_rows(block) if self.normalize else block) - self.centre
+        return (normalize_rows(block) if self.normalize else block) - self.middle
 
     def parts(self) -> Iterator[slice]:
         """Slices that keep a block of this side small."""
@@ -136,7 +136,7 @@ class ProjectionMap(TwoSidedMap):
         self._remember(source, target)
         self.n_features_in_ = A.width
         self.source_weights_, self.target_weights_ = (np.ascontiguousarray(W[:, :k] * signs) for W in (U, V))
-        self.source_mean_, self.target_mean_ = A.centre, B.centre
+        self.source_mean_, self.target_mean_ = A.middle, B.middle
         self.singular_values_ = singular[:most]
         self.n_pairs_ = len(A)
         self.facts_ = {"n_pairs": self.n_pairs_, "rank": rank, "directions": min(A.width, B.width)}
@@ -158,7 +158,7 @@ class ProjectionMap(TwoSidedMap):
             mean, weights = self.target_mean_, self.target_weights_
         if is_tensor(rows):
             return _layers.run(self._layers(mean, weights), rows, weights.shape[1])
-        # The mean is folded into one offset, so that a block is never copied to be centred.
+        # The mean is folded into one offset, so that a block is never copied to be centered.
         offset = -(mean @ weights).astype(rows.dtype)
         weights = weights.astype(rows.dtype, copy=False)
         out = np.empty((len(rows), weights.shape[1]), dtype=rows.dtype)

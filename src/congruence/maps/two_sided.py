@@ -15,7 +15,8 @@ from congruence._utils.display import as_markdown
 from congruence._utils.validation import check_choice, check_width, refuse_overflow
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
-from congruence.maps._base import Map, check_native
+from congruence.maps._base import Map
+from congruence.maps._checks import check_native
 
 __all__ = ["TwoSidedMap"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from congruence.metrics._base import INVARIANCES, Metric
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
-from congruence.metrics.correlations import CCAFit, cca, fit_cca, pwcca, svcca
+from congruence.metrics.correlations import cca, pwcca, svcca
 from congruence.metrics.dissimilarity import rsa
+from congruence.metrics.heldout_cca import CCAFit, fit_cca
 from congruence.metrics.local_alignment import cknna
-from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn
 from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
 from congruence.metrics.retrieval import (
     class_retrieval,
@@ -17,6 +18,7 @@ from congruence.metrics.retrieval import (
     zero_shot_accuracy,
     zero_shot_scores,
 )
+from congruence.metrics.search import nearest
 from congruence.metrics.shape import procrustes_distance
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Centred kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and of cross-kernels."""
+"""Centered kernel alignment: linear and Gaussian, biased, debiased and in minibatches, and of cross-kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["cross_kernel_cka", "linear_cka", "rbf_cka"]
 ESTIMATORS = ("debiased", "biased", "minibatch")
 
 
-def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int = 512, seed: int = 0) -> Any:
-    """Linear centred kernel alignment.
+def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0) -> Any:
+    """Linear centered kernel alignment.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
         ``"minibatch"`` sums the unbiased HSIC over batches before the ratio.
     batch_size : int, default=512
         Rows of a minibatch, at least 4; a last batch with fewer than 4 is left out.
-    seed : int, default=0
+    random_state : int, default=0
         Shuffles rows into minibatches.
 
     Returns
@@ -66,7 +66,7 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
     >>> round(linear_cka(X, 3 * X[:, ::-1] + 1), 6)
     1.0
     """
-    check_seed(seed)
+    check_seed(random_state)
     check_choice(estimator, ESTIMATORS, "estimator")
     xp, A, B = native_pair(X, Y, min_rows=4)
     if estimator != "minibatch":
@@ -74,7 +74,7 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
     check_positive(batch_size, "batch_size", integer=True)
     if batch_size < 4:
         raise ShapeError(f"Got batch_size={batch_size}; expected at least 4 rows. Pass batch_size=4 or more.")
-    order = np.random.default_rng(seed).permutation(A.shape[0])
+    order = np.random.default_rng(random_state).permutation(A.shape[0])
     totals: list[Any] = [0.0, 0.0, 0.0]
     for start in range(0, len(order) - 3, batch_size):
         rows = xp.asarray(np.sort(order[start : start + batch_size]), device=device(A))
@@ -124,7 +124,7 @@ def rbf_cka(
     bandwidth: float | str = "median",
     fraction: float = 1.0,
 ) -> Any:
-    """Centred kernel alignment with Gaussian kernels.
+    """Centered kernel alignment with Gaussian kernels.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def _median(side: Any) -> float:
 
 
 def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
-    """Centred alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
+    """Centered alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
     Returns
     -------
     float, or 0-d torch tensor for torch input
-        In [−1, 1]. Rows and columns of both kernels are centred first.
+        In [−1, 1]. Rows and columns of both kernels are centered first.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
 
     Notes
     -----
-    With centred F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
+    With centered F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
 
     References
     ----------

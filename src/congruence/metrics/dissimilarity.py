@@ -113,9 +113,9 @@ class Dissimilarities:
         return out
 
     def excess(self, ordered: Any, values: Any) -> Any:
-        """Return how many more dissimilarities lie below than above: twice the average rank, centred."""
+        """Return how many more dissimilarities lie below than above: twice the average rank, centered."""
         xp = self.xp
-        order = xp.argsort(values, stable=False)  # neighbouring look-ups touch neighbouring memory
+        order = xp.argsort(values, stable=False)  # neighboring look-ups touch neighboring memory
         asked = values[order]
         rounding = self.rounding(asked)
         out = xp.empty_like(asked)
@@ -165,10 +165,10 @@ def _kendall(X: Dissimilarities, Y: Dissimilarities) -> float:
     return float(kendalltau(ranks[0], ranks[1]).statistic)
 
 
-def _cosine(X: Dissimilarities, Y: Dissimilarities, *, centre: bool) -> float:
+def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
     a, b = X.condensed(root=True), Y.condensed(root=True)
     for side, vector, name in ((X, a, "X"), (Y, b, "Y")):
-        if centre:
+        if center:
             _spread(side.xp.min(vector), side.xp.max(vector), side.tie, name)
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
@@ -192,7 +192,7 @@ def rsa(
     rdm: str = "correlation",
     compare: str = "spearman",
     max_rows: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> float:
     """Agreement of the dissimilarities of all pairs of items in two spaces.
 
@@ -211,7 +211,7 @@ def rsa(
     max_rows : int, optional
         Compare this many rows, drawn once without replacement, if there are more. By default all are compared, and more
         than 5000 are refused: pass the number to draw a sample, or one as large as n for all of them.
-    seed : int, default=0
+    random_state : int, default=0
         Of that draw.
 
     Returns
@@ -242,7 +242,7 @@ def rsa(
     neuroscience", Frontiers in Systems Neuroscience 2:4.
     Nili et al. (2014), "A toolbox for representational similarity analysis", PLoS Computational Biology 10(4).
     """
-    check_seed(seed)
+    check_seed(random_state)
     check_choice(rdm, _RDMS, "rdm")
     check_choice(compare, _COMPARISONS, "compare")
     A, B = _side(X, Y, "X"), _side(Y, X, "Y")
@@ -261,7 +261,7 @@ def rsa(
                 f"Got max_rows={max_rows}; expected at least 3, for three pairs. Pass max_rows=3 or more."
             )
         if n > max_rows:
-            rows = np.sort(np.random.default_rng(seed).choice(n, max_rows, replace=False))
+            rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
             A, B = A[rows], B[rows]
     left, right = Dissimilarities(A, rdm, "X"), Dissimilarities(B, rdm, "Y")
     if compare == "spearman":
@@ -269,5 +269,5 @@ def rsa(
     elif compare == "kendall":
         value = _kendall(left, right)
     else:
-        value = _cosine(left, right, centre=compare == "pearson")
+        value = _cosine(left, right, center=compare == "pearson")
     return float(np.clip(value, -1.0, 1.0))

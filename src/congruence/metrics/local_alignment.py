@@ -1,6 +1,6 @@
-"""Centred kernel nearest-neighbour alignment (CKNNA): CKA of what two spaces' neighbourhoods share.
+"""Centered kernel nearest-neighbor alignment (CKNNA): CKA of what two spaces' neighborhoods share.
 
-The Gram matrices are masked to k entries a row or fewer, so every sum runs over the tables of neighbours: O(n k) memory
+The Gram matrices are masked to k entries a row or fewer, so every sum runs over the tables of neighbors: O(n k) memory
 besides a block, never an n × n array.
 """
 
@@ -15,7 +15,8 @@ from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
 from congruence.metrics._base import unit
-from congruence.metrics.neighbours import check_k, home, moderate, neighbour_table, pair_values
+from congruence.metrics._comparison import pair_values
+from congruence.metrics.search import check_k, home, moderate, neighbor_table
 
 __all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]
 
@@ -24,13 +25,13 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
     Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the k rows j ≠ i with the largest K_ij (lowest row number first among
-    equals, see :func:`~congruence.metrics.neighbours.nearest`), likewise N_L(i). The value is
+    equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is
     ``align(K, L) / sqrt(align(K, K) · align(L, L))``.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
-        n ≥ 4. Nothing is centred beforehand.
+        n ≥ 4. Nothing is centered beforehand.
     Y : array_like, shape (n, e)
         Row i belongs to row i of X; the widths may differ.
     k : int, default=10
@@ -44,7 +45,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
     Returns
     -------
     float
-        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 where no neighbour is shared. ``"jam"``: in [−1, 1].
+        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 where no neighbor is shared. ``"jam"``: in [−1, 1].
 
     Raises
     ------
@@ -55,7 +56,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
         n < 4: the unbiased estimate divides by n − 3.
     InputError
         align(K, K) or align(L, L) is not positive, so that there is no value. All rows equal is one reason; with
-        ``"huh"`` and small k another is that hardly any neighbours are reciprocal. Returning 0 would read as "measured,
+        ``"huh"`` and small k another is that hardly any neighbors are reciprocal. Returning 0 would read as "measured,
         and unaligned".
 
     Notes
@@ -68,16 +69,16 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
         + \frac{(1^\top A 1)(1^\top B 1)}{(n - 1)(n - 2)} - \frac{2}{n - 2} 1^\top A B 1,
 
     Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and B
-    are not symmetric, since being a neighbour is not mutual. Two things follow. tr(A B) = Σ A_ij B_ji: a pair counts
+    are not symmetric, since being a neighbor is not mutual. Two things follow. tr(A B) = Σ A_ij B_ji: a pair counts
     there only if both i and j list each other, in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value changes a little when X
     and Y change places. At k = n − 1 everything is symmetric and the value is debiased CKA. The published code also
     adds 10⁻⁶ to the denominator and refuses k = 1; neither is done here.
 
     **jam.** The text leaves four things open; taken here is the first of each.
 
-    - K̄ in eq. (8) is HKH, centred on both sides, as defined before eq. (3). Eq. (7), said to equal it, subtracts row
+    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), said to equal it, subtracts row
       means only, and differs.
-    - The neighbours of eq. (6) are those of the kernel as first defined, uncentred inner products; centred ones, or
+    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered ones, or
       distances, would be others.
     - In the denominator eq. (6) is read with the same space in both places, so each Gram has its own mask, as in
       ``"huh"``; it could be the mask of the numerator.
@@ -101,7 +102,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
     if normalize:
         A, B = unit(A, "X"), unit(B, "Y")
     first, second = (
-        masked_gram(side, k, centred=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
+        masked_gram(side, k, centered=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
     )
     scale = math.prod(
         math.sqrt(_with_itself(gram, n, k, name, definition)) for gram, name in ((first, "X"), (second, "Y"))
@@ -163,7 +164,7 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
     """
     n = len(A)
     check_k(k, n)
-    gram = masked_gram(A, k, centred=definition == "jam")
+    gram = masked_gram(A, k, centered=definition == "jam")
     return Masked(*gram, math.sqrt(_with_itself(gram, n, k, name, definition)), n, definition)
 
 
@@ -181,17 +182,17 @@ def compare_masked(first: Masked, second: Masked) -> float:
     return _numerator(first[:2], second[:2], first.n, first.definition) / (first.scale * second.scale)
 
 
-def masked_gram(A: np.ndarray, k: int, *, centred: bool, place: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries of a Gram matrix at each row's k nearest neighbours.
+def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of a Gram matrix at each row's k nearest neighbors.
 
     Parameters
     ----------
     A : ndarray, shape (n, d)
     k : int
-    centred : bool
-        Entries of HKH instead of K. The neighbours are K's in both cases.
+    centered : bool
+        Entries of HKH instead of K. The neighbors are K's in both cases.
     place : torch.device, optional
-        Where neighbours are searched.
+        Where neighbors are searched.
 
     Returns
     -------
@@ -202,13 +203,13 @@ def masked_gram(A: np.ndarray, k: int, *, centred: bool, place: Any = None) -> t
     """
     n = len(A)
     A = moderate(A)
-    index, value = neighbour_table(A, k, "inner", place=place)
+    index, value = neighbor_table(A, k, "inner", place=place)
     order = np.argsort(index, axis=1)
     index = np.take_along_axis(index, order, axis=1)
     value = np.take_along_axis(value, order, axis=1).ravel()
     keys = (index + n * np.arange(n)[:, None]).ravel()
-    if centred:
-        # Measured from the first row, so that the mean of equal rows is that row and not its neighbour in the last bit.
+    if centered:
+        # Measured from the first row, so that the mean of equal rows is that row and not its neighbor in the last bit.
         origin, total = A[0].astype(np.float64), np.zeros(A.shape[1])
         for part in blocks(n, 16 * A.shape[1], budget=8 * 2**20):
             total += (A[part] - origin).sum(axis=0)
@@ -240,7 +241,7 @@ def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tu
     if not len(keys):
         return 0.0, 0.0
     i, j = np.divmod(keys, n)
-    # tr(AB) pairs each entry with the mirrored one, which is often no neighbour at all.
+    # tr(AB) pairs each entry with the mirrored one, which is often no neighbor at all.
     mirrored = j * n + i
     place = np.minimum(np.searchsorted(keys, mirrored), len(keys) - 1)
     mutual = keys[place] == mirrored

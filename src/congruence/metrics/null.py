@@ -1,4 +1,4 @@
-"""Scores of randomly re-paired rows, from what re-pairing leaves as it is: Gram matrices, neighbour tables and bases.
+"""Scores of randomly re-paired rows, from what re-pairing leaves as it is: Gram matrices, neighbor tables and bases.
 
 Every entry of :data:`REPAIRED` prepares a side once, re-pairs a prepared side, and compares two prepared sides, so that many
 sides compared with many others cost one preparation each.
@@ -14,9 +14,11 @@ import numpy as np
 
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
-from congruence.metrics import correlations, neighbours
+from congruence.metrics import correlations, neighbors
+from congruence.metrics._bases import spectrum
 from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
+from congruence.metrics.search import neighbor_table
 
 __all__ = ["BIASED_CKA", "REPAIRED", "Chance", "Repaired", "chance", "compare_first", "entry"]
 
@@ -130,7 +132,7 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
 # ------------------------------------------------------------------ preparing, re-pairing and comparing
 
 
-def _centred(A: np.ndarray) -> np.ndarray:
+def _centered(A: np.ndarray) -> np.ndarray:
     A = A.astype(np.float64)
     return A - A.mean(axis=0)
 
@@ -149,8 +151,8 @@ def _varying(size: float, name: str) -> float:
 
 
 def _scaled(A: np.ndarray, name: str) -> np.ndarray:
-    """Return centred rows whose largest entry is 1."""
-    A = _centred(A)
+    """Return centered rows whose largest entry is 1."""
+    A = _centered(A)
     return A / _varying(float(np.abs(A).max()), name)
 
 
@@ -170,7 +172,7 @@ def _reorder_square(L: np.ndarray, order: np.ndarray) -> np.ndarray:
     return out
 
 
-def _u_centre(K: np.ndarray) -> np.ndarray:
+def _u_center(K: np.ndarray) -> np.ndarray:
     """Return a kernel such that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014); K is used up."""
     n = len(K)
     np.fill_diagonal(K, 0)
@@ -181,7 +183,7 @@ def _u_centre(K: np.ndarray) -> np.ndarray:
 
 
 class _Linear(NamedTuple):
-    """A linear kernel whose U-centred form has unit norm: features, or the whole of it where that is cheaper to compare."""
+    """A linear kernel whose U-centered form has unit norm: features, or the whole of it where that is cheaper to compare."""
 
     matrix: np.ndarray
     whole: bool
@@ -191,7 +193,7 @@ def _prepare_linear(A: np.ndarray, name: str) -> _Linear:
     A = _scaled(A, name)
     n, d = A.shape
     if n <= 4 * d:  # re-pairing and comparing then cost n² operations instead of n·d²
-        K = _u_centre(A @ A.T)
+        K = _u_center(A @ A.T)
         return _Linear(K / _varying(float(np.linalg.norm(K)), name), True)
     return _Linear(A / np.sqrt(np.sqrt(_varying(_linear_inner(A, A), name))), False)
 
@@ -210,7 +212,7 @@ def _compare_linear(first: _Linear, second: _Linear) -> float:
     if first.whole == second.whole:
         return (_inner if first.whole else _linear_inner)(first.matrix, second.matrix)
     K, B = (first.matrix, second.matrix) if first.whole else (second.matrix, first.matrix)
-    # With rows that sum to zero and no diagonal, K does not notice whether the other kernel is U-centred.
+    # With rows that sum to zero and no diagonal, K does not notice whether the other kernel is U-centered.
     return float(np.vdot(B, K @ B))
 
 
@@ -237,9 +239,9 @@ def _compare_biased(first: _Linear, second: _Linear) -> float:
 
 def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     _whole(A, "rbf_cka")
-    A = _centred(A)
+    A = _centered(A)
     scale = _varying(kernels.median_squared_distance(A), name)
-    K = _u_centre(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
+    K = _u_center(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
     return K / _varying(float(np.linalg.norm(K)), name)
 
 
@@ -252,19 +254,19 @@ def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
     return square + square.T
 
 
-def _prepare_neighbours(A: np.ndarray, name: str) -> np.ndarray:
-    return neighbours.neighbour_table(A, 10, "inner", name=name)[0]
+def _prepare_neighbors(A: np.ndarray, name: str) -> np.ndarray:
+    return neighbor_table(A, 10, "inner", name=name)[0]
 
 
-def _reorder_neighbours(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
-    # Row i is now the row order[i] of before, and whoever was its neighbour has moved as well.
+def _reorder_neighbors(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
+    # Row i is now the row order[i] of before, and whoever was its neighbor has moved as well.
     return np.argsort(order)[Q[order]]
 
 
 def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]:
     def prepare(A: np.ndarray, name: str) -> np.ndarray:
-        """Return an orthonormal basis of the leading principal components, on centred rows."""
-        U, s, _ = correlations.spectrum(np, _scaled(A, name))
+        """Return an orthonormal basis of the leading principal components, on centered rows."""
+        U, s, _ = spectrum(np, _scaled(A, name))
         return U[:, : correlations.kept(np, s, keep)]
 
     return prepare
@@ -287,7 +289,7 @@ class _Weighted(NamedTuple):
 
 
 def _prepare_weighted(A: np.ndarray, name: str) -> _Weighted:
-    U, s, Vt = correlations.spectrum(np, _scaled(A, name))
+    U, s, Vt = spectrum(np, _scaled(A, name))
     return _Weighted(U, s[:, None] * Vt)
 
 
@@ -302,7 +304,7 @@ def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
 
 
 def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
-    """Return unit-norm centred rows in a basis of their own span: the same shape from at most n columns."""
+    """Return unit-norm centered rows in a basis of their own span: the same shape from at most n columns."""
     A = _scaled(A, name)
     if A.shape[1] > len(A):
         values, vectors = np.linalg.eigh(A @ A.T)
@@ -314,8 +316,8 @@ def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
     return float(np.arccos(np.clip(np.linalg.norm(A.T @ B, "nuc"), 0, 1)))
 
 
-def _neighbours(measure: Callable[[np.ndarray, np.ndarray], float]) -> Repaired:
-    return Repaired(_prepare_neighbours, _reorder_neighbours, measure)
+def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> Repaired:
+    return Repaired(_prepare_neighbors, _reorder_neighbors, measure)
 
 
 #: CKA by the biased HSIC: ``linear_cka(X, Y, estimator="biased")``.
@@ -326,10 +328,10 @@ REPAIRED: dict[str, Repaired] = {
     "linear_cka": Repaired(_prepare_linear, _reorder_linear, _compare_linear),
     "rbf_cka": Repaired(_prepare_rbf, _reorder_square, _inner),
     "cknna": Repaired(prepare_masked, reorder_masked, compare_masked),
-    "mutual_knn": _neighbours(neighbours.common_share),
-    "cycle_knn": _neighbours(neighbours.cycle_share),
-    "lcs_knn": _neighbours(neighbours.common_length),
-    "edit_knn": _neighbours(neighbours.edit_share),
+    "mutual_knn": _neighbors(neighbors.common_share),
+    "cycle_knn": _neighbors(neighbors.cycle_share),
+    "lcs_knn": _neighbors(neighbors.common_length),
+    "edit_knn": _neighbors(neighbors.edit_share),
     "cca": Repaired(_prepare_basis(50), _take, _compare_bases),
     "svcca": Repaired(_prepare_basis(0.99), _take, _compare_bases),
     "pwcca": Repaired(_prepare_weighted, _reorder_weighted, _compare_weighted),

@@ -60,7 +60,7 @@ def paired_cosine(X: Any, Y: Any) -> float:
 
 
 def paired_distance(X: Any, Y: Any) -> float:
-    """Mean Euclidean distance of paired rows, as they are: nothing is normalised.
+    """Mean Euclidean distance of paired rows, as they are: nothing is normalized.
 
     Parameters
     ----------

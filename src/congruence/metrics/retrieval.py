@@ -1,4 +1,4 @@
-"""Nearest-neighbour retrieval and zero-shot classification (paper, appendix D.4.2, metrics 2 to 5).
+"""Nearest-neighbor retrieval and zero-shot classification (paper, appendix D.4.2, metrics 2 to 5).
 
 Every function works in blocks of queries and never holds all similarities at once. Similarities are cosines. Equal
 similarities share the credit: if three gallery rows tie for first place and one is right, the query scores 1/3, which
@@ -118,7 +118,7 @@ def class_retrieval(
     Returns
     -------
     float
-        In [0, 1]. With a single class every neighbour is right and the value is 1: it then says nothing.
+        In [0, 1]. With a single class every neighbor is right and the value is 1: it then says nothing.
 
     Raises
     ------
@@ -255,7 +255,7 @@ def _any_drawn(good: int, among: int, draws: int) -> float:
 
 
 def ensemble_prompts(embeddings: Any, classes: Sequence[Any] | np.ndarray | None = None) -> Any:
-    """Average prompt embeddings into class prototypes: mean of normalised, normalised again.
+    """Average prompt embeddings into class prototypes: mean of normalized, normalized again.
 
     Parameters
     ----------

@@ -11,11 +11,11 @@ from congruence.metrics._base import float_pair
 __all__ = ["procrustes_distance"]
 
 
-def _centred(xp: Any, A: Any, name: str, scale: bool) -> Any:
+def _centered(xp: Any, A: Any, name: str, scale: bool) -> Any:
     """Return A as n − 1 orthonormal contrasts of its rows, of unit Frobenius norm if asked."""
     n = A.shape[0]
     # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
-    # turns the mean into the first axis, without that axis: inner products are those of the centred columns.
+    # turns the mean into the first axis, without that axis: inner products are those of the centered columns.
     C = A[1:, :] - A[:1, :]
     C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
     top = xp.max(xp.abs(C))
@@ -69,7 +69,7 @@ def _residual(xp: Any, A: Any, B: Any) -> Any:
 def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = True) -> Any:
     """Distance between two shapes: what no translation, rotation or reflection (nor scaling) removes.
 
-    Columns are centred, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
+    Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
     distance is arccos ν, the Euclidean one √(2 − 2ν). Both are metrics: symmetric, and the triangle inequality holds.
 
     Parameters
@@ -110,7 +110,7 @@ def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = 
             "Got kind='angular' with scale=False; expected unit norms, since an angle does not depend on scale. Pass scale=True, or kind='euclidean'."
         )
     xp, A, B = float_pair(X, Y)
-    squared = _residual(xp, _centred(xp, A, "X", scale), _centred(xp, B, "Y", scale))
+    squared = _residual(xp, _centered(xp, A, "X", scale), _centered(xp, B, "Y", scale))
     # The root has no slope at 0; there the square passes on a gradient of zeros instead of NaN.
     distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
     if scale:

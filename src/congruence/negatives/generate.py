@@ -127,7 +127,7 @@ def generate(
     captions: Sequence[str],
     kinds: Sequence[str] = KINDS,
     per_caption: int = 1,
-    seed: int = 0,
+    random_state: int = 0,
     generator: str | Generator | None = None,
     *,
     groups: Sequence[Any] | None = None,
@@ -143,7 +143,7 @@ def generate(
         Of :data:`KINDS`; of one's own as well, with a generator of one's own.
     per_caption : int, default=1
         Of each kind for each caption, at most: different ones.
-    seed : int, default=0
+    random_state : int, default=0
         What a caption gets depends on the seed, its row and the captions, not on the other kinds.
     generator : str or callable, optional
         A key of :data:`GENERATORS` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
@@ -188,7 +188,7 @@ def generate(
     texts = check_captions(captions)
     kinds = _kinds(kinds, generator)
     check_positive(per_caption, "per_caption", integer=True)
-    check_seed(seed)
+    check_seed(random_state)
     check_choice(on_refused, ("skip", "error"), "on_refused")
     if isinstance(generator, str):
         generator = GENERATORS[check_choice(generator, GENERATORS, "generator")]
@@ -202,7 +202,7 @@ def generate(
     for row, caption in enumerate(texts):
         looked = look_at(caption, siblings[row], lexicon()) if generator is by_rules else None
         for kind in kinds:
-            rng = np.random.default_rng([seed, crc32(kind.encode()), row])
+            rng = np.random.default_rng([random_state, crc32(kind.encode()), row])
             if looked is not None:
                 found = _edited(looked, caption, siblings[row], kind, per_caption, rng, common)
             else:

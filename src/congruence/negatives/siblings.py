@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.top_k import top_k
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import ParameterError
 from congruence.negatives.generate import Negative, check_captions
@@ -23,7 +24,7 @@ def sibling_negatives(
     *,
     template: str = "a photo of a {}",
     per_caption: int = 1,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> list[Negative]:
     """Exchange the class in captions such as “a photo of a beaver” for the nearest other class, or for any other.
 
@@ -38,7 +39,7 @@ def sibling_negatives(
         With ``{}`` once, for the name; an article before it agrees.
     per_caption : int, default=1
         The nearest ones, or different ones at random.
-    seed : int, default=0
+    random_state : int, default=0
         Of the draw.
 
     Returns
@@ -63,7 +64,7 @@ def sibling_negatives(
     """
     labels, known = check_captions(names), check_captions(classes)
     check_positive(per_caption, "per_caption", integer=True)
-    check_seed(seed)
+    check_seed(random_state)
     if not isinstance(template, str) or template.count("{}") != 1:
         raise ParameterError(
             f"Got template={template!r}; expected a text with {{}} once. Pass template='a photo of a {{}}.', for example."
@@ -81,7 +82,7 @@ def sibling_negatives(
     if similarity is None:
         distinct = np.array(sorted(first.values()))
         chosen = [
-            [known[k] for k in _drawn(distinct, first[name], per_caption, np.random.default_rng([seed, row]))]
+            [known[k] for k in _drawn(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
             for row, name in enumerate(labels)
         ]
     else:
@@ -100,16 +101,15 @@ def _drawn(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> 
 
 def _nearest(known: list[str], first: dict[str, int], similarity: Any, rows: list[int], k: int) -> dict[str, list[str]]:
     """Return the classes of largest cosine for each of ``rows``, best first; equal ones in the order of the classes."""
-    vectors = as_matrix(similarity, "similarity").astype(np.float64)
+    vectors = normalize_rows(as_matrix(similarity, "similarity").astype(np.float64))
     check_same_rows(len(known), len(vectors), "classes", "similarity")
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     distinct = np.array(sorted(first.values()))  # the first of each name stands for all of it
     found = {}
     for part in blocks(len(rows), 8 * len(distinct)):
         likeness = vectors[rows[part]] @ vectors[distinct].T
-        for row, scores in zip(rows[part], likeness, strict=True):
-            scores[distinct == row] = -np.inf
-            found[known[row]] = [known[j] for j in distinct[np.argsort(-scores, kind="stable")[:k]]]
+        likeness[np.equal.outer(rows[part], distinct)] = -np.inf
+        for row, best in zip(rows[part], top_k(likeness, min(k, len(distinct))), strict=True):
+            found[known[row]] = [known[j] for j in distinct[best]]
     return found
 
 

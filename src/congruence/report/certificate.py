@@ -60,7 +60,7 @@ def render_certificate(certificate: Certificate) -> str:
 
 def _charted(certificate: Certificate) -> list[str]:
     """Return the measures to draw: what the verdict rests on, and the plain overlap of result lists."""
-    overlap = next((name for name in certificate.ways if name.startswith("overlap@")), certificate.task)
+    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
     return list(dict.fromkeys([certificate.task, overlap]))
 
 

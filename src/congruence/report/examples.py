@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence import metrics
 from congruence._utils.ids import is_in
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
@@ -22,15 +23,7 @@ _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "i
 
 def _nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
     """Return row numbers of the ``k`` largest cosines of unit rows, best first."""
-    k = min(k, len(gallery))
-    out = np.empty((len(queries), k), dtype=np.intp)
-    step = max(1, 2**24 // len(gallery))
-    for start in range(0, len(queries), step):
-        similarity = queries[start : start + step] @ gallery.T
-        best = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
-        order = np.take_along_axis(-similarity, best, axis=1).argsort(axis=1, kind="stable")
-        out[start : start + step] = np.take_along_axis(best, order, axis=1)
-    return out
+    return metrics.nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
 def commuting(

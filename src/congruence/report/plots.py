@@ -111,11 +111,11 @@ def clouds(
         # A narrower model is padded with zeros: its coordinates have no meaning in the other model anyway.
         stacked = np.vstack([np.pad(cloud, ((0, 0), (0, width - cloud.shape[1]))) for cloud in clouds.values()])
         stacked = stacked.astype(np.float64)
-        centred = stacked - stacked.mean(axis=0)
-        _, s, vt = np.linalg.svd(centred, full_matrices=False)
+        centered = stacked - stacked.mean(axis=0)
+        _, s, vt = np.linalg.svd(centered, full_matrices=False)
         # Signs of principal directions are arbitrary: fix them, so that equal data give equal pictures.
         vt = vt[:2] * np.sign(vt[:2][[0, 1], np.abs(vt[:2]).argmax(axis=1)])[:, None]
-        flat = centred @ vt.T
+        flat = centered @ vt.T
         points, start = {}, 0
         for name, cloud in clouds.items():
             points[name] = np.round(flat[start : start + len(cloud)], 4).tolist()
@@ -147,8 +147,8 @@ def kernel(
     ours = unit(images.source) @ unit(texts.source).T
     theirs = unit(images.target) @ unit(texts.target).T
     same = bundle.class_of("image", images.ids)[:, None] == bundle.class_of("text", texts.ids)[None]
-    centred = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (ours, theirs)]
-    bottom = np.linalg.norm(centred[0]) * np.linalg.norm(centred[1])
+    centered = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (ours, theirs)]
+    bottom = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
 
     def draw(which: np.ndarray, most: int) -> list[list[float]]:
         a, b = ours[which], theirs[which]
@@ -159,7 +159,7 @@ def kernel(
         "matched": draw(same, _MARKS),
         "other": draw(~same, 1_500),
         "correlation": float(np.corrcoef(ours.ravel(), theirs.ravel())[0, 1]),
-        "centred_alignment": float((centred[0] * centred[1]).sum() / bottom) if bottom else None,
+        "centered_alignment": float((centered[0] * centered[1]).sum() / bottom) if bottom else None,
         "difference": float(np.sqrt(np.mean((ours - theirs) ** 2))),
         "n": int(ours.size),
     }
@@ -175,7 +175,7 @@ def few_anchors(
     pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
     split = Split.from_dict(rule) if rule is not None else None
     if split is None or not split.threshold:
-        split = Split.choose(pairs.ids, 0.5, seed=0, groups=duplicate_groups(pairs.source, pairs.target))
+        split = Split.choose(pairs.ids, 0.5, random_state=0, groups=duplicate_groups(pairs.source, pairs.target))
     held = split.held_out(pairs.ids)
     pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
     if len(pool) < 10 or not held.any():

@@ -63,7 +63,7 @@ class Questions:
         return right, np.einsum("nd,nkd->nk", self.images, self.wrong)
 
 
-def by_task(asked: Questions, options: int, seed: int) -> dict[str, Any]:
+def by_task(asked: Questions, options: int, random_state: int) -> dict[str, Any]:
     """Measure recall between a caption and its wrong ones, and among these and captions of other images, by task.
 
     Returns
@@ -77,10 +77,12 @@ def by_task(asked: Questions, options: int, seed: int) -> dict[str, Any]:
     k, binary = wrong.shape[1], chosen(right, wrong)
     if asked.items is None:
         sides = asked.images, asked.captions, asked.wrong
-        rows, note = recall_by_task(*sides, asked.groups, asked.tasks, texts=asked.same, options=options, seed=seed)
+        rows, note = recall_by_task(
+            *sides, asked.groups, asked.tasks, texts=asked.same, options=options, random_state=random_state
+        )
         rows = [{**row, "part": False} for row in rows]
     else:
-        rows, note = _of_sugarcrepe(asked, asked.items, options, seed)
+        rows, note = _of_sugarcrepe(asked, asked.items, options, random_state)
     low, high = _interval(binary, asked.groups)
     return {
         "rows": rows,
@@ -95,14 +97,14 @@ def by_task(asked: Questions, options: int, seed: int) -> dict[str, Any]:
 
 
 def _of_sugarcrepe(
-    asked: Questions, items: SugarCrepe, options: int, seed: int
+    asked: Questions, items: SugarCrepe, options: int, random_state: int
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return SugarCrepe's own lines, what all items make together last, and what there are too few captions for."""
     sides, note = (asked.images, asked.captions, asked.wrong[:, 0]), None
     try:
-        found = sugarcrepe_recall(items, *sides, options=options, seed=seed)
+        found = sugarcrepe_recall(items, *sides, options=options, random_state=random_state)
     except TooFewAnchorsError:
-        found = sugarcrepe_recall(items, *sides, options=2, seed=seed)
+        found = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
     lines: list[tuple[Any, ...]] = [
         (line.task, line.n, line.binary, line.choice, line.ties, line.task.startswith("swap, ")) for line in found

@@ -32,7 +32,7 @@ def summarize(
     *,
     held_out: bool | None = None,
     scores: Scores | None = None,
-    seed: int = 0,
+    random_state: int = 0,
     examples: int = 6,
     repeats: int = 5,
 ) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def summarize(
         Measure only on classes the map was not fitted on. By default, if it knows them.
     scores : Scores, optional
         From :func:`congruence.evaluation`, if they were computed already.
-    seed : int, default=0
+    random_state : int, default=0
         Chooses examples and anchors.
     examples : int, default=6
         Pictures shown in the commuting diagram.
@@ -69,7 +69,7 @@ def summarize(
     SpaceMismatchError, IdError, ShapeError
         As :func:`congruence.evaluation`.
     """
-    check_seed(seed)
+    check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a two-sided map ({mapping.kind}); expected one that leads into the target's space, which is what a report "
@@ -83,7 +83,7 @@ def summarize(
     unseen = bundle
     if rule is not None and held_out is not False:
         unseen = bundle.take(held_out_ids(bundle, Split.from_dict(rule), mapping.source_space_.modality))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     source, target = unseen.side("source"), unseen.side("target")
     if scores is None:
         scores = evaluate(mapping, source, target, labels=_classes(unseen, "image"), prompt_labels=None)

@@ -40,7 +40,7 @@ def summarize_training(
     held_out: bool | None = None,
     note: str | None = None,
     options: int = 5,
-    seed: int = 0,
+    random_state: int = 0,
     examples: int = 3,
 ) -> dict[str, Any]:
     """Measure a two-sided map and gather everything its page shows, as plain data.
@@ -68,7 +68,7 @@ def summarize_training(
         A sentence to stand under the title.
     options : int, default=5
         Captions to choose from in the second of the two recalls by task.
-    seed : int, default=0
+    random_state : int, default=0
         Draws the captions of other images among these.
     examples : int, default=3
         Worked examples of each kind.
@@ -90,7 +90,7 @@ def summarize_training(
         A picture is missing, cannot be decoded, or Pillow is not installed.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
     """
-    check_seed(seed)
+    check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got a map into the target's space ({mapping.kind}); expected a two-sided one. Use summarize for such a map."
@@ -147,7 +147,7 @@ def summarize_training(
             None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
-    by_task = None if asked is None else questions.by_task(asked, options, seed)
+    by_task = None if asked is None else questions.by_task(asked, options, random_state)
     between = _between(V, T, data)
     return {
         "version": __version__,

@@ -1,49 +1,46 @@
-"""Files of vectors: readers that stream, writers that are atomic, and the table that names the formats."""
+"""Files of vectors: readers that stream, writers that are atomic, and the table of formats."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import DTypeLike
 
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Source, is_folder, missing_file, natural
+from congruence.stores._base import BATCH, Source, missing_file, natural
 from congruence.stores._columns import Columns
 from congruence.stores._ids import Column, column_ids, column_texts
 from congruence.stores._place import check_output_place
 from congruence.stores._sink import Sink
-from congruence.stores.arrow import ArrowSink, ArrowSource, arrow_shapes, read_arrow_column
-from congruence.stores.folder import FolderSink, FolderSource
-from congruence.stores.hdf5 import Hdf5Sink, Hdf5Source, hdf5_shapes, read_hdf5_column
-from congruence.stores.lance import LanceSink, LanceSource, lance_shapes, read_lance_column
-from congruence.stores.npy import NpySink, NpySource, NpzSink, NpzSource, npz_shapes, read_npy_column, read_npz_column
-from congruence.stores.parquet import ParquetSink, ParquetSource, parquet_shapes, read_parquet_column
-from congruence.stores.rows import StreamedRows, open_rows
-from congruence.stores.safetensors_file import (
-    SafetensorsSink,
-    SafetensorsSource,
-    read_safetensors_column,
-    safetensors_shapes,
+from congruence.stores.formats import (
+    FORMATS,
+    Format,
+    find_column_format,
+    find_format,
+    is_folder,
+    names_columns,
+    parse_spec,
+    suffixes,
 )
-from congruence.stores.text import CsvSource, JsonlSource, read_csv_column, read_jsonl_column, read_txt_column
-from congruence.stores.text_sinks import CsvSink, JsonlSink
+from congruence.stores.rows import StreamedRows, open_rows
 
 __all__ = [
     "BATCH",
     "FORMATS",
     "Columns",
+    "Format",
     "Sink",
     "Source",
     "StreamedRows",
     "check_output_place",
+    "find_format",
     "matrices",
     "open_rows",
     "open_sink",
@@ -52,94 +49,8 @@ __all__ = [
     "read_column",
     "read_embeddings",
     "read_ids",
+    "suffixes",
 ]
-
-#: Reader and writer by file suffix; the empty suffix is a folder of parts.
-FORMATS: dict[str, tuple[type[Any], type[Any]]] = {
-    ".npy": (NpySource, NpySink),
-    ".npz": (NpzSource, NpzSink),
-    ".safetensors": (SafetensorsSource, SafetensorsSink),
-    ".parquet": (ParquetSource, ParquetSink),
-    ".arrow": (ArrowSource, ArrowSink),
-    ".feather": (ArrowSource, ArrowSink),
-    ".csv": (CsvSource, CsvSink),
-    ".jsonl": (JsonlSource, JsonlSink),
-    ".h5": (Hdf5Source, Hdf5Sink),
-    ".hdf5": (Hdf5Source, Hdf5Sink),
-    ".lance": (LanceSource, LanceSink),
-    "": (FolderSource, FolderSink),
-}
-
-#: Formats whose reader takes the name of its own id column.
-_NAMED_IDS = (ParquetSource, ArrowSource, CsvSource, JsonlSource, LanceSource, FolderSource)
-
-_COLUMNS: dict[str, Callable[[str, str | None], Column]] = {
-    ".npy": read_npy_column,
-    ".npz": read_npz_column,
-    ".safetensors": read_safetensors_column,
-    ".parquet": read_parquet_column,
-    ".arrow": read_arrow_column,
-    ".feather": read_arrow_column,
-    ".csv": read_csv_column,
-    ".jsonl": read_jsonl_column,
-    ".h5": read_hdf5_column,
-    ".hdf5": read_hdf5_column,
-    ".lance": read_lance_column,
-    ".txt": read_txt_column,
-}
-
-
-_SHAPES: dict[str, Callable[[str], dict[str, tuple[int, ...]]]] = {
-    ".npz": npz_shapes,
-    ".safetensors": safetensors_shapes,
-    ".parquet": parquet_shapes,
-    ".arrow": arrow_shapes,
-    ".feather": arrow_shapes,
-    ".h5": hdf5_shapes,
-    ".hdf5": hdf5_shapes,
-    ".lance": lance_shapes,
-}
-
-
-def parse_spec(spec: str | Path) -> tuple[str, str | None]:
-    """Split ``path:key`` into path and key; a path that exists as written has no key.
-
-    The key begins after the first colon before which stands something that exists, or else a name with a known suffix,
-    so that keys may hold slashes and colons, as those of HDF5 groups do.
-
-    Parameters
-    ----------
-    spec : str or path-like
-
-    Returns
-    -------
-    path : str
-    key : str or None
-    """
-    text = str(spec)
-    if Path(text).exists():
-        return text, None
-    colons = [place for place, letter in enumerate(text) if letter == ":"]
-    # One letter before a colon is a drive on Windows.
-    colons = [place for place in colons if text[place + 1 :] and (place > 1 or os.name != "nt")]
-    for known in (lambda path: Path(path).exists(), lambda path: Path(path).suffix.lower() in _COLUMNS):
-        for place in colons:
-            if known(text[:place]):
-                return text[:place], text[place + 1 :]
-    path, _, key = text.rpartition(":")
-    if len(path) > 1 and key and "/" not in key and "\\" not in key:
-        return path, key
-    return text, None
-
-
-def _suffix(path: str, table: dict[str, Any], what: str) -> str:
-    suffix = "" if is_folder(path) else Path(path).suffix.lower()
-    if suffix not in table:
-        known = ", ".join(name or "a folder of parts" for name in table)
-        raise ParameterError(
-            f"Got {path!r} for {what}; expected one of {known}. Pass a path with one of these suffixes."
-        )
-    return suffix
 
 
 def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space: Space | None = None) -> Source:
@@ -148,8 +59,9 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Parameters
     ----------
     spec : str or path-like
-        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``,
-        ``.feather:column``, ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.lance:column``, or a folder of parts (``folder[:img_emb]``).
+        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``, ``.feather:column``,
+        ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``, ``.lance:column``, or a folder of parts, ``folder[:img_emb]``.
+        See :data:`FORMATS`.
     ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or another file's spec. By default the file's own
         (``id`` or ``ids`` in tables, ``ids`` beside an array); ``False`` for none.
@@ -165,13 +77,14 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     FileError, CorruptFileError, ParameterError, ShapeError, DtypeError, IdError
     """
     path, key = parse_spec(spec)
-    kind = FORMATS[_suffix(path, FORMATS, "vectors")][0]
+    kind = find_format(path)
+    assert kind.source is not None
     if ids is True:
         raise ParameterError(
             "Got ids=True; expected a key, a column, a file, or False. Pass ids=… with the name of the column."
         )
-    column: Any = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
-    source = kind(path, key, column)
+    column: pa.Array | str | bool | None = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
+    source = kind.source(path, key, column)
     if isinstance(column, pa.Array):
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
     if isinstance(column, pa.Array) and len(column) != source.n:
@@ -183,20 +96,20 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     return source
 
 
-def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
+def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
     """Return ids read from another file or another array, or the name of the column the reader will read itself."""
     other, _ = parse_spec(ids)
     if Path(other).exists() and not is_folder(other):
         return read_ids(ids)
-    if Path(other).suffix.lower() in _COLUMNS:
+    if names_columns(other):
         raise missing_file(other)
-    if issubclass(kind, _NAMED_IDS):
+    if kind.names_ids:
         return ids
-    if issubclass(kind, NpySource):
+    if kind.key is None or kind.read_column is None:
         raise ParameterError(
             f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array. Pass ids=… with the path of a file of ids."
         )
-    return column_ids(_COLUMNS[Path(path).suffix.lower()](path, ids), f"{path}:{ids}")
+    return column_ids(kind.read_column(path, ids), f"{path}:{ids}")
 
 
 def open_sink(
@@ -204,7 +117,7 @@ def open_sink(
     *,
     n: int,
     dim: int,
-    dtype: Any = np.float32,
+    dtype: DTypeLike = np.float32,
     has_ids: bool = False,
     id_type: pa.DataType | None = None,
     space: Space | None = None,
@@ -257,7 +170,8 @@ def open_sink(
     StorageError
         While writing, or at the end when rows are missing. Nothing is left behind.
     """
-    suffix = _suffix(str(path), FORMATS, "output")
+    kind = find_format(path, "output")
+    assert kind.sink is not None
     check_positive(n, "n", integer=True)
     check_positive(dim, "dim", integer=True)
     if parts is None and like is not None:
@@ -265,7 +179,13 @@ def open_sink(
     dtype = np.dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64. Pass dtype=… with one of these.")
-    return FORMATS[suffix][1](
+    if column_out is not None and not kind.keeps_columns:
+        known = [one.suffixes[0] for one in FORMATS if one.keeps_columns and one.suffixes[0]]
+        raise ParameterError(
+            f"Got column_out={column_out!r} for {path}; expected an output with named columns. "
+            f"Choose {', '.join(known[:-1])} or {known[-1]}."
+        )
+    return kind.sink(
         path,
         n=n,
         dim=dim,
@@ -329,17 +249,17 @@ def matrices(spec: str | Path) -> dict[str, str]:
     """
     path, pattern = parse_spec(spec)
     if is_folder(path):
-        kinds = set(FORMATS) - {""}
+        kinds = set(suffixes()) - {""}
         files = [p for p in Path(path).iterdir() if p.is_file() and p.suffix.lower() in kinds and p.name[0] != "."]
         stems = [p.stem for p in files]
         named = {p.stem if stems.count(p.stem) == 1 else p.name: p for p in files}
         found = {name: str(p) for name, p in named.items() if pattern is None or fnmatchcase(name, pattern)}
-        shapes: dict[str, Any] = dict.fromkeys(named, "")
+        shapes: Mapping[str, tuple[int, ...] | str] = dict.fromkeys(named, "")
     else:
-        suffix = _suffix(path, FORMATS, "matrices")
-        if suffix not in _SHAPES:
+        kind = find_format(path, "matrices")
+        if kind.shapes is None:
             return {pattern or Path(path).stem: str(spec)}
-        shapes = _SHAPES[suffix](path)
+        shapes = kind.shapes(path)
         found = {
             key: f"{path}:{key}"
             for key, shape in shapes.items()
@@ -397,4 +317,6 @@ def _read_column(spec: str | Path) -> Column:
     path, key = parse_spec(spec)
     if is_folder(path):
         raise FileError(f"Got a folder, {path}, for a column; expected a file. Pass the path of one.")
-    return _COLUMNS[_suffix(path, _COLUMNS, "a column")](path, key)
+    kind = find_column_format(path)
+    assert kind.read_column is not None
+    return kind.read_column(path, key)

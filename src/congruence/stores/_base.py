@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
 from congruence._utils.memory import check_memory
@@ -21,20 +20,15 @@ from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
-    DtypeError,
     FileError,
     OutOfMemoryError,
     ParameterError,
-    ShapeError,
 )
 from congruence.stores._columns import Columns, Rows
 from congruence.stores._ids import id_array, id_type_of
 
 #: Rows a scan hands out at a time unless told otherwise.
 BATCH = 4096
-
-#: Key under which files that can hold metadata keep their space.
-SPACE_KEY = "congruence.space"
 
 
 class Source(ABC):
@@ -116,7 +110,7 @@ class Source(ABC):
         for ids, block in self.scan(after, batch):
             yield ids, block, None
 
-    def take(self, rows: Any) -> tuple[pa.Array | None, np.ndarray]:
+    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Read rows by number, in any order; every stretch of the file that holds some of them is scanned once.
 
         Parameters
@@ -227,7 +221,7 @@ def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
     )
 
 
-def as_row_numbers(rows: Any, n: int, path: str) -> np.ndarray:
+def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
     """Return numbers of rows as an array, refusing what is none. Raises ParameterError."""
     array = np.asarray(rows)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -250,82 +244,9 @@ def check_all_rows(got: int, expected: int, path: str) -> None:
         )
 
 
-def as_column(array: np.ndarray, path: str) -> np.ndarray:
-    """Return an array of labels or ids as numbers, or as texts in an object array. Raises DtypeError, CorruptFileError."""
-    kind = array.dtype.kind
-    if kind not in "USiufb":
-        raise DtypeError(
-            f"Got entries of type {array.dtype} in {path}; expected text or numbers. Save the column as one of these."
-        )
-    if kind not in "US":
-        return array
-    with reading(path, UnicodeDecodeError, ValueError):  # damaged text may hold what is no character
-        if kind == "U" and (array.astype(array.dtype.newbyteorder("=")).view(np.uint32) > sys.maxunicode).any():
-            raise ValueError("text of numbers beyond Unicode")
-        return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
-
-
-def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
-    """Return the dtype in which a scan hands out numbers stored as ``dtype``. Raises DtypeError."""
-    if dtype.kind == "f" and dtype.itemsize <= 8:
-        return dtype.newbyteorder("=")
-    if dtype.kind in "fiub":
-        return np.dtype(np.float64)
-    raise DtypeError(
-        f"Got {'objects' if dtype.hasobject else dtype} in {path}; expected numbers. Store the vectors as float16, "
-        "float32 or float64 (object arrays need pickle, which is never loaded)."
-    )
-
-
-def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
-    """Return (rows, columns) of a stored matrix, refusing other shapes and empty ones. Raises ShapeError."""
-    if any(size < 0 for size in shape):
-        raise CorruptFileError(
-            f"Got an array of shape {shape} in {path}; expected whole numbers from 0. Save the file again."
-        )
-    if len(shape) != 2:
-        raise ShapeError(
-            f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions). Pass the key of a matrix, as file:key."
-        )
-    if 0 in shape:
-        raise ShapeError(
-            f"Got an empty array of shape {tuple(shape)} in {path}; expected at least one row and column. Pass a file with vectors."
-        )
-    return shape[0], shape[1]
-
-
-def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
-    """Fill an array from a stream; a stream that ends early is a truncated file. Raises CorruptFileError."""
-    view = array.reshape(-1).view(np.uint8).data
-    got = 0
-    while got < len(view):
-        count = stream.readinto(view[got:])
-        if not count:
-            raise CorruptFileError(
-                f"Got a truncated file, {path}: {len(view) - got} bytes are missing; expected the whole array. "
-                "Copy it again."
-            )
-        got += count
-
-
-def scan_rows(
-    stream: Any, n: int, dim: int, stored: np.dtype, dtype: np.dtype, batch: int, path: str
-) -> Iterator[np.ndarray]:
-    """Yield blocks of consecutive rows from a stream standing at the first of them."""
-    for start in range(0, n, batch):
-        block = np.empty((min(batch, n - start), dim), dtype=stored)
-        read_exactly(stream, block, path)
-        yield block if stored == dtype else block.astype(dtype)
-
-
 def slice_ids(ids: pa.Array | None, start: int, stop: int) -> pa.Array | None:
     """Return a stretch of ids, or None."""
     return None if ids is None else ids.slice(start, stop - start)
-
-
-def is_folder(path: str | Path) -> bool:
-    """Say whether this is a folder of files; a Lance data set is a folder that is one store."""
-    return Path(path).is_dir() and Path(path).suffix.lower() != ".lance"
 
 
 def missing_file(path: str | Path) -> FileError:
@@ -333,7 +254,9 @@ def missing_file(path: str | Path) -> FileError:
     return FileError(f"Got no file at {path}; expected one. Check the path.")
 
 
-def missing_key(key: str | None, path: str | Path, found: dict[str, Any], what: str = "key") -> ParameterError:
+def missing_key(
+    key: str | None, path: str | Path, found: Mapping[str, tuple[int, ...] | str], what: str = "key"
+) -> ParameterError:
     """Make the error for a key that is not in a file, listing those that are."""
     listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
     if key is None:
@@ -360,46 +283,3 @@ def choose(key: str | None, found: dict[str, Any], path: str | Path, what: str =
 def natural(name: str) -> list[tuple[int, int | str]]:
     """Sort key under which layer_10 follows layer_9."""
     return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", name) if text]
-
-
-def sidecar(path: Path) -> Path:
-    """Where formats without room for metadata keep their space."""
-    return path / "space.json" if path.is_dir() else path.with_name(path.name + ".space.json")
-
-
-def space_json(space: Space) -> str:
-    """Write a space as JSON."""
-    return json.dumps(space.to_dict())
-
-
-def is_space(facts: dict[str, Any]) -> bool:
-    """Say whether an object can be one that :func:`space_json` wrote."""
-    return set(facts) <= set(Space.__dataclass_fields__)
-
-
-def read_space(text: str | bytes | None, path: str | Path) -> Space:
-    """Read a space from JSON; nothing there means an unknown space. Raises CorruptFileError."""
-    if not text:
-        return Space()
-    try:
-        facts = json.loads(text)
-        if not isinstance(facts, dict) or not isinstance(facts.get("dim"), (int, type(None))):
-            raise TypeError("no object, or one with a wrong type of number")
-        return Space.from_dict(facts)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptFileError(
-            f"Got an unreadable description of the space in {path} ({error}); expected JSON. Remove the description, or write it again."
-        ) from error
-
-
-def read_sidecar(path: Path) -> Space:
-    """Read the space written beside a file, if any."""
-    place = sidecar(path)
-    return read_space(place.read_bytes(), place) if place.is_file() else Space()
-
-
-def write_all(stream: Any, array: np.ndarray) -> None:
-    """Write an array's bytes; raw files may take them in several pieces."""
-    view = array.reshape(-1).view(np.uint8).data
-    while len(view):
-        view = view[stream.write(view) :]

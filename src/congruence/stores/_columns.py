@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,7 +63,7 @@ def is_vectors(kind: pa.DataType) -> bool:
     return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
 
 
-def common_columns(columns: list[Columns], path: Any) -> Columns | None:
+def common_columns(columns: list[Columns], path: str | Path) -> Columns | None:
     """Return the columns that all parts of a folder share, for an output that is one table. Raises ParameterError."""
     for other in columns[1:]:
         if not other.schema.equals(columns[0].schema):
@@ -75,7 +76,7 @@ def common_columns(columns: list[Columns], path: Any) -> Columns | None:
     return columns[0] if columns else None
 
 
-def check_column_out(name: str | None, columns: Columns | None, path: Any) -> None:
+def check_column_out(name: str | None, columns: Columns | None, path: str | Path) -> None:
     """Refuse a name for the mapped vectors that a column has already. Raises ParameterError."""
     if name is None:
         return

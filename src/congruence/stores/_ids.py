@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence.errors import CorruptFileError, IdError
@@ -46,7 +45,16 @@ def missing_ids(column: pa.Array) -> np.ndarray:
 def _is_missing(column: pa.Array) -> pa.Array:
     if not _has_length(column.type):
         return column.is_null(nan_is_null=True)
-    return pc.equal(pc.fill_null(pc.binary_length(column), 0), 0)
+    import pyarrow.compute as pc
+
+    return pc.equal(pc.fill_null(_lengths(column), 0), 0)
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    """Return the bytes of each text; imported here, since files without ids of text do without."""
+    import pyarrow.compute as pc
+
+    return pc.binary_length(column)
 
 
 def _has_length(kind: pa.DataType) -> bool:
@@ -85,13 +93,13 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     if pa.types.is_dictionary(kind):
         values = column.dictionary
         if _has_length(values.type):  # judged before they are repeated in every row that has them
-            _check_lengths(pc.binary_length(values).take(column.indices), name, start)
+            _check_lengths(_lengths(values).take(column.indices), name, start)
         return clean_ids(column.dictionary_decode(), name, start)
     if pa.types.is_integer(kind):
         return column.cast(id_type_of(kind))
     if _is_counted(kind):
         raise _wrong_type(kind, name)
-    _check_lengths(pc.binary_length(column), name, start)
+    _check_lengths(_lengths(column), name, start)
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             column = column.cast(pa.large_string() if pa.types.is_large_binary(kind) else pa.string())
@@ -139,7 +147,10 @@ def column_texts(column: Column, name: str) -> np.ndarray:
     try:
         values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
         values = [value.decode() if isinstance(value, bytes) else value for value in values]
-    except UnicodeDecodeError as error:  # a damaged page may hold bytes that are no UTF-8
+    except (
+        UnicodeDecodeError,
+        pa.ArrowException,
+    ) as error:  # bytes that are no UTF-8, numbers of no entry of a dictionary
         raise CorruptFileError(
             f"Got entries of {name} that are no text ({error}); expected UTF-8. Copy the file again, or write them as text."
         ) from error

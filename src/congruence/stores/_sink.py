@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path, has_marker
 from congruence.embeddings import Space
-from congruence.errors import DtypeError, IdError, OutputExistsError, ParameterError, ShapeError, StorageError
-from congruence.stores._base import is_space, sidecar, space_json
+from congruence.errors import DtypeError, IdError, OutputExistsError, ShapeError, StorageError
 from congruence.stores._columns import Columns, Rows
 from congruence.stores._ids import clean_ids
+from congruence.stores._space_file import is_space, sidecar, space_json
 
 
 class Sink(ABC):
@@ -85,12 +85,7 @@ class Sink(ABC):
         self.left_out = self._leave_out()
 
     def _leave_out(self) -> list[str]:
-        """Name the columns that the format cannot hold, and refuse what it cannot do."""
-        if self.column_out is not None and not self.keeps_columns:
-            raise ParameterError(
-                f"Got column_out={self.column_out!r} for {self.path}; expected an output with named columns. "
-                "Choose .parquet, .arrow, .lance, .csv or .jsonl."
-            )
+        """Name the columns that the format cannot hold."""
         ids = set() if self.keeps_columns or not (self.keeps_ids and self.has_ids) else {one.id for one in self.columns}
         kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
         return [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]

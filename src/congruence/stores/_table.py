@@ -14,17 +14,8 @@ from congruence._utils.ids import refuse_missing
 from congruence._utils.validation import name_rows
 from congruence.embeddings import Space
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.stores._base import (
-    BATCH,
-    SPACE_KEY,
-    Source,
-    missing_key,
-    read_space,
-    reading,
-    slice_ids,
-    space_json,
-    stored_dtype,
-)
+from congruence.stores._arrays import stored_dtype
+from congruence.stores._base import BATCH, Source, missing_key, reading, slice_ids
 from congruence.stores._columns import (
     Columns,
     Rows,
@@ -38,6 +29,7 @@ from congruence.stores._columns import (
 )
 from congruence.stores._ids import clean_ids, id_type_of, missing_ids
 from congruence.stores._sink import Sink
+from congruence.stores._space_file import SPACE_KEY, read_space, space_json
 
 #: In a field's metadata, or in the schema's where there is one column of vectors.
 _SPACE = SPACE_KEY.encode()

@@ -30,9 +30,11 @@ def _open(path: str | Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch
         stream.seek(0)
         if magic == _MAGIC:
             file = pa.ipc.open_file(stream)
+            _ = file.schema.names  # a damaged one is found here
             yield file.schema, (_checked(file.get_batch(k)) for k in range(file.num_record_batches))
         else:
             reader = pa.ipc.open_stream(stream)
+            _ = reader.schema.names
             yield reader.schema, map(_checked, reader)
 
 

@@ -18,23 +18,12 @@ import pyarrow as pa
 from congruence._utils.optional import require
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError
-from congruence.stores._base import (
-    BATCH,
-    SPACE_KEY,
-    Source,
-    as_column,
-    check_matrix_shape,
-    choose,
-    missing_file,
-    missing_key,
-    read_space,
-    reading,
-    slice_ids,
-    space_json,
-    stored_dtype,
-)
+from congruence.stores._arrays import as_column, check_matrix_shape, stored_dtype
+from congruence.stores._base import BATCH, Source, choose, missing_file, missing_key, reading, slice_ids
+from congruence.stores._columns import Rows
 from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
+from congruence.stores._space_file import SPACE_KEY, read_space, space_json
 
 __all__ = ["Hdf5Sink", "Hdf5Source", "hdf5_shapes", "read_hdf5_column"]
 
@@ -216,7 +205,7 @@ class Hdf5Sink(Sink):
             self._data.attrs[SPACE_KEY] = space_json(self.space)
         self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         self._data[self.rows : self.rows + len(vectors)] = vectors
         if ids is not None:
             self._names.append(ids)

@@ -6,24 +6,16 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.validation import shorten
 from congruence.errors import CongruenceError
-from congruence.stores._base import is_folder, reading
-from congruence.stores._ids import Column, column_ids
-from congruence.stores.arrow import arrow_shapes, read_arrow_column
-from congruence.stores.hdf5 import hdf5_shapes, read_hdf5_column
-from congruence.stores.lance import lance_shapes, read_lance_column
-from congruence.stores.npy import npz_shapes, read_npz_column
-from congruence.stores.parquet import parquet_shapes, read_parquet_column
-from congruence.stores.safetensors_file import read_safetensors_column, safetensors_shapes
-from congruence.stores.text import read_csv_column, read_jsonl_column
+from congruence.stores._base import reading
+from congruence.stores._ids import column_ids
+from congruence.stores.formats import find_column_format, is_folder, suffixes
 
 __all__ = ["id_columns", "id_fault", "usual_id_column"]
 
@@ -33,30 +25,6 @@ USUAL_NAMES = ("id", "ids", "names")
 _NOT_WHOLE = "it holds numbers that are not whole"
 _WHOLE = re.compile(r"[-+]?\d+")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
-
-_READERS: dict[str, Callable[[Any, str | None], Column]] = {
-    ".npz": read_npz_column,
-    ".safetensors": read_safetensors_column,
-    ".parquet": read_parquet_column,
-    ".arrow": read_arrow_column,
-    ".feather": read_arrow_column,
-    ".csv": read_csv_column,
-    ".jsonl": read_jsonl_column,
-    ".h5": read_hdf5_column,
-    ".hdf5": read_hdf5_column,
-    ".lance": read_lance_column,
-}
-
-_SHAPES: dict[str, Callable[[Any], dict[str, tuple[int, ...]]]] = {
-    ".npz": npz_shapes,
-    ".safetensors": safetensors_shapes,
-    ".parquet": parquet_shapes,
-    ".arrow": arrow_shapes,
-    ".feather": arrow_shapes,
-    ".h5": hdf5_shapes,
-    ".hdf5": hdf5_shapes,
-    ".lance": lance_shapes,
-}
 
 
 def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
@@ -97,7 +65,9 @@ def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
 def id_fault(path: str | Path, name: str) -> str | None:
     """Say why a column cannot serve as ids, or None if it can."""
     try:
-        column = _READERS[Path(path).suffix.lower()](path, name)
+        read = find_column_format(path).read_column
+        assert read is not None
+        column = read(str(path), name)
         if not isinstance(column, np.ndarray) and pa.types.is_floating(column.type) and not column.null_count:
             return _NOT_WHOLE
         if isinstance(column, np.ndarray) and column.dtype.kind == "f":
@@ -116,10 +86,11 @@ def id_fault(path: str | Path, name: str) -> str | None:
 def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
     """Return names of one-dimensional columns with an entry a row, the vectors' own left out."""
     suffix = Path(path).suffix.lower()
-    if is_folder(path) or suffix not in _READERS:
+    if is_folder(path) or suffix not in suffixes(lambda one: one.read_column is not None and one.key is not None):
         return []
-    if suffix in _SHAPES:
-        return [name for name, shape in _SHAPES[suffix](path).items() if shape == (n,)]
+    shapes = find_column_format(path).shapes
+    if shapes is not None:
+        return [name for name, shape in shapes(str(path)).items() if shape == (n,)]
     with reading(path, UnicodeDecodeError), open(path, newline="", encoding="utf-8-sig") as stream:
         if suffix == ".csv":
             header = next(csv.reader(stream), [])

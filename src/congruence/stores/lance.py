@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
@@ -78,6 +79,7 @@ class LanceSource(TableSource):
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = after
         with _open(self._file, self._version) as data:
+            _touch(data, names)
             pieces = data.scanner(
                 columns=names,
                 offset=after,
@@ -93,7 +95,7 @@ class LanceSource(TableSource):
                 row += len(piece)
             check_all_rows(row, self.n, self.path)
 
-    def take(self, rows: Any) -> tuple[pa.Array | None, np.ndarray]:
+    def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
         """Read rows by number; see :meth:`Source.take`."""
         rows = as_row_numbers(rows, self.n, self.path)
         if not len(rows):
@@ -116,8 +118,25 @@ def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
     ------
     ParameterError, CorruptFileError
     """
+
+    def read(name: str) -> pa.ChunkedArray:
+        _touch(data, [name])
+        return data.to_table(columns=[name]).column(name)
+
     with _open(path) as data:
-        return read_table_column(path, key, data.schema, lambda name: data.to_table(columns=[name]).column(name))
+        return read_table_column(path, key, data.schema, read)
+
+
+def _touch(data: Any, names: list[str] | None) -> None:
+    """Read a row of each file first: what is wrong with its header is an error there, but ends the process when a stream finds it.
+
+    Arrow's stream (``ArrowArrayStream``) hands its errors over as C strings, and arrow-rs aborts where a message has a null byte, as one
+    that quotes damaged bytes has.
+    """
+    sizes = [fragment.count_rows() for fragment in data.get_fragments()]
+    starts = np.cumsum([0, *sizes])[:-1][np.array(sizes, int) > 0]
+    if len(starts):
+        data.take(starts.tolist(), columns=names)
 
 
 class LanceSink(TableSink):

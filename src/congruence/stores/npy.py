@@ -19,24 +19,12 @@ import pyarrow as pa
 
 from congruence._utils.ids import fits_fixed_width
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
-from congruence.stores._base import (
-    BATCH,
-    Source,
-    as_column,
-    check_matrix_shape,
-    choose,
-    missing_file,
-    missing_key,
-    read_exactly,
-    read_sidecar,
-    reading,
-    scan_rows,
-    slice_ids,
-    stored_dtype,
-    write_all,
-)
+from congruence.stores._arrays import as_column, check_matrix_shape, read_exactly, scan_rows, stored_dtype, write_all
+from congruence.stores._base import BATCH, Source, choose, missing_file, missing_key, reading, slice_ids
+from congruence.stores._columns import Rows
 from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores._sink import Sink
+from congruence.stores._space_file import read_sidecar
 
 __all__ = ["NpySink", "NpySource", "NpzSink", "NpzSource", "npz_shapes", "read_npy_column", "read_npz_column"]
 
@@ -142,7 +130,7 @@ class NpySink(Sink):
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         _write_header(self._file, (self.n, self.dim), self.dtype)
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         write_all(self._file, vectors)
 
 
@@ -304,7 +292,7 @@ class NpzSink(Sink):
         _write_header(self._member, (self.n, self.dim), self.dtype)
         self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         write_all(self._member, vectors)
         if ids is not None:
             self._names.append(ids)

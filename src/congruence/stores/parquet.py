@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from congruence.errors import DtypeError
 from congruence.stores._base import check_all_rows, missing_file, reading
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 __all__ = ["ParquetSink", "ParquetSource", "parquet_shapes", "read_parquet_column"]
 
@@ -21,6 +24,8 @@ _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 @contextmanager
 def _open(path: str | Path) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq  # where a file is of this format, since every command imports the table of formats
+
     if not Path(path).is_file():
         raise missing_file(path)
     # Pre-buffering would read every row group ahead, the whole file in the end.
@@ -97,6 +102,8 @@ class ParquetSink(TableSink):
     """Writes a ``.parquet``: the source's table with mapped vectors, or fixed-size lists in ``vector`` and, when there are ids, ``id``."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
+        import pyarrow.parquet as pq
+
         schema = self._make_schema()
         others = [field.name for k, field in enumerate(schema) if k != self._at and not pa.types.is_nested(field.type)]
         # Random mantissas do not compress: plain encoding without a dictionary is smaller and several times faster.

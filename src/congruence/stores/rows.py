@@ -6,9 +6,10 @@ import mmap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
@@ -66,7 +67,7 @@ class StreamedRows:
 
     _ahead: _Reading | None = None
 
-    def __init__(self, source: Source, pool: int = POOL, dtype: Any = None):
+    def __init__(self, source: Source, pool: int = POOL, dtype: DTypeLike | None = None):
         check_positive(pool, "pool", integer=True)
         self.dim = source.dim
         self._source, self._size = source, min(pool, source.n)
@@ -83,20 +84,20 @@ class StreamedRows:
     def __len__(self) -> int:
         return self._source.n
 
-    def batch(self, step: int, size: int, seed: int) -> np.ndarray:
+    def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step, shape (size, dim), float32; it may begin in one stretch or epoch and end in another."""
         out = np.empty((size, self.dim), np.float32)
         done = 0
         while done < size:
             epoch, at = divmod(step * size + done, len(self))
-            plan = self._stretches(seed, epoch)
+            plan = self._stretches(random_state, epoch)
             ends = np.cumsum(self._lengths[plan])
             place = int(np.searchsorted(ends, at, "right"))
             stretch = int(plan[place])
             rows = self._read(stretch)[: self._lengths[stretch]]
-            self._read_ahead(int(plan[place + 1] if place + 1 < len(plan) else self._next_first(seed, epoch)))
+            self._read_ahead(int(plan[place + 1] if place + 1 < len(plan) else self._next_first(random_state, epoch)))
             at -= int(ends[place]) - len(rows)
-            chosen = self._within(seed, epoch, stretch)[at : at + size - done]
+            chosen = self._within(random_state, epoch, stretch)[at : at + size - done]
             out[done : done + len(chosen)] = rows[chosen]
             done += len(chosen)
         return out
@@ -110,7 +111,7 @@ class StreamedRows:
         starts = np.arange(places) * n // places
         return self.take((starts[:, None] + np.arange(size // places)).reshape(-1))
 
-    def take(self, indices: Any) -> np.ndarray:
+    def take(self, indices: ArrayLike) -> np.ndarray:
         """Return rows by number, shape (k, dim), float32."""
         ids, block = self._source.take(indices)
         return _checked(block, np.dtype(np.float32), self._source.path, RowNames(ids, np.asarray(indices)))
@@ -129,21 +130,27 @@ class StreamedRows:
         if self._ahead is not None:
             self._ahead.stop.set()
 
-    def _stretches(self, seed: int, epoch: int) -> np.ndarray:
+    def _stretches(self, random_state: int, epoch: int) -> np.ndarray:
         """Return the order of the stretches in an epoch."""
-        if self._plan is None or self._plan[0] != (seed, epoch):
-            self._plan = (seed, epoch), np.random.default_rng([seed, epoch]).permutation(len(self._lengths))
+        if self._plan is None or self._plan[0] != (random_state, epoch):
+            self._plan = (
+                (random_state, epoch),
+                np.random.default_rng([random_state, epoch]).permutation(len(self._lengths)),
+            )
         return self._plan[1]
 
-    def _next_first(self, seed: int, epoch: int) -> int:
-        return int(np.random.default_rng([seed, epoch + 1]).permutation(len(self._lengths))[0])
+    def _next_first(self, random_state: int, epoch: int) -> int:
+        return int(np.random.default_rng([random_state, epoch + 1]).permutation(len(self._lengths))[0])
 
-    def _within(self, seed: int, epoch: int, stretch: int) -> np.ndarray:
+    def _within(self, random_state: int, epoch: int, stretch: int) -> np.ndarray:
         """Return the order of the rows of a stretch in an epoch."""
-        key = (seed, epoch, stretch)
+        key = (random_state, epoch, stretch)
         if self._order is None or self._order[0] != key:
             # Not [seed, epoch, 0], which seeds like [seed, epoch].
-            self._order = key, np.random.default_rng([seed, epoch, stretch + 1]).permutation(self._lengths[stretch])
+            self._order = (
+                key,
+                np.random.default_rng([random_state, epoch, stretch + 1]).permutation(self._lengths[stretch]),
+            )
         return self._order[1]
 
     def _read(self, stretch: int) -> np.ndarray:

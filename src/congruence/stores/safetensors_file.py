@@ -18,24 +18,11 @@ import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
-from congruence.stores._base import (
-    BATCH,
-    SPACE_KEY,
-    Source,
-    as_column,
-    check_matrix_shape,
-    choose,
-    missing_key,
-    read_exactly,
-    read_space,
-    reading,
-    scan_rows,
-    slice_ids,
-    space_json,
-    stored_dtype,
-    write_all,
-)
+from congruence.stores._arrays import as_column, check_matrix_shape, read_exactly, scan_rows, stored_dtype, write_all
+from congruence.stores._base import BATCH, Source, choose, missing_key, reading, slice_ids
+from congruence.stores._columns import Rows
 from congruence.stores._sink import Sink
+from congruence.stores._space_file import SPACE_KEY, read_space, space_json
 
 __all__ = ["SafetensorsSink", "SafetensorsSource", "read_safetensors_column", "safetensors_shapes"]
 
@@ -184,5 +171,5 @@ class SafetensorsSink(Sink):
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         write_all(self._file, np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Any = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
         write_all(self._file, vectors)

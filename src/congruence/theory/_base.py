@@ -184,7 +184,7 @@ def as_rotation(Q: Any, d: int, d_target: int, name: str = "Q") -> np.ndarray:
     if off > 1e-3:
         raise InputError(
             f"Got {name} with ‖QᵀQ − I‖ = {off:.3g}; expected a rotation. "
-            "Take polar_rotation of it, or fit OrthogonalMap with spectrum='full'."
+            "Take polar_rotation of it, or fit OrthogonalMap with shrinkage='full'."
         )
     return matrix
 

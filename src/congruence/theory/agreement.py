@@ -113,7 +113,7 @@ def kernel_agreement(
     --------
     >>> import numpy as np
     >>> from congruence.synthetic import random_rotation
-    >>> F, G, Q = random_rotation(5, seed=0), random_rotation(5, seed=1), random_rotation(5, 7, seed=2)
+    >>> F, G, Q = random_rotation(5, random_state=0), random_rotation(5, random_state=1), random_rotation(5, 7, random_state=2)
     >>> round(kernel_agreement(F, G, F @ Q, G @ Q).epsilon, 12)
     0.0
     """

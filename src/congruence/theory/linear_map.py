@@ -118,7 +118,7 @@ def anchor_map(G: Any, G_target: Any, *, allow_rank_deficient: bool = False) -> 
     --------
     >>> import numpy as np
     >>> from congruence.synthetic import random_rotation
-    >>> G, Q = random_rotation(4, seed=0), random_rotation(4, seed=1)
+    >>> G, Q = random_rotation(4, random_state=0), random_rotation(4, random_state=1)
     >>> bool(np.allclose(anchor_map(G, G @ Q).matrix, Q))
     True
     """

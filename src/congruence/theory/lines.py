@@ -87,7 +87,7 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
     x, y = x[order], y[order]
     top = np.append(x[1:] != x[:-1], True)  # the highest of those above one another
     x, y = x[top], y[top]
-    # A point on or below the chord of its neighbours is no corner. Dropping all such points at once is right, since a corner
+    # A point on or below the chord of its neighbors is no corner. Dropping all such points at once is right, since a corner
     # lies below no chord whatever; it thins a cloud quickly, and the stack below finishes the rest one by one.
     while len(x) > 2:
         corner = np.ones(len(x), bool)

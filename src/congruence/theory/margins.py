@@ -197,7 +197,7 @@ def class_margins(
         One row a class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
         (mean of unit rows, scaled to unit norm); rows are compared by inner product as they are.
     Q : array_like, shape (d, d_target)
-        The rotation acting on rows, such as ``OrthogonalMap(spectrum="full").fit(…).rotation_``. Rows orthonormal to
+        The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
         10⁻³; the nearest exactly orthonormal one is used.
     rank, rtol : optional
         How U_X is cut: see :func:`congruence.theory.probed_subspace`.
@@ -304,7 +304,7 @@ def _orthonormal(Q: Any, d: int, d_target: int) -> np.ndarray:
     if off > 1e-3:
         raise ParameterError(
             f"Got Q whose rows are orthonormal only to {off:.3g}; expected at most 10⁻³. "
-            "Fit OrthogonalMap(spectrum='full'), whose rotation_ is not damped."
+            "Fit OrthogonalMap(shrinkage='full'), whose rotation_ is not damped."
         )
     U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
     return U @ Vt

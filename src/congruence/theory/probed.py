@@ -85,7 +85,7 @@ def probed_subspace(S: Any, *, rtol: float | None = None, rank: int | None = Non
     Parameters
     ----------
     S : array_like, shape (n, d)
-        Anchors, one a row. Not centred: the theorems are about the span, not the affine hull.
+        Anchors, one a row. Not centered: the theorems are about the span, not the affine hull.
     rtol : float, optional
         A direction counts if its singular value exceeds this share of the largest. By default it counts if neither
         arithmetic nor rounding to the precision in which ``S`` is stored can have made it.

@@ -115,7 +115,7 @@ def anchors_needed(d: int) -> int:
     return int(d) * (int(d) + 1) // 2
 
 
-def sym_spanning(S: Any, *, rtol: float | None = None, seed: int = 0) -> Spanning:
+def sym_spanning(S: Any, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
     """Say whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
 
     If anchors are, and a linear map keeps the length of each, it keeps all lengths and angles (Lemma C.14). If they are
@@ -128,7 +128,7 @@ def sym_spanning(S: Any, *, rtol: float | None = None, seed: int = 0) -> Spannin
     rtol : float, optional
         A singular value counts if it exceeds this share of the largest. By default it counts if neither arithmetic nor
         rounding to the precision in which ``S`` is stored can have made it.
-    seed : int, default=0
+    random_state : int, default=0
         For the starting vectors of the iteration, and for the choice of a witness among many.
 
     Returns
@@ -161,13 +161,13 @@ def sym_spanning(S: Any, *, rtol: float | None = None, seed: int = 0) -> Spannin
     >>> sym_spanning([[1, 0], [0, 1], [-1, 0]]).rank
     2
     """
-    check_seed(seed)
+    check_seed(random_state)
     A = as_matrix(S, "S").astype(np.float64)
-    return analyse(S, A, rtol, seed)[0]
+    return analyse(S, A, rtol, random_state)[0]
 
 
 def analyse(
-    S: Any, A: np.ndarray, rtol: float | None, seed: int
+    S: Any, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
     """Do what :func:`sym_spanning` does, and hand on the decomposition where there is one.
 
@@ -194,7 +194,7 @@ def analyse(
         check_positive(rtol, "rtol", zero=True)
     n, d = A.shape
     D = anchors_needed(d)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     norm = float(np.sqrt(np.mean(np.einsum("ij,ij->i", A, A) ** 2)))
 
     def floor(top: float) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 from scipy.optimize import linprog
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
@@ -68,7 +69,7 @@ class Kappa:
         return {**asdict(self), **arrays, "exact": self.exact}
 
 
-def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) -> Kappa:
+def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
     """Bound the constant κ_S of Theorem C.23 from both sides.
 
     If a linear map A keeps the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and no smaller constant
@@ -83,7 +84,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) 
     starts : int, default=8
         Directions from which the lower bound is improved; used where n·d(d + 1)/2 ≤ 100,000 for linear programmes, and
         up to d = 76 for least squares.
-    seed : int, default=0
+    random_state : int, default=0
 
     Returns
     -------
@@ -120,7 +121,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) 
     >>> round(k.lower, 6), round(float(1 / np.cos(np.pi / 8)), 6)
     (1.082392, 1.082392)
     """
-    check_seed(seed)
+    check_seed(random_state)
     A = unit_rows(S, "S")
     check_positive(starts, "starts", integer=True)
     n, d = A.shape
@@ -128,7 +129,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) 
         least = float(1 / (A**2).max())
         return Kappa(least, least, True, np.array([[least]]), np.ones(1))
     D = anchors_needed(d)
-    spanning, factors = analyse(S, A, rtol, seed)
+    spanning, factors = analyse(S, A, rtol, random_state)
     if not spanning.spans:
         M = spanning.witness
         return Kappa(np.inf, np.inf, True, M, None if M is None else _longest(M)[1])
@@ -139,7 +140,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) 
         s, vt = factors
         T = features(A) if n * D <= _LP_FEATURES else None
         first = best[2]
-        for v in [first, *_directions(np.random.default_rng(seed), starts - 1, d)]:
+        for v in [first, *_directions(np.random.default_rng(random_state), starts - 1, d)]:
             last = 0.0
             for _ in range(_ROUNDS):
                 f = pack(np.outer(v, v))
@@ -157,8 +158,7 @@ def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, seed: int = 0) 
 
 
 def _directions(rng: np.random.Generator, count: int, d: int) -> np.ndarray:
-    V = rng.standard_normal((count, d))
-    return V / np.linalg.norm(V, axis=1, keepdims=True)
+    return np.asarray(normalize_rows(rng.standard_normal((count, d))))
 
 
 def _longest(M: np.ndarray) -> tuple[float, np.ndarray]:

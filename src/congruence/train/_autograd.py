@@ -60,7 +60,7 @@ class InfoNCE(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, X: Any, Y: Any, scale: Any) -> Any:
-        """Return the mean; one pass for the normalisers, one for the gradients."""
+        """Return the mean; one pass for the normalizers, one for the gradients."""
         n = len(X)
         rows, columns = X.new_empty(n), X.new_full((len(Y),), -torch.inf)
         own = (X * Y).sum(1) * scale

@@ -241,7 +241,7 @@ precision, device, seed
     # ------------------------------------------------------------------ for subclasses
 
     def _prepare(self, torch: Any, task: _Task) -> None:
-        """Set up what the method needs beside the heads: teachers, neighbours."""
+        """Set up what the method needs beside the heads: teachers, neighbors."""
 
     @abstractmethod
     def _loss(self, torch: Any, task: _Task, batch: Batch, step: int) -> Mapping[str, Any]:

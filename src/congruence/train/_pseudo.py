@@ -46,7 +46,7 @@ class CrossEntropy(torch.autograd.Function):
         return dX * upstream, dY * upstream, (slope * upstream).to(ctx.kind), None
 
 
-def pseudo_labels(U: Any, X: Any, assignment: str, temperature: float, n_iter: int) -> Callable[[slice], Any]:
+def pseudo_labels(U: Any, X: Any, assignment: str, temperature: float, max_iter: int) -> Callable[[slice], Any]:
     """Return a function from a slice of U to how much each of its rows is assigned to each row of X; see :class:`~congruence.train.SCLIP`.
 
     Parameters
@@ -55,7 +55,7 @@ def pseudo_labels(U: Any, X: Any, assignment: str, temperature: float, n_iter: i
         Unit rows, without gradients.
     assignment : {"hard", "soft", "ot"}
     temperature : float
-    n_iter : int
+    max_iter : int
         The most Sinkhorn iterations.
 
     Returns
@@ -64,7 +64,7 @@ def pseudo_labels(U: Any, X: Any, assignment: str, temperature: float, n_iter: i
         From a slice to a tensor, shape (rows, n), whose rows add up to 1.
     """
     if assignment == "ot":
-        result = sinkhorn(X=U, Y=X, epsilon=temperature, n_iter=n_iter)
+        result = sinkhorn(X=U, Y=X, epsilon=temperature, max_iter=max_iter)
 
         def transported(part: slice) -> Any:
             P = result.plan(part)

@@ -11,15 +11,15 @@ import torch
 
 
 def affinities(X: Any, k: int, scale_k: int) -> Any:
-    """Return the symmetric graph of k nearest neighbours of rows, weighted by a Gaussian kernel.
+    """Return the symmetric graph of k nearest neighbors of rows, weighted by a Gaussian kernel.
 
     Parameters
     ----------
     X : tensor, shape (n, d)
     k : int
-        Neighbours of a row; all others where there are fewer.
+        Neighbors of a row; all others where there are fewer.
     scale_k : int
-        The kernel's width is the median distance of a row to its scale_k-th neighbour, or to the k-th if that is nearer.
+        The kernel's width is the median distance of a row to its scale_k-th neighbor, or to the k-th if that is nearer.
 
     Returns
     -------
@@ -35,7 +35,7 @@ def affinities(X: Any, k: int, scale_k: int) -> Any:
 
 
 def spectral_loss(Z: Any, W: Any) -> Any:
-    """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centred columns of Z.
+    """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z.
 
     The mean of ``r`` eigenvalues of (D − W)/(mean degree) at its least, where the columns span the eigenvectors of the r smallest ones but that of
     the constant. It is the spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹, whichever R.

@@ -147,5 +147,5 @@ def in_units(encoder: Layers, decoder: Layers, mean: np.ndarray, scale: float) -
         "weight": last["weight"] * np.float32(scale),
         "bias": (last["bias"] * np.float64(scale) + mean).astype(np.float32),
     }
-    centre = {"kind": "center", "mean": mean.astype(np.float32)}
-    return [centre, {**first, **divided}, *encoder[1:]], [*decoder[:-1], {**last, **multiplied}]
+    center = {"kind": "center", "mean": mean.astype(np.float32)}
+    return [center, {**first, **divided}, *encoder[1:]], [*decoder[:-1], {**last, **multiplied}]

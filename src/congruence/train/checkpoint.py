@@ -99,7 +99,7 @@ class History:
 
 
 class Checkpoint:
-    """A folder with the weights, the optimiser's moments and the record, written whole or not at all."""
+    """A folder with the weights, the optimizer's moments and the record, written whole or not at all."""
 
     def __init__(self, path: Path, schedule: Mapping[str, Any], identity: Mapping[str, Any] | None):
         if not path.parent.is_dir():
@@ -157,7 +157,7 @@ class Checkpoint:
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, torch: Any, module: Any, optimizer: Any) -> tuple[History, dict[str, Any]]:
-        """Give module and optimiser back what was written; return the record and the best weights.
+        """Give module and optimizer back what was written; return the record and the best weights.
 
         Raises
         ------
@@ -234,7 +234,7 @@ def _read_history(data: dict[str, Any]) -> History:
 
 
 def _grouped(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what was saved of the module, of its best state and of the optimiser, by name."""
+    """Return what was saved of the module, of its best state and of the optimizer, by name."""
     groups: dict[str, dict[str, Any]] = {"module": {}, "best": {}, "optimizer": {}}
     for key, value in values.items():
         kind, _, name = key.partition(".")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from congruence._utils.optional import choose_device, require
+from congruence._utils.progress import progress_bar
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, TrainingError
 from congruence.train.checkpoint import Checkpoint, History
@@ -223,7 +223,7 @@ def _waited(history: History) -> int:
 
 
 def _norm(torch: Any, parameters: list[Any], clip: float | None, optimizer: Any) -> float:
-    """Return the norm of the gradient, and see to it that the optimiser takes no more of it than asked."""
+    """Return the norm of the gradient, and see to it that the optimizer takes no more of it than asked."""
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
     excess = None if clip is None or not clip < norm < math.inf else norm / clip
     if optimizer.defaults.get("fused"):  # in the pass it makes over the gradient anyway
@@ -245,27 +245,15 @@ def _refuse(step: int, values: dict[str, float], norm: float, saved: Checkpoint 
 @contextmanager
 def _bar(steps: int, done: int, progress: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
     """Give a function that shows how far the run is; it does nothing where nobody looks."""
-    if not (progress and sys.stderr.isatty()):
-        yield lambda *_: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[said]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("training", total=steps, completed=done, said="")
+    with progress_bar("training", steps, done=done, quiet=not progress) as bar:
 
         def show(step: int, values: dict[str, float], history: History) -> None:
+            if bar is None:
+                return
             said = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
             if history.validation:
                 said += f"  validation {history.validation[-1][1]:.3f}"
-            bars.update(task, completed=step, said=said)
+            bar.show(step, said)
 
         yield show
 

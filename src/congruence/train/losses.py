@@ -156,7 +156,7 @@ def generalized_infonce(
 
 
 def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
-    """One minus the centred alignment of the student's affinities with the teacher's.
+    """One minus the centered alignment of the student's affinities with the teacher's.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
 
     Notes
     -----
-    These are kernels between two sets, ⟨x_i, y_j⟩, so that the paper's proposition C.6, on Gram matrices, does not apply. With centred rows
+    These are kernels between two sets, ⟨x_i, y_j⟩, so that the paper's proposition C.6, on Gram matrices, does not apply. With centered rows
     ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) all the same: O(n·d²) time and no n × m array. Equation 9 prints H = I − 11ᵀ for I − 11ᵀ/n.
 
     References

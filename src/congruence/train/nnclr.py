@@ -1,4 +1,4 @@
-"""NNCLR, as DeCLIP uses it: near neighbours of a row's partner among the unpaired rows are further partners."""
+"""NNCLR, as DeCLIP uses it: near neighbors of a row's partner among the unpaired rows are further partners."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError
 from congruence.train._base import Batch, HeadTrainer
-from congruence.train._neighbours import nearest_rows
+from congruence.train._neighbors import nearest_rows
 from congruence.train.rows import Rows, scannable
 
 __all__ = ["NNCLR"]
 
 
 class NNCLR(HeadTrainer):
-    """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbour of it.
+    """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor of it.
 
     For an image a with caption b, one of the k unpaired texts nearest to b in the text encoder's own space is a further positive of a, drawn anew each
     step; and likewise for a caption. Images are the source, texts the target.
@@ -25,16 +25,16 @@ class NNCLR(HeadTrainer):
     Parameters
     ----------
     k : int, default=5
-        Neighbours to draw from; SOTAlign's authors try 1, 5 and 10.
+        Neighbors to draw from; SOTAlign's authors try 1, 5 and 10.
     text_weight, image_weight : float, default=1.0
-        w of the losses between images and neighbours of their texts, and between texts and neighbours of their images: 0, 0.1, 1 or 10 in their
+        w of the losses between images and neighbors of their texts, and between texts and neighbors of their images: 0, 0.1, 1 or 10 in their
         search. A side of weight 0 needs no unpaired rows.
     **parameters
         See :class:`~congruence.train.HeadTrainer`.
 
     Notes
     -----
-    Neighbours are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbours' rows themselves, at most
+    Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors' rows themselves, at most
     k a pair, are then held in memory. NNCLR takes them from a queue of late batches instead, which trained encoders would need.
 
     References
@@ -63,17 +63,17 @@ class NNCLR(HeadTrainer):
             ("source", self.image_weight, data.source, data.unpaired_source),
             ("target", self.text_weight, data.target, data.unpaired_target),
         )
-        task.neighbours = []
+        task.neighbors = []
         for side, weight, paired, unpaired in sides:
             if weight and unpaired is None:
                 name = "image_weight" if side == "source" else "text_weight"
                 raise InputError(
                     f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired_{side}=…, or {name}=0."
                 )
-            task.neighbours.append(self._find(torch, task, paired, unpaired) if weight else None)
+            task.neighbors.append(self._find(torch, task, paired, unpaired) if weight else None)
 
     def _find(self, torch: Any, task: Any, paired: np.ndarray, unpaired: Rows) -> tuple[np.ndarray, Any]:
-        """Return for each pair the places of its neighbours, and the rows these places are in."""
+        """Return for each pair the places of its neighbors, and the rows these places are in."""
         index = nearest_rows(torch, paired, unpaired, self.k, task.device)
         used, places = np.unique(index, return_inverse=True)
         return places.reshape(index.shape), task.tensor(scannable(unpaired).take(used))
@@ -90,8 +90,8 @@ class NNCLR(HeadTrainer):
         return {"loss": loss, **terms}
 
     def _draw(self, torch: Any, task: Any, index: np.ndarray, step: int, side: int) -> Any:
-        """Return a neighbour of each pair's row, which one by the step and the seed alone."""
-        places, rows = task.neighbours[side]
+        """Return a neighbor of each pair's row, which one by the step and the seed alone."""
+        places, rows = task.neighbors[side]
         rng = np.random.default_rng([self.seed, step, 11 + side])
         chosen = places[index, rng.integers(self.k, size=len(index))]
         return rows[torch.from_numpy(chosen).to(rows.device)]

@@ -1,4 +1,4 @@
-"""The optimisers of the training loop, and its learning rate."""
+"""The optimizers of the training loop, and its learning rate."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Make an optimiser over a module's parameters; vectors and scalars (biases, gains, scales) do not decay.
+    """Make an optimizer over a module's parameters; vectors and scalars (biases, gains, scales) do not decay.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
     groups = [group for group in groups if group["params"]]
     if name == "lion":
         return Lion(groups, lr=rate)
-    # One pass over memory instead of a dozen: with batches of a few rows the optimiser is a good part of a step.
+    # One pass over memory instead of a dozen: with batches of a few rows the optimizer is a good part of a step.
     fused = all(p.device.type in ("cpu", "cuda") for p in trained)
     return torch.optim.AdamW(groups, lr=rate, fused=fused)
 

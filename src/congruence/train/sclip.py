@@ -25,7 +25,7 @@ def pseudo_label_loss(
     *,
     assignment: str = "ot",
     temperature: float = 0.05,
-    n_iter: int = 100,
+    max_iter: int = 100,
 ) -> Any:
     """Cross-entropy of finding the captions of the paired images that unpaired images resemble.
 
@@ -46,7 +46,7 @@ def pseudo_label_loss(
         transport plan between unpaired and paired rows, scaled to add up to 1.
     temperature : float, default=0.05
         τ of the softmax or ε of the transport.
-    n_iter : int, default=100
+    max_iter : int, default=100
         The most Sinkhorn iterations.
 
     Returns
@@ -68,12 +68,12 @@ def pseudo_label_loss(
 
     check_choice(assignment, ASSIGNMENTS, "assignment")
     check_positive(temperature, "temperature")
-    check_positive(n_iter, "n_iter", integer=True)
+    check_positive(max_iter, "max_iter", integer=True)
     check_same_rows(len(U), len(similar), "U", "similar")
     check_same_rows(len(Y), len(paired), "Y", "paired")
     near, far = (torch.nn.functional.normalize(rows.detach().to(U.dtype), dim=1) for rows in (similar, paired))
     scale = torch.as_tensor(logit_scale, dtype=U.dtype, device=U.device)
-    return CrossEntropy.apply(U, Y, scale, pseudo_labels(near, far, assignment, temperature, n_iter))
+    return CrossEntropy.apply(U, Y, scale, pseudo_labels(near, far, assignment, temperature, max_iter))
 
 
 class SCLIP(HeadTrainer):
@@ -93,7 +93,7 @@ class SCLIP(HeadTrainer):
     image_weight, text_weight : float, default=1.0
         Of the losses on unpaired images and unpaired texts: 0, 0.1, 1 or 10 in the search of SOTAlign's authors. A side of weight 0 needs no
         unpaired rows.
-    n_iter : int, default=100
+    max_iter : int, default=100
         The most Sinkhorn iterations.
     **parameters
         See :class:`~congruence.train.HeadTrainer`. S-CLIP's own supervised loss is ``"infonce"``.
@@ -126,7 +126,7 @@ class SCLIP(HeadTrainer):
         space: str = "unimodal",
         image_weight: float = 1.0,
         text_weight: float = 1.0,
-        n_iter: int = 100,
+        max_iter: int = 100,
         **parameters: Any,
     ):
         super().__init__(**parameters)
@@ -135,7 +135,7 @@ class SCLIP(HeadTrainer):
         self.space = space
         self.image_weight = image_weight
         self.text_weight = text_weight
-        self.n_iter = n_iter
+        self.max_iter = max_iter
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -144,7 +144,7 @@ class SCLIP(HeadTrainer):
         check_positive(self.assignment_temperature, "assignment_temperature")
         check_positive(self.image_weight, "image_weight", zero=True)
         check_positive(self.text_weight, "text_weight", zero=True)
-        check_positive(self.n_iter, "n_iter", integer=True)
+        check_positive(self.max_iter, "max_iter", integer=True)
 
     def _prepare(self, torch: Any, task: Any) -> None:
         for side, name in (("source", "image_weight"), ("target", "text_weight")):
@@ -174,7 +174,7 @@ class SCLIP(HeadTrainer):
                 task.module.log_scale.exp(),
                 assignment=self.assignment,
                 temperature=self.assignment_temperature,
-                n_iter=self.n_iter,
+                max_iter=self.max_iter,
             )
             loss = loss + weight * terms[f"pseudo_{name}"]
         return {"loss": loss, **terms}

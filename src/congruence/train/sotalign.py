@@ -44,7 +44,7 @@ class SOTAlign(HeadTrainer):
         falls as 1/n, so the same balance with n pairs is 1/n, which ``"auto"`` is (1 for InfoNCE, a mean over rows).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two transport plans, or temperatures of the two softmaxes.
-    n_iter : int, default=100
+    max_iter : int, default=100
         The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
     tol : float, optional
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
@@ -85,7 +85,7 @@ class SOTAlign(HeadTrainer):
         alpha: float | str = "auto",
         epsilon: float = 0.05,
         epsilon_teacher: float = 0.01,
-        n_iter: int = 100,
+        max_iter: int = 100,
         tol: float | None = None,
         teacher_dim: int | None = None,
         regularization: float = 0.1,
@@ -99,7 +99,7 @@ class SOTAlign(HeadTrainer):
         self.alpha = alpha
         self.epsilon = epsilon
         self.epsilon_teacher = epsilon_teacher
-        self.n_iter = n_iter
+        self.max_iter = max_iter
         self.tol = tol
         self.teacher_dim = teacher_dim
         self.regularization = regularization
@@ -208,7 +208,7 @@ class SOTAlign(HeadTrainer):
             return teachers, None
         plan = None
         if self.divergence == "klot":
-            plan = solve_teacher(teachers[0], teachers[1], self.epsilon_teacher, self.n_iter, self.tol)
+            plan = solve_teacher(teachers[0], teachers[1], self.epsilon_teacher, self.max_iter, self.tol)
         task.taught = teachers, plan
         return task.taught
 
@@ -233,7 +233,7 @@ class SOTAlign(HeadTrainer):
             TY,
             self.epsilon,
             self.epsilon_teacher,
-            self.n_iter,
+            self.max_iter,
             self.tol,
             teacher=plan,
             return_info=True,

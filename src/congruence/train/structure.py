@@ -26,7 +26,7 @@ def structure_loss(
 ) -> Any:
     """How far the geometry of rows is from that of the same rows in another space.
 
-    Rows of either are scaled to unit norm and centred by their mean; P and Q are the softmaxes over the columns of their inner products over τ, a
+    Rows of either are scaled to unit norm and centered by their mean; P and Q are the softmaxes over the columns of their inner products over τ, a
     row's own included. The loss is the mean over levels l of the divergence between the rows of the matrix powers Pˡ and Qˡ.
 
     Parameters
@@ -78,7 +78,7 @@ def structure_loss(
         raise ShapeError(
             f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of vectors, at least one. Pass arrays of shape (n, d)."
         )
-    Z, T = (_centred(torch, rows) for rows in (aligned, original.detach().to(aligned.dtype)))
+    Z, T = (_centered(torch, rows) for rows in (aligned, original.detach().to(aligned.dtype)))
     total = GeometryDivergence.apply(Z, T, temperature, direction == "published")
     if levels > 1:
         P, Q = (torch.softmax(rows @ rows.T / temperature, 1) for rows in (T, Z))
@@ -89,7 +89,7 @@ def structure_loss(
     return total / levels
 
 
-def _centred(torch: Any, rows: Any) -> Any:
+def _centered(torch: Any, rows: Any) -> Any:
     rows = torch.nn.functional.normalize(rows, dim=1)
     return rows - rows.mean(0)
 

@@ -23,7 +23,7 @@ class SUE(HeadTrainer):
     """Learn spectral embeddings without pairs, join them with few.
 
     1. For each side a network is trained, on paired and unpaired rows alike, to span the smoothest eigenvectors of the Laplacian of a batch's
-       neighbour graph.
+       neighbor graph.
     2. Canonical correlation analysis of the pairs' spectral embeddings makes the joint space.
     3. A residual network moves the source's rows so that the distributions of both sides agree (maximum mean discrepancy), without pairs.
 
@@ -33,7 +33,7 @@ class SUE(HeadTrainer):
         Canonical directions kept.
     spectral_dim : int, default=30
         Width of the spectral embeddings, without the constant.
-    neighbours, scale_neighbour : int, default=30 and 15
+    neighbors, scale_neighbor : int, default=30 and 15
         Of the graph, and the one whose median distance is the kernel's width.
     spectral_steps : int, default=1000
         Steps of stage 1; ``steps`` are those of stage 3.
@@ -54,14 +54,14 @@ class SUE(HeadTrainer):
 
     Notes
     -----
-    Widths of the spaces and of the residual network, neighbours, kernels and rates are those of the public code for Flickr30k. What differs from it:
+    Widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for Flickr30k. What differs from it:
 
     - The spectral networks have one hidden layer (four times the input's width unless ``hidden`` says otherwise) with GELU and a linear last layer,
       on rows preprocessed as for the other methods; there they have three with leaky ReLU and a tanh, on rows as they are. Both are networks, so
       that new rows are embedded as old ones are.
-    - Outputs are made orthonormal within each batch, and the gradient knows it; there a second batch sets the weights of an orthonormalising layer.
+    - Outputs are made orthonormal within each batch, and the gradient knows it; there a second batch sets the weights of an orthonormalizing layer.
       The last such layer is fitted on all rows (at most 100,000 unpaired ones).
-    - The constant eigenvector, which carries nothing, is left out by centring.
+    - The constant eigenvector, which carries nothing, is left out by centering.
     - Canonical correlations are regularised, and the residual network begins as the identity.
     - Batches are of 2048 and 1024 rows, not 5162 and 32, and no rows are kept out to choose the weights by the losses of stages 1 and 3;
       ``validation`` chooses among those of stage 3 by retrieval.
@@ -81,8 +81,8 @@ class SUE(HeadTrainer):
         self,
         dim: int = 8,
         spectral_dim: int = 30,
-        neighbours: int = 30,
-        scale_neighbour: int = 15,
+        neighbors: int = 30,
+        scale_neighbor: int = 15,
         spectral_steps: int = 1000,
         spectral_learning_rate: float = 1e-4,
         spectral_batch_size: int = 2048,
@@ -108,8 +108,8 @@ class SUE(HeadTrainer):
             **parameters,
         )
         self.spectral_dim = spectral_dim
-        self.neighbours = neighbours
-        self.scale_neighbour = scale_neighbour
+        self.neighbors = neighbors
+        self.scale_neighbor = scale_neighbor
         self.spectral_steps = spectral_steps
         self.spectral_learning_rate = spectral_learning_rate
         self.spectral_batch_size = spectral_batch_size
@@ -121,8 +121,8 @@ class SUE(HeadTrainer):
         super()._check_parameters()
         integers = (
             "spectral_dim",
-            "neighbours",
-            "scale_neighbour",
+            "neighbors",
+            "scale_neighbor",
             "spectral_steps",
             "spectral_batch_size",
             "scales",
@@ -190,7 +190,7 @@ class SUE(HeadTrainer):
         cca = CCAMap(dim=self.dim, regularization=self.regularization, normalize=False).fit(*whitened)
         layers = []
         for (mean, whiten), weights in zip(maps, (cca.source_weights_, cca.target_weights_), strict=True):
-            # Of unit variance, and centred by the mean of all rows: the pairs' own mean is that of a small sample.
+            # Of unit variance, and centered by the mean of all rows: the pairs' own mean is that of a small sample.
             weight = whiten @ weights * np.sqrt(len(data.source))
             layers.append({"kind": "linear", "weight": weight, "bias": -mean @ weight})
         return layers
@@ -270,7 +270,7 @@ class _Spectral:
             size = min(len(rows), trainer.spectral_batch_size)
             X = self.task.tensor(rows.batch(step, size, trainer.seed + 611_953 * (i + 1)))
             with self.torch.no_grad():
-                W = affinities(X, trainer.neighbours, trainer.scale_neighbour)
+                W = affinities(X, trainer.neighbors, trainer.scale_neighbor)
             terms.append(spectral_loss(head(X), W))
         return {"loss": (terms[0] + terms[1]) / 2}
 

@@ -46,7 +46,7 @@ class Potentials:
 
 
 def iterate(
-    affinity: Affinity, epsilon: float, r: Any, c: Any, n_iter: int, tol: float | None, memory: int
+    affinity: Affinity, epsilon: float, r: Any, c: Any, max_iter: int, tol: float | None, memory: int
 ) -> Potentials:
     """Iterate from v = 0, rows first.
 
@@ -56,7 +56,7 @@ def iterate(
     epsilon : float
     r, c : array, shapes (n,) and (m,)
         Marginals that add up to 1.
-    n_iter : int
+    max_iter : int
         The most iterations.
     tol : float, optional
         Stop once the L1 error of the rows' marginals was this small before an iteration; an iteration never enlarges it. It is the
@@ -71,7 +71,7 @@ def iterate(
     kernel = Kernel(affinity, epsilon, memory)
     xp = kernel.xp
     u, v = _first(kernel, r, c)
-    if n_iter == 1:  # no iteration follows that would find the error on its way
+    if max_iter == 1:  # no iteration follows that would find the error on its way
         return Potentials(u, v, 1, float(xp.sum(xp.abs(marginals(affinity, epsilon, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
     # To compute a kernel costs as much as to read it dozens of times: where all of it may be held, there is one attempt at less.
@@ -79,7 +79,7 @@ def iterate(
     a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     settled = max(tol or 0.0, SETTLED * float(xp.finfo(affinity.dtype).eps))
     done, left = 1, math.inf
-    while done < n_iter:
+    while done < max_iter:
         new_a, sums = kernel.zeros(len(u)), kernel.zeros(len(v))
         error: Any = 0.0
         for part, K in kernel.strips():
@@ -99,7 +99,7 @@ def iterate(
         done, left = done + 1, float(error)
         if left <= settled:
             break
-        if done < n_iter and kernel.reach is None and growth > GROWTH:
+        if done < max_iter and kernel.reach is None and growth > GROWTH:
             kernel.rebase(kernel.u + log_a, kernel.v + log_b, again)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), done, left)

@@ -22,7 +22,7 @@ def klot(
     teacher: Any,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
-    n_iter: int = 100,
+    max_iter: int = 100,
     tol: float | None = None,
     *,
     mass: str = "unit",
@@ -38,7 +38,7 @@ def klot(
         Affinities T, in which no gradient flows.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         Of the two plans, in units of affinity.
-    n_iter : int, default=100
+    max_iter : int, default=100
         The most Sinkhorn iterations for either plan; fewer are done where more would change nothing but rounding.
     tol : float, optional
         Stop when the rows' marginals are within this L1 distance; see :func:`sinkhorn`.
@@ -104,7 +104,7 @@ def klot(
     from congruence.transport import _autograd
 
     check_choice(mass, MASSES, "mass")
-    check_options(n_iter, tol, MEMORY)
+    check_options(max_iter, tol, MEMORY)
     A, T = _tensors(torch, {"student": student, "teacher": teacher})
     if A.shape != T.shape:
         raise ShapeError(
@@ -112,11 +112,11 @@ def klot(
             "affinities of the same items. Compute both on one batch."
         )
     dtype = computing_dtype(A, T)
-    sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), n_iter, tol, A.numel() * 8)
+    sides = _solve((Dense(A, dtype), Dense(T, dtype)), (epsilon, epsilon_teacher), max_iter, tol, A.numel() * 8)
     tracked = student if isinstance(student, torch.Tensor) else A
     size: list[float] = []
     value = _autograd.Klot.apply(tracked, T, *sides, _scale(mass, len(A)), size)
-    return _with_info(value, sides, size[0], n_iter, tol, return_info)
+    return _with_info(value, sides, size[0], max_iter, tol, return_info)
 
 
 def klot_features(
@@ -126,7 +126,7 @@ def klot_features(
     TY: Any,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
-    n_iter: int = 100,
+    max_iter: int = 100,
     tol: float | None = None,
     *,
     mass: str = "unit",
@@ -139,13 +139,13 @@ def klot_features(
     Parameters
     ----------
     X : tensor, shape (n, d)
-        The student's vectors: A_ij = ⟨x_i, y_j⟩. Normalise the rows before for cosines.
+        The student's vectors: A_ij = ⟨x_i, y_j⟩. Normalize the rows before for cosines.
     Y : tensor, shape (m, d)
         A gradient flows in X and Y.
     TX : tensor, shape (n, e)
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     TY : tensor, shape (m, e)
-    epsilon, epsilon_teacher, n_iter, tol, mass
+    epsilon, epsilon_teacher, max_iter, tol, mass
         As in :func:`klot`.
     memory : int, default=2**30
         Bytes of a kernel that are held while solving; the rest is computed anew in each iteration, in strips of some 50 MB.
@@ -192,7 +192,7 @@ def klot_features(
     from congruence.transport import _autograd
 
     check_choice(mass, MASSES, "mass")
-    check_options(n_iter, tol, memory)
+    check_options(max_iter, tol, memory)
     given = {"X": X, "Y": Y} if teacher is not None else {"X": X, "Y": Y, "TX": TX, "TY": TY}
     A, B, *taught = _tensors(torch, given)
     n, m = teacher.affinity.shape if teacher is not None else map(len, taught)
@@ -201,25 +201,25 @@ def klot_features(
     dtype = computing_dtype(A, B, *taught)
     if teacher is None:
         pair = products(A, B, ("X", "Y"), dtype), products(taught[0], taught[1], ("TX", "TY"), dtype)
-        sides = _solve(pair, (epsilon, epsilon_teacher), n_iter, tol, memory)
+        sides = _solve(pair, (epsilon, epsilon_teacher), max_iter, tol, memory)
     elif teacher.affinity.dtype != dtype:
         raise DtypeError(
             f"Got a teacher solved in {teacher.affinity.dtype} and X, Y in {dtype}; expected one precision. Convert X and Y to that of the teacher."
         )
     else:
-        (student,) = _solve((products(A, B, ("X", "Y"), dtype),), (epsilon,), n_iter, tol, memory)
+        (student,) = _solve((products(A, B, ("X", "Y"), dtype),), (epsilon,), max_iter, tol, memory)
         sides = student, teacher
     tracked = [side if isinstance(side, torch.Tensor) else plain for side, plain in zip((X, Y), (A, B), strict=True)]
     size: list[float] = []
     value = _autograd.KlotFeatures.apply(*tracked, *sides, _scale(mass, len(A)), size)
-    return _with_info(value, sides, size[0], n_iter, tol, return_info)
+    return _with_info(value, sides, size[0], max_iter, tol, return_info)
 
 
 def solve_teacher(
     TX: Any,
     TY: Any,
     epsilon_teacher: float = 0.01,
-    n_iter: int = 100,
+    max_iter: int = 100,
     tol: float | None = None,
     *,
     memory: int = MEMORY,
@@ -228,7 +228,7 @@ def solve_teacher(
 
     Parameters
     ----------
-    TX, TY, epsilon_teacher, n_iter, tol, memory
+    TX, TY, epsilon_teacher, max_iter, tol, memory
         As there.
 
     Returns
@@ -251,12 +251,12 @@ def solve_teacher(
     True
     """
     torch = require("torch", extra="train")
-    check_options(n_iter, tol, memory)
+    check_options(max_iter, tol, memory)
     A, B = _tensors(torch, {"TX": TX, "TY": TY})
     (side,) = _solve(
         (products(A, B, ("TX", "TY"), computing_dtype(A, B)),),
         (epsilon_teacher,),
-        n_iter,
+        max_iter,
         tol,
         memory,
         ("epsilon_teacher",),
@@ -269,7 +269,7 @@ def _tensors(torch: Any, arrays: dict[str, Any]) -> list[Any]:
 
 
 def _with_info(
-    value: Any, sides: tuple[Side, ...], difference: float, n_iter: int, tol: float | None, return_info: bool
+    value: Any, sides: tuple[Side, ...], difference: float, max_iter: int, tol: float | None, return_info: bool
 ) -> Any:
     """Return the value, with how far the iterations got if that is asked for; else warn if it is not far enough."""
     (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
@@ -277,7 +277,9 @@ def _with_info(
     found = Convergence(student.error, teacher.error, student.n_iter, teacher.n_iter, difference, settled)
     if return_info:
         return value, found
-    warn_unconverged(found.gradient_error, f"after {n_iter} iterations", ", or judge by return_info=True", stacklevel=3)
+    warn_unconverged(
+        found.gradient_error, f"after {max_iter} iterations", ", or judge by return_info=True", stacklevel=3
+    )
     return value
 
 
@@ -288,7 +290,7 @@ def _scale(mass: str, n: int) -> float:
 def _solve(
     affinities: tuple[Affinity, ...],
     epsilons: tuple[float, ...],
-    n_iter: int,
+    max_iter: int,
     tol: float | None,
     memory: int,
     names: tuple[str, ...] = ("epsilon", "epsilon_teacher"),
@@ -300,6 +302,6 @@ def _solve(
     n, m = affinities[0].shape
     r, c = weights(None, n, "row", affinities[0]), weights(None, m, "column", affinities[0])
     return tuple(
-        Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, n_iter, tol, memory))
+        Side(affinity, float(epsilon), iterate(affinity, float(epsilon), r, c, max_iter, tol, memory))
         for affinity, epsilon, _ in chosen
     )

@@ -68,7 +68,7 @@ def distribution_shift(
     normalize: bool = False,
     max_rows: int = 100_000,
     repeats: int = 20,
-    seed: int = 0,
+    random_state: int = 0,
     advance: Callable[[int], None] | None = None,
 ) -> DistributionShift:
     """Measure how far unpaired data lie from paired data: SSW(X, A) + SSW(Y, B), SSW the sliced distance on the sphere.
@@ -87,7 +87,7 @@ def distribution_shift(
         Rows drawn at random, without replacement, from whichever collection has more.
     repeats : int, default=20
         Draws of rows and circles.
-    seed : int, default=0
+    random_state : int, default=0
     advance : callable, optional
         Called with 1 after each draw.
 
@@ -117,7 +117,7 @@ def distribution_shift(
     >>> same.total.value < 1.2 * same.total.floor, moved.total.value > 5 * moved.total.floor
     (True, True)
     """
-    check_seed(seed)
+    check_seed(random_state)
     cost = choose_cost(variant, p, grid)
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(max_rows, "max_rows", integer=True)
@@ -131,7 +131,7 @@ def distribution_shift(
         sides.append(sphere_pair(Y, B, ("Y", "B"), normalize))
     found = np.empty((repeats, len(sides), 2))  # the distance and the floor
     for repeat in range(repeats):
-        rng = np.random.default_rng([seed, repeat])
+        rng = np.random.default_rng([random_state, repeat])
         for k, side in enumerate(sides):
             first, second = (_draw(cloud, max_rows, rng) for cloud in side)
             frames = random_frames(n_projections, first.shape[1], rng)

@@ -78,7 +78,7 @@ class SinkhornResult:
 def sinkhorn(
     affinity: Any = None,
     epsilon: float = 0.05,
-    n_iter: int = 100,
+    max_iter: int = 100,
     tol: float | None = None,
     *,
     X: Any = None,
@@ -96,7 +96,7 @@ def sinkhorn(
         float16 and bfloat16 are computed in float32.
     epsilon : float, default=0.05
         Weight of the entropy, in units of affinity.
-    n_iter : int, default=100
+    max_iter : int, default=100
         The most iterations; each makes the rows' marginals right and then the columns'. Fewer are done where more would change nothing but
         rounding.
     tol : float, optional
@@ -142,7 +142,7 @@ def sinkhorn(
            [0.119, 0.881]]), True)
     """
     check_choice(mass, MASSES, "mass")
-    check_options(n_iter, tol, memory)
+    check_options(max_iter, tol, memory)
     if (affinity is None) == (X is None) or (X is None) != (Y is None):
         given = [
             name for name, array in zip(("affinity", "X", "Y"), (affinity, X, Y), strict=True) if array is not None
@@ -168,7 +168,7 @@ def sinkhorn(
         weights(weight, size, name, held)
         for weight, size, name in zip(given_marginals, (n, m), ("row", "column"), strict=True)
     )
-    found = iterate(held, float(epsilon), r, c, n_iter, tol, memory)
+    found = iterate(held, float(epsilon), r, c, max_iter, tol, memory)
     xp = held.xp
     rows, columns = plan_marginals(held, float(epsilon), found.u, found.v)
     error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
@@ -178,14 +178,14 @@ def sinkhorn(
     )
 
 
-def check_options(n_iter: Any, tol: Any, memory: Any) -> None:
+def check_options(max_iter: Any, tol: Any, memory: Any) -> None:
     """Refuse options of the iteration that are out of range.
 
     Raises
     ------
     ParameterError
     """
-    check_positive(n_iter, "n_iter", integer=True)
+    check_positive(max_iter, "max_iter", integer=True)
     check_positive(memory, "memory", integer=True, zero=True)
     if tol is not None:
         check_positive(tol, "tol")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, to_numpy
+from congruence._utils.arrays import blocks, normalize_rows, to_numpy
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
@@ -24,7 +24,7 @@ TOLERANCE = 1e-3
 ATOMS = 2**17
 
 
-def random_frames(n_projections: int, d: int, seed: int | np.random.Generator = 0) -> np.ndarray:
+def random_frames(n_projections: int, d: int, random_state: int | np.random.Generator = 0) -> np.ndarray:
     """Draw pairs of orthonormal vectors uniformly (by Haar's measure): each spans the plane of a great circle.
 
     Parameters
@@ -32,7 +32,7 @@ def random_frames(n_projections: int, d: int, seed: int | np.random.Generator = 
     n_projections : int
     d : int
         Dimension of the space, at least 2.
-    seed : int or numpy Generator, default=0
+    random_state : int or numpy Generator, default=0
 
     Returns
     -------
@@ -56,16 +56,16 @@ def random_frames(n_projections: int, d: int, seed: int | np.random.Generator = 
     """
     check_positive(n_projections, "n_projections", integer=True)
     check_positive(d, "d", integer=True)
-    if not isinstance(seed, np.random.Generator):
-        check_seed(seed)
+    if not isinstance(random_state, np.random.Generator):
+        check_seed(random_state)
     if d < 2:
         raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Pass d=2 or more.")
-    Z = np.random.default_rng(seed).standard_normal((n_projections, 2, d))
+    Z = np.random.default_rng(random_state).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
-    first /= np.linalg.norm(first, axis=1, keepdims=True)
+    first[:] = normalize_rows(first)
     for _ in range(2):  # twice: in few dimensions two vectors may be nearly parallel, and rounding then shows
         second -= np.einsum("ij,ij->i", first, second)[:, None] * first
-        second /= np.linalg.norm(second, axis=1, keepdims=True)
+        second[:] = normalize_rows(second)
     return Z.transpose(0, 2, 1)
 
 
@@ -80,7 +80,7 @@ def sliced_wasserstein_sphere(
     normalize: bool = False,
     projections: Any = None,
     batch: int | None = None,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> float:
     """Sliced Wasserstein distance between two clouds on the unit sphere, whose rows need not be paired.
 
@@ -104,10 +104,10 @@ def sliced_wasserstein_sphere(
     normalize : bool, default=False
         Take the direction of each row. Otherwise a row whose norm is not 1 within 0.001 is refused.
     projections : array_like, shape (N, d, 2), optional
-        Orthonormal frames; ``n_projections`` and ``seed`` are not used then.
+        Orthonormal frames; ``n_projections`` and ``random_state`` are not used then.
     batch : int, optional
         Circles projected on at once. By default as many as take a few tens of megabytes.
-    seed : int, default=0
+    random_state : int, default=0
         Of :func:`random_frames`.
 
     Returns
@@ -143,11 +143,11 @@ def sliced_wasserstein_sphere(
     >>> round(sliced_wasserstein_sphere([[1.0, 0.0]], [[0.0, 1.0]]), 12)
     0.25
     """
-    check_seed(seed)
+    check_seed(random_state)
     cost = choose_cost(variant, p, grid)
     A, B = sphere_pair(X, Y, ("X", "Y"), normalize)
     if projections is None:
-        frames = random_frames(n_projections, A.shape[1], seed)
+        frames = random_frames(n_projections, A.shape[1], random_state)
     else:
         frames = _check_frames(projections, A.shape[1])
     return float(circle_costs(A, B, frames, cost, batch=batch)[0].mean() ** (1 / p))

@@ -29,7 +29,7 @@ def fit(
     modality: str | None = None,
     means: Mapping[str, tuple[Any, Any]] | None = None,
     holdout: float | int = 0,
-    seed: int = 0,
+    random_state: int = 0,
     groups: Any = "identical",
     check: bool = True,
     strict: bool = False,
@@ -49,11 +49,11 @@ def fit(
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        Rows of other modalities from which only means are taken, so that the map can carry these too. Where the target
-        has none, the modality gap is carried over (:meth:`~congruence.OrthogonalMap.recenter`).
+        Rows of other modalities from which only means are taken, so that the map is right for these too. Where the target
+        has none, the modality gap is kept (:meth:`~congruence.OrthogonalMap.recenter`).
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
-    seed : int, default=0
+    random_state : int, default=0
         Chooses the held-out pairs.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Pairs that are held out together: those with identical vectors on either side
@@ -82,7 +82,7 @@ def fit(
     DuplicateWarning
         Pairs with identical vectors are kept together in the split.
     """
-    check_seed(seed)
+    check_seed(random_state)
     model = make_map(method, **parameters)
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
@@ -91,9 +91,9 @@ def fit(
     empty = np.flatnonzero(~(joined.source.vectors.any(axis=1) & joined.target.vectors.any(axis=1)))
     pairs = joined.take(np.delete(np.arange(len(joined)), empty)) if len(empty) else joined
     together, found = _groups(groups, source, pairs) if holdout else (None, None)
-    split = Split.choose(pairs.ids, holdout, seed, together)
-    held = split.held_out(pairs.ids)
-    train = pairs.take(~held)
+    split = Split.choose(pairs.ids, holdout, random_state, together)
+    heldout = split.held_out(pairs.ids)
+    train = pairs.take(~heldout)
     scores: dict[str, Any] = {"n_pairs": len(train)}
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
@@ -115,9 +115,9 @@ def fit(
     model.target_space_ = replace(target.space, modality=theirs)
     if means:
         model = _add_means(model, means, split, ours)
-    if held.any():
+    if heldout.any():
         scores["holdout"] = split.to_dict()
-        scores.update(_held_out_scores(model.for_modality(ours), pairs.take(held)))
+        scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
     model.scores_ = scores
     return model
 
@@ -185,22 +185,22 @@ def _add_means(
     return model
 
 
-def _held_out_scores(model: Map, held: Pairs) -> dict[str, Any]:
-    X, Y = held
+def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, Any]:
+    X, Y = heldout
     # Both sides as they are compared: one-sided maps leave the target's rows where they are.
     moved, theirs = model.transform(X), model.transform_target(Y)
-    own = np.arange(len(held))
+    own = np.arange(len(heldout))
     controls = cosine_controls(model, X, Y)
     scores: dict[str, Any] = {
-        "held_out_pairs": len(held),
+        "held_out_pairs": len(heldout),
         "held_out_retrieval_at_1": class_retrieval(moved, theirs, own),
     }
     if isinstance(model, TwoSidedMap):
         scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, moved, own)
-    scores["held_out_retrieval_chance"] = 1 / len(held)
-    if len(held) >= 10:
+    scores["held_out_retrieval_chance"] = 1 / len(heldout)
+    if len(heldout) >= 10:
         scores["held_out_recall_at_10"] = recall_at_k(moved, theirs, own, k=10)
-        scores["held_out_recall_at_10_chance"] = 10 / len(held)
+        scores["held_out_recall_at_10_chance"] = 10 / len(heldout)
     scores["held_out_cosine"] = paired_cosine(moved, theirs)
     if X.shape[1] == Y.shape[1]:
         scores["held_out_cosine_unmapped"] = paired_cosine(X, Y)

@@ -1,4 +1,4 @@
-"""Carry a store of vectors across a map, from disk to disk in bounded memory."""
+"""Map a store of vectors, from disk to disk in bounded memory."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def transform_file(
         Refuse vectors whose space is known to differ from the map's source.
     allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
-        Which head of a two-sided map to use; by default the one whose space the vectors come from. Other maps carry source
+        Which head of a two-sided map to use; by default the one whose space the vectors come from. Other maps map source
         rows only.
     column_out : str, optional
         Write the mapped vectors to a new column of this name and leave the source's as they are.
@@ -202,7 +202,7 @@ def transform_file(
 def _sides(
     mapped: Map, given: Space, side: str | None
 ) -> tuple[Space, Space, Callable[[np.ndarray], np.ndarray] | None]:
-    """Return the space the vectors must come from, the one they arrive in, and the head that carries them if there are two."""
+    """Return the space the vectors must come from, the one they arrive in, and the head that maps them if there are two."""
     if isinstance(mapped, TwoSidedMap):
         if mapped.side_of(given, side) == "source":
             return mapped.source_space_, mapped.joint_space(), mapped.transform

@@ -39,7 +39,7 @@ def sides(p, rows=slice(None), modalities=("image", "text")):
 
 def problem(n=300, d=32, **facts):
     return upgrade_problem(
-        n, d, **{"source_noise": 1.0, "target_noise": 0.5, "shared": 1.0, "decay": 0.2, "seed": 0, **facts}
+        n, d, **{"source_noise": 1.0, "target_noise": 0.5, "shared": 1.0, "decay": 0.2, "random_state": 0, **facts}
     )
 
 
@@ -79,7 +79,7 @@ def test_estimates_are_near_what_other_items_show():
     tables = make_tables(*sides(p, slice(0, 300)), None)
     mapping = fit_map(tables, certificate.fitted, np.arange(300), {})
     others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
-    for way, estimate in certificate.ways["recall@1"].items():
+    for way, estimate in certificate.strategies["recall@1"].items():
         truth = np.mean(
             [score(mapping, t, np.arange(300), {"recall@1": 1})[f"recall@1/{way}"].score.mean() for t in others]
         )
@@ -101,7 +101,7 @@ def test_held_out_queries_are_scored_instead():
     p = problem()
     certificate = certify(*sides(p, slice(0, 200)), queries=sides(p, slice(200, None)), **QUICK)
     assert (certificate.n_anchors, certificate.n_queries) == (200, 100)
-    assert certificate.ways["recall@1"]["keep"].n == 100
+    assert certificate.strategies["recall@1"]["keep"].n == 100
     assert set(certificate.covered) == {"image", "text"}
 
 
@@ -129,12 +129,17 @@ def test_labels_turn_texts_into_classes():
     certificate = certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, **QUICK)
     assert certificate.task == "zero_shot"
     assert certificate.fitted == ["image"]
-    assert set(certificate.ways["zero_shot"]) == {"keep", "stored", "queries", "re-embed"}
-    assert certificate.ways["zero_shot@5"]["keep"].value >= certificate.ways["zero_shot"]["keep"].value
+    assert set(certificate.strategies["zero_shot"]) == {"keep", "stored", "queries", "re-embed"}
+    assert certificate.strategies["zero_shot@5"]["keep"].value >= certificate.strategies["zero_shot"]["keep"].value
     on_text = certify(
-        source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels=labels, fitted="image", seed=1, **QUICK
+        source | {"text": prompts[0]},
+        target | {"text": prompts[1]},
+        labels=labels,
+        fitted="image",
+        random_state=1,
+        **QUICK,
     )
-    assert on_text.ways["zero_shot"]["keep"] != certificate.ways["zero_shot"]["re-embed"]
+    assert on_text.strategies["zero_shot"]["keep"] != certificate.strategies["zero_shot"]["re-embed"]
     with pytest.raises(IdError, match="no label for"):
         certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels={"0": "class 0"}, **QUICK)
     with pytest.raises(IdError, match="labels without a text"):
@@ -150,24 +155,24 @@ def test_one_modality_alone():
     p = problem()
     certificate = certify(*sides(p, modalities=("text",)), **QUICK)
     assert certificate.task == "graded_overlap@10"
-    assert set(certificate.ways["own@1"]) == {"stored", "queries"}
-    assert set(certificate.ways["overlap@10"]) == {"keep", "stored", "queries"}
+    assert set(certificate.strategies["own@1"]) == {"stored", "queries"}
+    assert set(certificate.strategies["overlap@10"]) == {"keep", "stored", "queries"}
     assert any("One modality" in note for note in certificate.notes)
     labels = {str(i): str(k) for i, k in enumerate(p.labels)}
     certificate = certify(*sides(p, modalities=("image",)), labels=labels, **QUICK)
     assert certificate.task == "same_class@1"
-    assert set(certificate.ways["same_class@1"]) == {"keep", "stored", "queries", "re-embed"}
+    assert set(certificate.strategies["same_class@1"]) == {"keep", "stored", "queries", "re-embed"}
     lines = repr(certificate).splitlines()
     assert len(lines) <= 10
     assert lines[0] == f"Certificate: {certificate.verdict.headline}"
-    assert f"same_class@1 {certificate.ways['same_class@1']['stored'].value:.3f} [" in repr(certificate)
+    assert f"same_class@1 {certificate.strategies['same_class@1']['stored'].value:.3f} [" in repr(certificate)
     assert certificate._repr_html_().startswith("<div><strong>Certificate: ")
 
 
 def test_a_target_without_images_says_nothing_of_re_embedding():
     source, target = sides(problem())
     certificate = certify(source, {"text": target["text"]}, **QUICK)
-    assert "re-embed" not in certificate.ways["recall@1"]
+    assert "re-embed" not in certificate.strategies["recall@1"]
     assert set(certificate.retention) == {"stored/keep", "queries/keep"}
     assert certificate.verdict.action in ("map", "queries", "collect", "keep")
     assert any("unknown" in note for note in certificate.notes)

@@ -21,7 +21,7 @@ QUICK = ["--repeats", "2", "--folds", "4"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, seed=0)
+    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
     path = tmp_path_factory.mktemp("certify")
     ids = np.array([f"item {i}" for i in range(160)])
     np.savez(
@@ -62,7 +62,7 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path):
 
 def test_json_holds_what_the_library_returns(folder):
     data = json.loads(run(*files(folder), "--ids", "ids", "--json", *QUICK).stdout)
-    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, seed=0)
+    p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)
     ids = [f"item {i}" for i in range(160)]
     sides = [
         {"image": Embeddings(images, ids=ids), "text": Embeddings(texts, ids=ids)}
@@ -70,7 +70,9 @@ def test_json_holds_what_the_library_returns(folder):
     ]
     same = certify(*sides, repeats=2, folds=4).to_dict()
     assert data["verdict"]["action"] == same["verdict"]["action"]
-    assert data["ways"]["recall@1"]["stored"]["value"] == pytest.approx(same["ways"]["recall@1"]["stored"]["value"])
+    assert data["strategies"]["recall@1"]["stored"]["value"] == pytest.approx(
+        same["strategies"]["recall@1"]["stored"]["value"]
+    )
     assert [t["theorem"] for t in data["theory"]] == [t["theorem"] for t in same["theory"]]
 
 
@@ -81,7 +83,7 @@ def test_anchors_split_off_the_queries(folder):
 
 def test_anchors_are_drawn_from_what_both_models_have(tmp_path):
     """A store of which a few items are encoded again: drawing first would find no common item."""
-    p = upgrade_problem(20_000, 16, source_noise=0.5, target_noise=0.5, shared=0.9, seed=0)
+    p = upgrade_problem(20_000, 16, source_noise=0.5, target_noise=0.5, shared=0.9, random_state=0)
     ids = np.array([f"item {i}" for i in range(20_000)])
     np.savez(tmp_path / "old.npz", image=p.source_images.astype(np.float32), ids=ids)
     np.savez(tmp_path / "new.npz", image=p.target_images[::200].astype(np.float32), ids=ids[::200])
@@ -92,7 +94,7 @@ def test_anchors_are_drawn_from_what_both_models_have(tmp_path):
 
 
 def test_text_queries_of_other_items(folder, tmp_path):
-    p = upgrade_problem(60, 24, seed=1)
+    p = upgrade_problem(60, 24, random_state=1)
     np.savez(tmp_path / "texts.npz", old=p.source_texts, new=p.target_texts)
     texts = [
         "--queries-text",
@@ -104,7 +106,7 @@ def test_text_queries_of_other_items(folder, tmp_path):
     # The files' column of ids names items of the store; these texts have none.
     data = json.loads(run(*images, *texts, "--json", *QUICK).stdout)
     assert data["task"] == "graded_text_overlap@10"
-    assert data["ways"]["text_overlap@10"]["stored"]["n"] == 60
+    assert data["strategies"]["text_overlap@10"]["stored"]["n"] == 60
     with pytest.raises(CongruenceError, match="--queries-text too"):
         run(*images, *texts[2:], *QUICK)
 
@@ -115,7 +117,7 @@ def test_kappa_is_computed_on_request_only(monkeypatch):
     calls = []
     real = theorems.kappa
     monkeypatch.setattr(theorems, "kappa", lambda *a, **k: calls.append(1) or real(*a, **k))
-    p = upgrade_problem(60, 4, seed=0)
+    p = upgrade_problem(60, 4, random_state=0)
     sides = [
         {"image": Embeddings(images), "text": Embeddings(texts)}
         for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
@@ -155,7 +157,7 @@ def test_thresholds_and_exit_code(folder):
 def test_the_sample_is_certified_by_name():
     data = json.loads(run("sample", "--anchors", "60", "--repeats", "1", "--json").stdout)
     assert data["n_anchors"] == 60
-    assert set(data["ways"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
+    assert set(data["strategies"]["recall@1"]) == {"keep", "stored", "queries", "re-embed"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ class Outside(html.parser.HTMLParser):
 
 
 def test_the_page_is_whole_and_self_contained(tmp_path):
-    p = upgrade_problem(80, 12, seed=0)
+    p = upgrade_problem(80, 12, random_state=0)
     sides = [
         {"image": Embeddings(images), "text": Embeddings(texts)}
         for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
@@ -204,7 +206,9 @@ def test_the_page_is_whole_and_self_contained(tmp_path):
         parser.feed(page)
         assert not parser.found
         assert "script" not in parser.tags
-        assert parser.tags.count("svg") == 2 + (certificate.task != "overlap@10" and "overlap@10" in certificate.ways)
+        assert parser.tags.count("svg") == 2 + (
+            certificate.task != "overlap@10" and "overlap@10" in certificate.strategies
+        )
         assert certificate.verdict.headline[1:] in page
         write_certificate(tmp_path / "c.html", certificate, force=True)
         assert (tmp_path / "c.html").read_text(encoding="utf-8") == page

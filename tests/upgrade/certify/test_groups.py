@@ -75,7 +75,7 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
-        got = cross_fit(anchors, ["image"], {}, {}, folds=10, seed=seed, groups=groups)
+        got = cross_fit(anchors, ["image"], {}, {}, folds=10, random_state=seed, groups=groups)
         values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
         model = fit_map(anchors, ["image"], np.arange(120), {})
         truth = cosines(model, tables(*others), "image", np.arange(400)).mean()
@@ -104,8 +104,8 @@ def test_a_twin_among_the_anchors_lends_no_score():
     groups = near_duplicates(whole)
     assert len(np.unique(groups)) == 60
     tasks = {"own@1": 1}
-    apart = cross_fit(whole, ["image"], tasks, {}, folds=10, seed=0, groups=groups)
-    split = cross_fit(whole, ["image"], tasks, {}, folds=10, seed=0)
+    apart = cross_fit(whole, ["image"], tasks, {}, folds=10, random_state=0, groups=groups)
+    split = cross_fit(whole, ["image"], tasks, {}, folds=10, random_state=0)
     model = fit_map(whole, ["image"], np.arange(240), {})
     parts = [tables(source[k : k + 240], target[k : k + 240]) for k in range(240, 1200, 240)]
     truth = np.mean([score(model, part, np.arange(240), tasks)["own@1/stored"].score.mean() for part in parts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from congruence import Embeddings
+from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify
@@ -69,13 +69,16 @@ def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
     items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
     items += apart * rng.standard_normal(items.shape)
     source, target = (items + noise * rng.standard_normal(items.shape) for _ in range(2))
-    return sides(source, target @ random_rotation(d, d, seed=seed))
+    return sides(source, target @ random_rotation(d, d, random_state=seed))
 
 
 def test_a_store_of_near_duplicates_does_not_mislead():
     """Items do not find themselves but a twin, which is as good: not a reason to encode everything again."""
     certificate = certify(*near_duplicates(30, 8), **QUICK)
-    own, lists = certificate.ways["own@1"]["stored"].value, certificate.ways["graded_overlap@10"]["stored"].value
+    own, lists = (
+        certificate.strategies["own@1"]["stored"].value,
+        certificate.strategies["graded_overlap@10"]["stored"].value,
+    )
     assert own < 0.8
     assert lists > 0.96
     assert certificate.verdict.action in ("map", "keep"), certificate.verdict
@@ -89,8 +92,8 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
     items = rng.standard_normal((200, 48))
     source, target = (items + 0.65 * rng.standard_normal(items.shape) for _ in range(2))
     certificate = certify(*sides(source, target), **QUICK)
-    assert certificate.ways["own@1"]["stored"].value > 0.97
-    assert certificate.ways["overlap@10"]["stored"].value < 0.6
+    assert certificate.strategies["own@1"]["stored"].value > 0.97
+    assert certificate.strategies["overlap@10"]["stored"].value < 0.6
     assert certificate.verdict.action not in ("map", "queries"), certificate.verdict
     assert "are those of a re-embedded store" in certificate.verdict.reason
 
@@ -98,10 +101,10 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
 def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():
     rng = np.random.default_rng(0)
     source = rng.standard_normal((120, 16))
-    certificate = certify(*sides(source, source @ random_rotation(16, 16, seed=1)), **QUICK)
+    certificate = certify(*sides(source, source @ random_rotation(16, 16, random_state=1)), **QUICK)
     for name in ("overlap@10", "graded_overlap@10"):
-        assert certificate.ways[name]["stored"].value == pytest.approx(1, abs=0.01)
-        assert certificate.ways[name]["keep"].value == pytest.approx(1, abs=1e-6)
+        assert certificate.strategies[name]["stored"].value == pytest.approx(1, abs=0.01)
+        assert certificate.strategies[name]["keep"].value == pytest.approx(1, abs=1e-6)
     assert certificate.verdict.action == "keep"  # the old model returns these very lists
     control = certificate.controls["overlap@10"]
     assert control["chance"] == pytest.approx(10 / 119)
@@ -112,13 +115,13 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
     """With a map that has seen them, forty anchors in a hundred dimensions would show 0.1 to 0.2 too much."""
     errors = []
     for seed in range(3):
-        p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, seed=seed)
+        p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, random_state=seed)
         parts = [
             make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
             for k in range(0, 540, 60)
         ]
         model = fit_map(parts[0], ["image"], np.arange(60), {})
-        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, seed=0)
+        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, random_state=0)
         truth = [overlap_on(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
@@ -126,19 +129,24 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
 
 
 def test_texts_of_other_items_search_both_stores():
-    p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, seed=0)
+    p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, random_state=0)
     source, target = sides(p.source_images[:240], p.target_images[:240])
     texts = [Embeddings(side[240:], ids=[f"query {i}" for i in range(80)]) for side in (p.source_texts, p.target_texts)]
     certificate = certify(source, target, text_queries=tuple(texts), **QUICK)
     assert certificate.task == "graded_text_overlap@10"
-    assert set(certificate.ways["text_overlap@10"]) == {"keep", "stored", "queries"}
-    assert certificate.ways["text_overlap@10"]["stored"].n == 80
-    assert certificate.ways["text_overlap@10"]["stored"].value > 5 * certificate.controls["text_overlap@10"]["chance"]
+    assert set(certificate.strategies["text_overlap@10"]) == {"keep", "stored", "queries"}
+    assert certificate.strategies["text_overlap@10"]["stored"].n == 80
+    assert (
+        certificate.strategies["text_overlap@10"]["stored"].value
+        > 5 * certificate.controls["text_overlap@10"]["chance"]
+    )
     # The same, told by ids alone; and by the target's texts alone, which say nothing of the other ways.
-    by_id = certify(source | {"text": texts[0]}, target | {"text": texts[1]}, **QUICK)
-    assert by_id.ways == certificate.ways
+    named = Embeddings(texts[0].vectors, ids=texts[0].ids, space=Space("of texts", modality="text"))
+    by_id = certify({"text": named} | source, target | {"text": texts[1]}, **QUICK)
+    assert by_id.strategies == certificate.strategies
+    assert by_id.facts == certificate.facts  # which name the models of the store
     alone = certify(source, target, text_queries=(None, texts[1]), **QUICK)
-    assert set(alone.ways["text_overlap@10"]) == {"stored"}
+    assert set(alone.strategies["text_overlap@10"]) == {"stored"}
     with pytest.raises(ModalityError, match="captions"):
         ids = {"text": Embeddings(p.source_texts[:240], ids=source["image"].ids)}
         certify(source | ids, target | ids, text_queries=tuple(texts), **QUICK)

@@ -24,7 +24,7 @@ def tables(p, rows, modalities=("image", "text"), what="anchors"):
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 @pytest.mark.parametrize("facts", [{}, {"d_target": 16}, {"d_target": 40}])
 def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
-    p = upgrade_problem(60, 24, seed=0, **facts)
+    p = upgrade_problem(60, 24, random_state=0, **facts)
     t = tables(p, np.arange(15), what="queries")
     model = fit_map(t, ["image"], np.arange(15), {})
     queries = model.for_modality("text").inverse().transform(t.target["text"])
@@ -38,9 +38,9 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
     """Fewer anchors than dimensions: an anchor lies wholly where the map looks, and other rows do not."""
     wrong = {"stored": [], "queries": []}
     for seed in range(4):
-        p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, seed=seed)
+        p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40), modalities)
-        got = cross_fit(t, list(modalities), {task: 1}, {}, folds=10, seed=0)
+        got = cross_fit(t, list(modalities), {task: 1}, {}, folds=10, random_state=0)
         model = fit_map(t, list(modalities), np.arange(40), {})
         others = [tables(p, np.arange(k, k + 40), modalities, "queries") for k in range(40, 840, 40)]
         found = [score(model, o, np.arange(40), {task: 1}) for o in others]

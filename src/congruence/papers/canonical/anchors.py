@@ -197,7 +197,7 @@ def test_part(collection: Collection) -> Collection:
 def view(
     collection: Collection,
     pair: tuple[int, int],
-    centres: dict[str, Means],
+    centers: dict[str, Means],
     *,
     classes: np.ndarray | None = None,
     every_image: bool = False,
@@ -216,5 +216,5 @@ def view(
         labels,
         np.flatnonzero(np.isin(labels, asked)),
         asked,
-        centres,
+        centers,
     )

@@ -17,9 +17,9 @@ __all__ = ["BASELINES", "ModalityMap", "RandomRotation", "fit_modality_map"]
 
 #: Maps by the names the configurations use.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
-    "orthogonal": ("orthogonal", {"spectrum": "full"}),
-    "uncentred": ("orthogonal", {"spectrum": "full", "center": False}),
-    "probed": ("orthogonal", {"spectrum": "probed"}),
+    "orthogonal": ("orthogonal", {"shrinkage": "full"}),
+    "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),
+    "probed": ("orthogonal", {"shrinkage": "probed"}),
     "filtered": ("orthogonal", {}),
     "linear": ("linear", {}),
     "least_squares": ("linear", {"alpha": 0.0}),
@@ -40,7 +40,7 @@ class RandomRotation:
 
     def __init__(self, own: tuple[np.ndarray, np.ndarray], seed: int) -> None:
         self._own = own
-        self._rotation = random_rotation(len(own[0]), len(own[1]), seed=seed)
+        self._rotation = random_rotation(len(own[0]), len(own[1]), random_state=seed)
 
     def transform(self, rows: np.ndarray) -> np.ndarray:
         """Rotate rows about the means."""
@@ -63,7 +63,7 @@ class ModalityMap:
     means : dict of str to (ndarray, ndarray or None)
         By modality.
     exchange : bool
-        False for the uncentred rotation.
+        False for the uncentered rotation.
     """
 
     def __init__(
@@ -121,4 +121,4 @@ def fit_modality_map(
         # Few anchors, and targets narrower than the source, are what some figures are about.
         warnings.simplefilter("ignore", CongruenceWarning)
         fitted = make_map(kind, **parameters).fit(source, target)
-    return ModalityMap(fitted, own, means, exchange=method != "uncentred")
+    return ModalityMap(fitted, own, means, exchange=method != "uncentered")

@@ -26,7 +26,7 @@ def controls(
     Parameters
     ----------
     view : View
-        Its ``centres`` are the means that the map exchanges.
+        Its ``centers`` are the means that the map exchanges.
     metrics : sequence of str
         Those of :data:`PAIRED` and :data:`KEPT` among them are measured.
     random : bool, default=True
@@ -52,7 +52,7 @@ def controls(
 def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
     modality = metric.partition("_")[0]
     source, target = view.images if modality == "image" else view.texts
-    ours, theirs = view.centres.get(modality, (None, None))
+    ours, theirs = view.centers.get(modality, (None, None))
     if source is None or target is None or ours is None or theirs is None:
         return {}
     lengths = np.linalg.norm(source - ours, axis=1)
@@ -67,7 +67,7 @@ def _paired(view: View, metric: str, draws: int) -> dict[str, float]:
 
 def _turned(view: View, draws: int) -> dict[str, float]:
     """Classify with one random rotation for both modalities, about the means of each."""
-    means = {name: own for name, own in view.centres.items() if own[1] is not None}
+    means = {name: own for name, own in view.centers.items() if own[1] is not None}
     if view.images[0] is None or view.texts[0] is None or {*means} != {"image", "text"}:
         return {}
     values = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence.errors import InputError, ShapeError
 from congruence.metrics import ensemble_prompts
 from congruence.papers.canonical.captions import CaptionBank
@@ -234,8 +235,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     -------
     ndarray of float32, shape (n, d)
     """
-    rows = np.asarray(rows, dtype=np.float64)
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
+    return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
 
 
 def every_second(labels: np.ndarray, seed: int = 0) -> np.ndarray:

@@ -32,7 +32,7 @@ class Heads:
 
 
 def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
-    """Fit linear heads that minimise the spectral contrastive loss, in closed form.
+    """Fit linear heads that minimize the spectral contrastive loss, in closed form.
 
     With features x and y of a pair, whitened with a ridge, the best linear heads of width k are the k leading singular
     vectors of their cross-covariance, each scaled by the root of its singular value: regularised canonical correlation
@@ -70,7 +70,7 @@ def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge:
     cross = linalg.solve_triangular(roots[0], X.T @ Y / len(X), lower=True)
     cross = linalg.solve_triangular(roots[1], cross.T, lower=True).T
     U, s, Vt = linalg.svd(cross, full_matrices=False, check_finite=False)
-    turn = random_rotation(dim, seed=seed)
+    turn = random_rotation(dim, random_state=seed)
     scale = np.sqrt(s[:dim])
     A = linalg.solve_triangular(roots[0].T, U[:, :dim] * scale, lower=False)
     B = linalg.solve_triangular(roots[1].T, Vt[:dim].T * scale, lower=False)

@@ -25,7 +25,7 @@ METRICS = {
     "aligned_image_text": "aligned image, target text",
     "image_aligned_text": "target image, aligned text",
     "aligned_image_aligned_text": "aligned image, aligned text",
-    "aligned_image_text_centred": "aligned image, target text, both centred",
+    "aligned_image_text_centered": "aligned image, target text, both centered",
 }
 
 Means = tuple[np.ndarray, np.ndarray | None]
@@ -45,8 +45,8 @@ class View:
         Class of each image: a row of the prototypes.
     rows, classes : ndarray of int
         Which images and which classes are asked about; all are candidates.
-    centres : mapping of str to (ndarray, ndarray or None)
-        Means for the centred accuracy.
+    centers : mapping of str to (ndarray, ndarray or None)
+        Means for the centered accuracy.
     """
 
     images: tuple[np.ndarray | None, np.ndarray | None]
@@ -54,7 +54,7 @@ class View:
     labels: np.ndarray
     rows: np.ndarray
     classes: np.ndarray
-    centres: Mapping[str, Means]
+    centers: Mapping[str, Means]
 
 
 def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
@@ -81,12 +81,12 @@ def references(view: View, metrics: list[str]) -> dict[str, dict[str, float]]:
         found: dict[str, float | None] = {}
         modality, _, measure = metric.partition("_")
         if metric.startswith("aligned") or metric == "image_aligned_text":
-            centred = metric.endswith("centred")
-            found["model_a"] = _classify(view, ia, ta, _centre(view, 0, 0) if centred else None)
-            found["model_b"] = _classify(view, ib, tb, _centre(view, 1, 1) if centred else None)
+            centered = metric.endswith("centered")
+            found["model_a"] = _classify(view, ia, ta, _center(view, 0, 0) if centered else None)
+            found["model_b"] = _classify(view, ib, tb, _center(view, 1, 1) if centered else None)
             if metric.startswith("aligned_image_text") and crossing[0]:
-                centre = _centre(view, 0, 1) if centred else None
-                found["before"] = _classify(view, ia, tb, centre)
+                middle = _center(view, 0, 1) if centered else None
+                found["before"] = _classify(view, ia, tb, middle)
             elif metric == "image_aligned_text" and crossing[1]:
                 found["before"] = _classify(view, ib, ta)
         else:
@@ -132,11 +132,11 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
     for metric in metrics:
         modality, _, what = metric.partition("_")
         if metric.startswith("aligned_image_text"):
-            centre = _centre(view, 0, 1) if metric.endswith("centred") else None
-            if centre is not None and ia is not None:
-                # The cloud's centre is mapped like its rows.
-                centre = (mapping("image", centre[0][None].astype(ia.dtype))[0], centre[1])
-            out[metric] = _classify(view, moved["image"], tb, centre)
+            middle = _center(view, 0, 1) if metric.endswith("centered") else None
+            if middle is not None and ia is not None:
+                # The cloud's center is mapped like its rows.
+                middle = (mapping("image", middle[0][None].astype(ia.dtype))[0], middle[1])
+            out[metric] = _classify(view, moved["image"], tb, middle)
         elif metric == "image_aligned_text":
             out[metric] = _classify(view, ib, moved["text"])
         elif metric == "aligned_image_aligned_text":
@@ -157,18 +157,18 @@ def _same_width(view: View, modality: str) -> bool:
     return a is not None and b is not None and a.shape[1] == b.shape[1]
 
 
-def _centre(view: View, images: int, texts: int) -> tuple[Any, Any] | None:
+def _center(view: View, images: int, texts: int) -> tuple[Any, Any] | None:
     """Return the image mean of one model and the text mean of one, if both are known."""
-    centre = (view.centres.get("image", (None, None))[images], view.centres.get("text", (None, None))[texts])
-    return None if centre[0] is None or centre[1] is None else centre
+    middle = (view.centers.get("image", (None, None))[images], view.centers.get("text", (None, None))[texts])
+    return None if middle[0] is None or middle[1] is None else middle
 
 
 def _classify(
-    view: View, images: np.ndarray | None, texts: np.ndarray | None, centre: tuple[Any, Any] | None = None
+    view: View, images: np.ndarray | None, texts: np.ndarray | None, middle: tuple[Any, Any] | None = None
 ) -> float | None:
     if images is None or texts is None or not len(view.rows):
         return None
-    return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=centre)
+    return zero_shot_accuracy(images[view.rows], texts, view.labels[view.rows], center=middle)
 
 
 def _within(view: View, modality: str, what: str, queries: Any) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from congruence import metrics
 from congruence.errors import InputError
 from congruence.papers.canonical.anchors import pair_name, test_part
 from congruence.papers.canonical.data import Collection
@@ -31,13 +32,7 @@ def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int
 
 def nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
     """Return row numbers of the k largest cosines of unit rows, best first."""
-    k = min(k, len(gallery))
-    out = np.empty((len(queries), k), dtype=np.intp)
-    step = max(1, 2**24 // len(gallery))
-    for start in range(0, len(queries), step):
-        similarity = queries[start : start + step] @ gallery.T
-        out[start : start + step] = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-    return out
+    return metrics.nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
 def item(heldout: Collection, i: str) -> dict[str, str]:

@@ -267,7 +267,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collectio
     notes = [
         f"Dual encoders made here: linear heads of width {_WIDTH} in closed form (spectral contrastive loss) on frozen "
         f"unimodal features, each on its own {_PART} photos; maps are fitted and measured on photos no head has seen.",
-        "The heads centre their inputs, so that these models have next to no modality gap.",
+        "The heads center their inputs, so that these models have next to no modality gap.",
     ]
     if variant == "items":
         notes.append("A class has many photos here, and the class is what is edited or retrieved.")

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 
@@ -21,8 +22,8 @@ BUCKETS, PAIR = 8192, 0.7
 def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: float = 0.5, seed: int = 0) -> np.ndarray:
     """Make a vector for each image of the words of its captions, and of which follows which.
 
-    Words, and pairs of neighbouring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
-    projection, a tanh and Gaussian noise follow. So a vector tells which things, qualities and relations an image has, and of neighbouring
+    Words, and pairs of neighboring words, are hashed and counted over all captions of an image; rare ones weigh more. A random
+    projection, a tanh and Gaussian noise follow. So a vector tells which things, qualities and relations an image has, and of neighboring
     words in which order: what a photo would tell, but sharper and without anything that no caption mentions.
 
     Parameters
@@ -71,7 +72,7 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
                 counts[row, place] += sign * PAIR
     rarity = np.log((1 + len(texts)) / (1 + np.count_nonzero(counts, axis=0)))
     weighed = np.sign(counts) * np.log1p(np.abs(counts)) * np.maximum(rarity, 0.1)
-    weighed /= np.maximum(np.linalg.norm(weighed, axis=1, keepdims=True), 1e-12)
+    weighed = normalize_rows(weighed)
     rng = np.random.default_rng([seed, 29])
     signal = np.tanh(weighed.astype(np.float32) @ rng.standard_normal((BUCKETS, dim), np.float32))
     return (signal + noise * signal.std() * rng.standard_normal(signal.shape)).astype(np.float32)

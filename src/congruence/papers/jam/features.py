@@ -12,7 +12,7 @@ from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, ParameterError
 from congruence.papers.jam.data import JAMData, layer_numbers
-from congruence.stores import FORMATS, matrices, read_embeddings
+from congruence.stores import matrices, read_embeddings, suffixes
 
 __all__ = ["open_features"]
 
@@ -107,7 +107,7 @@ def open_features(
 
 def _found(folder: Path, kind: str) -> Path | None:
     """Return a folder or file of vectors by its name before the suffix."""
-    places = [folder / f"{kind}{suffix}" for suffix in ("", *(s for s in FORMATS if s))]
+    places = [folder / f"{kind}{suffix}" for suffix in ("", *(s for s in suffixes() if s))]
     return next((place for place in places if place.exists()), None)
 
 

@@ -23,7 +23,7 @@ METRICS = {
     "cka_linear": "biased linear CKA of 10 principal components",
     "cka_rbf": "the same with a Gaussian kernel",
     "svcca": "mean canonical correlation of 10 principal components",
-    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbours",
+    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbors",
     "parameters": "millions of parameters of an autoencoder",
     "mflops": "millions of operations of a row, round trip",
 }
@@ -54,5 +54,5 @@ def measure_recall(
         V, P, N = mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
     return {
         line.task: {"binary_recall": line.binary, "five_way_recall": line.choice}
-        for line in sugarcrepe_recall(items, V, P, N, seed=seed)
+        for line in sugarcrepe_recall(items, V, P, N, random_state=seed)
     }

@@ -203,7 +203,7 @@ def _sugarcrepe(
         sizes={"train": 256, "validation": 200, "training": {"device": "cpu"}},
         notes=(
             "STAND-IN images: SugarCrepe's photos are not at hand. In place of a photo's embedding stands a vector made of the words, and pairs of "
-            "neighbouring words, of the photo's right captions (hashed, projected at random, tanh, noise). The captions are real, and so is MiniLM. "
+            "neighboring words, of the photo's right captions (hashed, projected at random, tanh, noise). The captions are real, and so is MiniLM. "
             "Numbers say how the methods compare on this, and nothing of photos.",
             f"Layers of MiniLM: {', '.join(f'{layer} {k}' for layer, k in at.items())} of {count - 1}; early and mid of the stand-in images have more noise.",
         ),

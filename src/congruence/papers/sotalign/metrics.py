@@ -68,7 +68,7 @@ def encoder_agreement(
     Returns
     -------
     float
-        Mean share of common neighbours; k/(n − 1) by chance.
+        Mean share of common neighbors; k/(n − 1) by chance.
 
     References
     ----------
@@ -86,5 +86,5 @@ def encoder_agreement(
         data.images[encoders[0]][chosen[0]].astype(np.float64),
         data.texts[encoders[1]][chosen[1]].astype(np.float64),
         min(k, len(both) - 1),
-        neighbours="cosine",
+        neighbors="cosine",
     )

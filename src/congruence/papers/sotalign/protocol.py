@@ -35,7 +35,7 @@ QUICK_TRAINING = {
     "dim": 8,
     "steps": 2,
     "validate_every": 2,
-    "n_iter": 5,
+    "max_iter": 5,
     "unpaired_batch": 64,
     "spectral_steps": 2,
     "spectral_dim": 8,

@@ -27,7 +27,7 @@ _TRAINING = {
     "steps": 120,
     "learning_rate": 3e-4,
     "validate_every": 20,
-    "n_iter": 50,
+    "max_iter": 50,
     "tol": 1e-3,
     "device": "cpu",
     "spectral_steps": 120,
@@ -69,7 +69,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
 
 def _synthetic(variant: str | None) -> SOTAlignData:
     sources = 2 if variant == "sources" else 1
-    world: dict[str, Any] = {"latent": 10, "sources": sources, "seed": 0}
+    world: dict[str, Any] = {"latent": 10, "sources": sources, "random_state": 0}
     if variant == "classes":
         world |= {"classes": 12, "captions": 2}
     made = unimodal_problem(500 * sources, 40, 32, noise=0.2, **world)

@@ -8,41 +8,10 @@ from typing import TYPE_CHECKING, Any
 from congruence._utils.display import as_html, as_text
 from congruence._utils.validation import check_choice
 from congruence.upgrade.certify.intervals import Estimate
-from congruence.upgrade.certify.verdict import Thresholds
+from congruence.upgrade.certify.verdict import Thresholds, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What to do, and why.
-
-    Attributes
-    ----------
-    action : str
-        A key of :data:`congruence.upgrade.certify.ACTIONS`.
-    more : int or None
-        For ``"collect"``: how many anchors more.
-    headline : str
-        The action in words.
-    reason : str
-        One sentence.
-    confidence : dict of str to float
-        Share of draws of what the scores and the learning curve may truly be in which the rule says each action. In simulation
-        verdicts were right about as often as their share (docs/certify.md has counts).
-    """
-
-    action: str
-    more: int | None
-    headline: str
-    reason: str
-    confidence: dict[str, float]
-
-    @property
-    def settled(self) -> bool:
-        """Whether nine in ten draws agree: in simulation such verdicts were right in 62 of 63, others in 67 of 97."""
-        return self.confidence.get(self.action, 0.0) >= 0.9
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,10 +27,10 @@ class Certificate:
         Anchors fitted on, and items scored.
     fitted : list of str
         Modalities the rotation was fitted on.
-    ways : dict of str to dict of str to Estimate
-        By task: score of each way to search (:data:`congruence.upgrade.certify.WAYS`) that could be measured.
+    strategies : dict of str to dict of str to Estimate
+        By task: score of each strategy (:data:`congruence.upgrade.certify.STRATEGIES`) that could be measured.
     retention : dict of str to Estimate
-        Of the task: ratio of mapping to re-embedding and to keeping the old model, by ``"<way>/<way>"``.
+        Of the task: ratio of mapping to re-embedding and to keeping the old model, by ``"<strategy>/<strategy>"``.
     cosines : dict of str to Estimate
         Cosine of mapped and target rows, by modality.
     curve, cosine_curve : dict
@@ -90,7 +59,7 @@ class Certificate:
     n_anchors: int
     n_queries: int
     fitted: list[str]
-    ways: dict[str, dict[str, Estimate]]
+    strategies: dict[str, dict[str, Estimate]]
     retention: dict[str, Estimate]
     cosines: dict[str, Estimate]
     curve: dict[str, Any]
@@ -116,7 +85,7 @@ class Certificate:
         ax : matplotlib.axes.Axes, optional
             By default of a new figure, which a notebook shows and pyplot does not know.
         task : str, optional
-            A key of ``ways``; by default the measure the verdict rests on.
+            A key of ``strategies``; by default the measure the verdict rests on.
         annotate : bool, default=True
             Add a title, and say which line is which control.
 
@@ -131,8 +100,8 @@ class Certificate:
         """
         from congruence.plotting import draw_strategies
 
-        task = self.task if task is None else check_choice(task, self.ways, "task")
-        ways = {way: (score.value, score.low, score.high) for way, score in self.ways[task].items()}
+        task = self.task if task is None else check_choice(task, self.strategies, "task")
+        ways = {way: (score.value, score.low, score.high) for way, score in self.strategies[task].items()}
         return draw_strategies(
             {"task": task, "ways": ways, "controls": self.controls.get(task, {})}, ax, annotate=annotate
         )
@@ -153,7 +122,7 @@ class Certificate:
         """
         from congruence.plotting import draw_learning_curve
 
-        best = self.ways[self.task].get("re-embed")
+        best = self.strategies[self.task].get("re-embed")
         data = {
             "task": self.task,
             "n_anchors": self.n_anchors,
@@ -169,11 +138,11 @@ class Certificate:
         return as_html(*self._shown())
 
     def _shown(self) -> tuple[str, dict[str, str]]:
-        """Return the verdict, how sure it is, and the score of each way to search with its interval."""
+        """Return the verdict, how sure it is, and the score of each strategy with its interval."""
         sure = self.verdict.confidence.get(self.verdict.action, 0.0)
         facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of draws say the same"}
-        for way, score in self.ways[self.task].items():
-            facts[way] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        for strategy, score in self.strategies[self.task].items():
+            facts[strategy] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
         facts["measured on"] = (
             f"{self.n_queries:,} items; fitted on {self.n_anchors:,} anchors ({', '.join(self.fitted)})"
         )

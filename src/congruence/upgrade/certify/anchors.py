@@ -1,4 +1,4 @@
-"""Which rows are anchors, which are held-out queries, and which are texts of other items."""
+"""Which rows are anchors, which are held-out queries, which are texts of other items, and which are fitted on."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from congruence._inputs import by_modality
+from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._utils.ids import id_texts, is_in
-from congruence._utils.validation import check_seed
+from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Embeddings, Pairs
-from congruence.errors import ParameterError
+from congruence.errors import InputError, ModalityError, ParameterError
 from congruence.splits import Split
+from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["choose_anchors", "split_texts"]
+__all__ = ["choose_anchors", "choose_fitted", "join_texts", "split_texts"]
 
 Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
@@ -25,7 +26,7 @@ def choose_anchors(
     anchors: int,
     *,
     by_class: bool = False,
-    seed: int = 0,
+    random_state: int = 0,
     name: str = "anchors=",
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have into anchors and held-out queries.
@@ -40,7 +41,7 @@ def choose_anchors(
         Items to take at random; the others are the queries.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts.
-    seed : int, default=0
+    random_state : int, default=0
     name : str, default="anchors="
         How messages name the number of anchors.
 
@@ -56,7 +57,7 @@ def choose_anchors(
     IdError, ShapeError
         As :meth:`congruence.Pairs.join`.
     """
-    check_seed(seed)
+    check_seed(random_state)
     source, target = by_modality(source, target)
     stored = "image" if "image" in source else next(iter(source), "image")
     apart = by_class or _are_apart(source)
@@ -82,10 +83,10 @@ def choose_anchors(
             f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score. "
             f"Pass {name}{len(common) // 2}, for example."
         )
-    rule = Split.choose(common, len(common) - anchors, seed)
+    rule = Split.choose(common, len(common) - anchors, random_state)
 
-    def part(held: bool) -> Sides:
-        take = {kind: is_in(ids, common) & (rule.held_out(ids) == held) for kind, ids in names.items()}
+    def part(heldout: bool) -> Sides:
+        take = {kind: is_in(ids, common) & (rule.held_out(ids) == heldout) for kind, ids in names.items()}
         one, two = (
             {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
             for side in (first, second)
@@ -124,3 +125,85 @@ def _are_apart(side: Mapping[str, Embeddings]) -> bool:
     if not images.has_ids and not texts.has_ids:
         return len(images) != len(texts)
     return not is_in(texts.ids, images.ids).any()
+
+
+def join_texts(texts: tuple[Any, Any], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
+    """Pair text queries by row, and check that they come from the anchors' two models.
+
+    Parameters
+    ----------
+    texts : (Embeddings, array_like or None, Embeddings or array_like)
+        In the source and the target model.
+    tables : Tables
+        The anchors.
+
+    Returns
+    -------
+    source : ndarray, shape (m, d_source), or None
+    target : ndarray, shape (m, d_target)
+
+    Raises
+    ------
+    ModalityError
+        The anchors have captions or labels.
+    InputError
+        No texts of the target model, or of another width than the anchors.
+    """
+    if tables.stored != tables.asked or tables.classes is not None:
+        raise ModalityError(
+            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
+            "stored modality alone. Remove text_queries=…."
+        )
+    first, second = None, texts[1]
+    if second is None:
+        raise InputError(
+            "Got text_queries without texts of the target model; expected them, since they search the store. "
+            "Pass text_queries=(source or None, target)."
+        )
+    if texts[0] is None:
+        second = as_embeddings(second, "text_queries[1]")
+    else:
+        pairs = Pairs.join(*as_pair(*texts, ("text_queries[0]", "text_queries[1]")))
+        first, second = pairs.source, pairs.target
+    for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
+        if rows is not None and rows.dim != side[tables.stored].shape[1]:
+            raise InputError(
+                f"Got text queries of width {rows.dim} in the {name} model; expected {side[tables.stored].shape[1]} as the "
+                "anchors. Encode them with the same model."
+            )
+    return None if first is None else first.vectors, second.vectors
+
+
+def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
+    """Return the modalities to fit on.
+
+    Parameters
+    ----------
+    tables : Tables
+    fitted : str or None
+        One of them, ``"both"``, or None for all that both models have; with labels for the stored one.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    ModalityError
+        ``"both"`` where there are not two modalities of the same items in both models.
+    ParameterError
+        A modality that not both models have.
+    """
+    both = [name for name in (tables.stored, tables.asked) if name in tables.target]
+    both = list(dict.fromkeys(both))
+    if fitted is None:
+        return both[:1] if tables.by_class else both
+    if fitted == "both":
+        if len(both) < 2 or tables.by_class:
+            raise ModalityError(
+                'Got fitted="both"; expected two modalities of the same items in both models. Pass fitted=… with one of '
+                f"{', '.join(both)}."
+            )
+        return both
+    check_choice(fitted, both, "fitted")
+    return [fitted]

@@ -14,7 +14,7 @@ from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score
 
-__all__ = ["Curve", "measure_curves"]
+__all__ = ["Curve", "gains", "measure_curves"]
 
 #: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as its square; slower laws,
 #: which the start of a curve suggests and its end does not, promised more than further anchors then brought (docs/certify.md).
@@ -170,7 +170,7 @@ def measure_curves(
     texts: tuple[np.ndarray | None, np.ndarray] | None = None,
     groups: np.ndarray | None = None,
     repeats: int,
-    seed: int,
+    random_state: int,
     advance: Callable[[int], None] | None = None,
 ) -> tuple[Curve, Curve]:
     """Score maps fitted on growing random parts of the anchors.
@@ -189,7 +189,7 @@ def measure_curves(
         Text queries of other items.
     groups : ndarray of int, shape (n,), optional
         Anchors that are fitted on or scored together, such as near-duplicates.
-    repeats, seed : int
+    repeats, random_state : int
     advance : callable, optional
 
     Returns
@@ -197,14 +197,14 @@ def measure_curves(
     Curve, Curve
         Of the task, mapping the stored vectors, and of the cosine of mapped rows.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     if queries is not None and queries.n > MOST_TESTED:
         queries = queries.take(np.sort(rng.choice(queries.n, MOST_TESTED, replace=False)))
     n = len(tables.ids[fitted[0]])
     room = n if queries is not None else n - max(n // 5, 1)
     sizes = np.unique(np.geomspace(max(6, room // 32), room, 8).round().astype(int))
     on = tables if queries is None else queries
-    shown = on.stored if on.stored in on.target else next(iter(on.target))
+    shown = on.shown
     points = np.empty((2, repeats, len(sizes)))
     for repeat in range(repeats):
         order = rng.permutation(n) if groups is None else shuffle(groups, rng)
@@ -243,3 +243,19 @@ def _rows_to_score(
         other = test if shown == tables.stored else left
     pick = [rng.choice(rows, MOST_TESTED, replace=False) if len(rows) > MOST_TESTED else rows for rows in (test, other)]
     return pick[0], pick[1]
+
+
+def gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
+    """Return what some numbers of further anchors are expected to add, and the most they could, to the score and to the cosine."""
+    steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
+    room = max(0.0, 1.0 - float(curve.at(curve.n)))  # no score exceeds 1
+    return [
+        {
+            "more": more,
+            "score": min(curve.gain(more), room),
+            "score_at_most": min(curve.most(more), room),
+            "cosine": cosine_curve.gain(more),
+            "cosine_at_most": cosine_curve.most(more),
+        }
+        for more in steps
+    ]

@@ -1,15 +1,17 @@
-"""Intervals that hold what they promise: calibrated by simulation in ``benchmarks/certify_calibration.py``."""
+"""Scores of items, and intervals about their means that hold what they promise: calibrated by ``benchmarks/certify_calibration.py``."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from scipy.stats import norm, t
 
 __all__ = [
+    "STRATEGIES",
     "WIDER",
     "Estimate",
+    "Measured",
     "covariance",
     "draw_scores",
     "freedom",
@@ -18,6 +20,10 @@ __all__ = [
     "rate_interval",
     "ratio_interval",
 ]
+
+#: Whose query vectors search whose stored vectors: the source's both; the target's queries among mapped vectors; mapped
+#: queries among the source's vectors; the target's both.
+STRATEGIES = ("keep", "stored", "queries", "re-embed")
 
 #: Ratios' intervals are this much wider than the items' spread makes them: maps of different folds share most of their anchors,
 #: so the errors of their items do not average out like independent ones. By ``benchmarks/certify_calibration.py``.
@@ -65,14 +71,14 @@ def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.nd
     Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", eq. for the robust variance.
     """
     n = len(influence)
-    centred = influence - influence.mean(axis=0)
+    centered = influence - influence.mean(axis=0)
     if groups is not None:
         codes = np.unique(groups, return_inverse=True)[1]
-        sums = np.zeros((int(codes.max()) + 1, centred.shape[1]))
-        np.add.at(sums, codes, centred)
-        centred = sums
-    count = len(centred)
-    return np.asarray(centred.T @ centred * (count / max(count - 1, 1)) / n**2)
+        sums = np.zeros((int(codes.max()) + 1, centered.shape[1]))
+        np.add.at(sums, codes, centered)
+        centered = sums
+    count = len(centered)
+    return np.asarray(centered.T @ centered * (count / max(count - 1, 1)) / n**2)
 
 
 def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
@@ -252,3 +258,92 @@ def ratio_interval(
         return 0.0, float("inf")
     half = np.sqrt(inside)
     return max(0.0, float((middle - half) / square)), float((middle + half) / square)
+
+
+@dataclass
+class Measured:
+    """Scores of items on which maps were tried.
+
+    Attributes
+    ----------
+    scores : dict of str to ndarray, shape (n,)
+        By name ``"<task>/<strategy>"`` or ``"cosine/<modality>"``: the mean is the estimate.
+    influence : dict of str to ndarray, shape (n,)
+        The same with each item's effect on the others; its spread is the estimate's.
+    groups : dict of str to ndarray of int, shape (n,)
+        Items whose errors depend on each other, where there are any.
+    """
+
+    scores: dict[str, np.ndarray] = field(default_factory=dict)
+    influence: dict[str, np.ndarray] = field(default_factory=dict)
+    groups: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __or__(self, other: Measured) -> Measured:
+        """Return the scores of both."""
+        return Measured(self.scores | other.scores, self.influence | other.influence, self.groups | other.groups)
+
+    def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
+        """Return the score of each strategy by task, beginning with one of them."""
+        tasks = dict.fromkeys(name.split("/")[0] for name in self.scores if not name.startswith("cosine/"))
+        return {
+            task: {
+                strategy: self._rate(f"{task}/{strategy}")
+                for strategy in STRATEGIES
+                if f"{task}/{strategy}" in self.scores
+            }
+            for task in sorted(tasks, key=lambda task: task != first)
+        }
+
+    def cosines(self) -> dict[str, Estimate]:
+        """Return the mean cosine of mapped and target rows by modality."""
+        return {name.split("/")[1]: self._mean(name) for name in self.scores if name.startswith("cosine/")}
+
+    def retention(
+        self, task: str, strategies: list[str], draws: int, rng: np.random.Generator
+    ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
+        """Return the ratios that say what mapping keeps, and draws of all strategies' scores together.
+
+        Parameters
+        ----------
+        task : str
+        strategies : list of str
+            Those that were measured.
+        draws : int
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        ratios : dict of str to Estimate
+            By ``"<strategy>/<strategy>"``, of mapping over re-embedding and over keeping the old model.
+        drawn : dict of str to ndarray, shape (draws,)
+            By strategy, from :func:`draw_scores`.
+        """
+        n, groups = len(self.scores[f"{task}/{strategies[0]}"]), self.groups.get(f"{task}/{strategies[0]}")
+        means = np.array([self.scores[f"{task}/{strategy}"].mean() for strategy in strategies])
+        influence = np.stack([self.influence[f"{task}/{strategy}"] for strategy in strategies], axis=1)
+        drawn = dict(zip(strategies, draw_scores(means, influence, draws, rng, groups).T, strict=True))
+        ratios = {}
+        for over in ("re-embed", "keep"):
+            for strategy in ("stored", "queries"):
+                if over in strategies and strategy in strategies and means[strategies.index(over)] > 0:
+                    both = [strategies.index(strategy), strategies.index(over)]
+                    value = float(means[both[0]] / means[both[1]])
+                    low, high = ratio_interval(
+                        float(means[both[0]]), float(means[both[1]]), influence[:, both], groups=groups
+                    )
+                    ratios[f"{strategy}/{over}"] = Estimate(value, low, high, n)
+        return ratios, drawn
+
+    def _rate(self, name: str) -> Estimate:
+        # The correction for left-out anchors can step over the edge.
+        value = float(np.clip(self.scores[name].mean(), 0, 1))
+        each = (
+            int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
+        )  # results that a query's score is the mean of
+        interval = rate_interval(value, self.influence[name], groups=self.groups.get(name), each=each)
+        return Estimate(value, *interval, len(self.scores[name]))
+
+    def _mean(self, name: str) -> Estimate:
+        values, influence, groups = self.scores[name], self.influence[name], self.groups.get(name)
+        low, high = mean_interval(float(values.mean()), influence, groups=groups)
+        return Estimate(float(values.mean()), max(low, -1.0), min(high, 1.0), len(values))

@@ -154,14 +154,14 @@ def depth(n: int, neighbors: int) -> int:
 
 
 def similarity_in(
-    way: str, model: OrthogonalMap, tables: Tables, search: Search, queries: np.ndarray, rows: np.ndarray
+    strategy: str, model: OrthogonalMap, tables: Tables, search: Search, queries: np.ndarray, rows: np.ndarray
 ) -> np.ndarray | None:
-    """Return what a way to search ranks by, shape (queries, rows), or None if it cannot be had.
+    """Return what a strategy ranks by, shape (queries, rows), or None if it cannot be had.
 
     Parameters
     ----------
-    way : str
-        One of :data:`~congruence.upgrade.certify.WAYS`.
+    strategy : str
+        One of :data:`~congruence.upgrade.certify.STRATEGIES`.
     model : OrthogonalMap
     tables : Tables
     search : Search
@@ -173,14 +173,18 @@ def similarity_in(
     ndarray or None
     """
     theirs = search.target[queries]
-    if way == "re-embed":
+    if strategy == "re-embed":
         return np.asarray(theirs @ normalize_rows(tables.target[search.store][rows]).T)
     ours = tables.source[search.store][rows]
-    if way == "stored":
+    if strategy == "stored":
         return np.asarray(theirs @ normalize_rows(model.for_modality(search.store).transform(ours)).T)
     if search.source is None:
         return None
-    asked = search.source[queries] if way == "keep" else model.for_modality(search.modality).inverse().transform(theirs)
+    asked = (
+        search.source[queries]
+        if strategy == "keep"
+        else model.for_modality(search.modality).inverse().transform(theirs)
+    )
     return np.asarray(asked @ normalize_rows(ours).T)
 
 
@@ -213,7 +217,7 @@ def overlap_of(
     search = next(s for s in searches_of(tables, texts) if s.name == kind.removeprefix("graded_"))
     queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
     k = depth(len(rows), neighbors)
-    near, judge = (similarity_in(way, model, tables, search, queries, rows) for way in ("stored", "re-embed"))
+    near, judge = (similarity_in(strategy, model, tables, search, queries, rows) for strategy in ("stored", "re-embed"))
     if k <= 0 or near is None or judge is None:
         return float("nan")
     found = compare_lists(near, judge, k, search.role)

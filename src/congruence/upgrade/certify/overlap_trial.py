@@ -11,9 +11,10 @@ from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.overlap import Search, compare_lists, depth, similarity_in
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, Measured, fit_map
+from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, fit_map
 
 __all__ = ["controls", "cross_fit_overlap", "overlap_on"]
 
@@ -38,7 +39,7 @@ def overlap_on(
     tables: Tables,
     searches: Sequence[Search],
     neighbors: int,
-    seed: int,
+    random_state: int,
     groups: np.ndarray | None = None,
 ) -> Measured:
     """Measure overlap on items apart from the anchors.
@@ -52,7 +53,7 @@ def overlap_on(
     searches : sequence of Search
         Of these items.
     neighbors : int
-    seed : int
+    random_state : int
         Draws rows where there are more than :data:`MOST`.
     groups : ndarray of int, shape (n,), optional
         Items whose errors depend on each other, such as near-duplicates.
@@ -60,23 +61,28 @@ def overlap_on(
     Returns
     -------
     Measured
-        By ``"<measure>@<k>/<way>"``.
+        By ``"<measure>@<k>/<strategy>"``.
     """
     out = Measured()
-    rows = _some(tables.n, seed)
+    rows = _some(tables.n, random_state)
     k = depth(len(rows), neighbors)
     model = _with_texts(model, searches)
     groups = None if groups is None else groups[rows]
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
         judge = similarity_in("re-embed", model, tables, search, queries, rows)
-        for way in ("keep", "stored", "queries"):
-            near = similarity_in(way, model, tables, search, queries, rows)
+        for strategy in ("keep", "stored", "queries"):
+            near = similarity_in(strategy, model, tables, search, queries, rows)
             if near is None or judge is None:
                 continue
             for name, hits in compare_lists(near, judge, k, search.role).items():
                 _record(
-                    out, f"{name.replace('overlap', search.name)}@{k}/{way}", hits.score, hits.pull, search.role, groups
+                    out,
+                    f"{name.replace('overlap', search.name)}@{k}/{strategy}",
+                    hits.score,
+                    hits.pull,
+                    search.role,
+                    groups,
                 )
     return out
 
@@ -88,7 +94,7 @@ def cross_fit_overlap(
     neighbors: int,
     parameters: Mapping[str, Any],
     *,
-    seed: int,
+    random_state: int,
     groups: np.ndarray | None = None,
 ) -> Measured:
     """Measure overlap on the anchors, each query and row compared through a map that has seen neither.
@@ -103,7 +109,7 @@ def cross_fit_overlap(
     neighbors : int
     parameters : mapping
         Of :class:`~congruence.OrthogonalMap`.
-    seed : int
+    random_state : int
     groups : ndarray of int, shape (n,), optional
         Anchors that no part of them separates, such as near-duplicates.
 
@@ -113,12 +119,12 @@ def cross_fit_overlap(
         Corrected for the anchors left out, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
     """
     out = Measured()
-    rows = _some(tables.n, seed)
+    rows = _some(tables.n, random_state)
     k = depth(len(rows), neighbors)
     if k <= 0 or not searches:
         return out
     n = len(tables.ids[fitted[0]])
-    part = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(seed))
+    part = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(random_state))
     of_store, inside = part, None if groups is None else groups[rows]
     if tables.by_class and tables.stored not in fitted:
         assert tables.classes is not None
@@ -133,14 +139,14 @@ def cross_fit_overlap(
     more, less = (1 / (1 - 2 / parts) for parts in (_PARTS, _PARTS // 2))
     ahead = (more - 1) / (less - more)
     for number, search in enumerate(searches):
-        for way in ("keep", "stored", "queries"):
-            if way not in tries[0][number]:
+        for strategy in ("keep", "stored", "queries"):
+            if strategy not in tries[0][number]:
                 continue
             judge = tries[0][number]["re-embed"]
-            good, fewer = (compare_lists(attempt[number][way], judge, k, search.role) for attempt in tries)
+            good, fewer = (compare_lists(attempt[number][strategy], judge, k, search.role) for attempt in tries)
             for name, hits in good.items():
                 score = hits.score + ahead * (hits.score - fewer[name].score)
-                whole = f"{name.replace('overlap', search.name)}@{k}/{way}"
+                whole = f"{name.replace('overlap', search.name)}@{k}/{strategy}"
                 _record(out, whole, score, hits.pull, search.role, inside)
                 out.influence[whole] = SHARED_FOLDS * (out.influence[whole] - out.influence[whole].mean())
     return out
@@ -156,7 +162,7 @@ def _unseen(
     rows: np.ndarray,
     parameters: Mapping[str, Any],
 ) -> list[dict[str, np.ndarray]]:
-    """Return, for each search and way, similarities of which each comes from a map without its query and its row."""
+    """Return, for each search and strategy, similarities of which each comes from a map without its query and its row."""
     asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
     seen = []  # part of each query, or −1 if no map is fitted on it
     for search, queries in zip(searches, asked, strict=True):
@@ -181,16 +187,16 @@ def _unseen(
                     columns = everything[of_store[rows] == of_row]
                     if not len(queries) or not len(columns):
                         continue
-                    for way in ("keep", "stored", "queries", "re-embed"):
-                        near = similarity_in(way, model, tables, search, asked[number][queries], rows[columns])
+                    for strategy in ("keep", "stored", "queries", "re-embed"):
+                        near = similarity_in(strategy, model, tables, search, asked[number][queries], rows[columns])
                         if near is not None:
-                            whole = out[number].setdefault(way, np.empty((len(asked[number]), len(rows))))
+                            whole = out[number].setdefault(strategy, np.empty((len(asked[number]), len(rows))))
                             whole[np.ix_(queries, columns)] = near
     return out
 
 
-def _some(n: int, seed: int) -> np.ndarray:
-    return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(seed).choice(n, MOST, replace=False))
+def _some(n: int, random_state: int) -> np.ndarray:
+    return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(random_state).choice(n, MOST, replace=False))
 
 
 def _record(
@@ -212,7 +218,7 @@ def _record(
 
 
 def controls(
-    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], neighbors: int, seed: int
+    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], neighbors: int, random_state: int
 ) -> dict[str, dict[str, float]]:
     """Return what chance and a random rotation about the right means reach, by measure.
 
@@ -222,21 +228,21 @@ def controls(
     tables : Tables
     searches : sequence of Search
     neighbors : int
-    seed : int
+    random_state : int
 
     Returns
     -------
     dict of str to dict of str to float
         By measure: ``"chance"`` (a random list) and ``"random_rotation"``.
     """
-    rows = _some(tables.n, seed)
+    rows = _some(tables.n, random_state)
     k = depth(len(rows), neighbors)
     out: dict[str, dict[str, float]] = {}
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
         own = search.role == "items"
         there = model.for_modality(search.store)
-        turn = random_rotation(model.n_features_in_, model.d_target, seed=seed)
+        turn = random_rotation(model.n_features_in_, model.d_target, random_state=random_state)
         store = (tables.source[search.store][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarity_in("re-embed", model, tables, search, queries, rows)
         assert judge is not None

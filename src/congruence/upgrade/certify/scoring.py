@@ -18,7 +18,7 @@ __all__ = ["Hits", "nearest_rows", "recall"]
 
 @dataclass(frozen=True)
 class Hits:
-    """Scores of the queries of one way to search.
+    """Scores of the queries of one strategy.
 
     Attributes
     ----------

@@ -60,6 +60,11 @@ class Tables:
         return replace(self, ids=picked[0], source=picked[1], target=picked[2], classes=classes)
 
     @property
+    def shown(self) -> str:
+        """Modality of which a curve of cosines is drawn: the stored one, if the target has it."""
+        return self.stored if self.stored in self.target else self.asked
+
+    @property
     def by_class(self) -> bool:
         """Whether stored rows are assigned to classes described by rows of the other modality."""
         return self.classes is not None and self.stored != self.asked
@@ -122,12 +127,12 @@ def make_tables(
     return Tables(ids, left, right, stored, asked, classes, dropped)
 
 
-def check_alike(tables: Tables, held: Tables) -> None:
+def check_alike(tables: Tables, heldout: Tables) -> None:
     """Refuse queries whose vectors are not of the anchors' two models, or that are anchors.
 
     Parameters
     ----------
-    tables, held : Tables
+    tables, heldout : Tables
         Of the anchors, and of the queries.
 
     Raises
@@ -137,21 +142,21 @@ def check_alike(tables: Tables, held: Tables) -> None:
     InputError
         Other widths, or an item in both.
     """
-    if (tables.stored, tables.asked, set(tables.target)) != (held.stored, held.asked, set(held.target)):
+    if (tables.stored, tables.asked, set(tables.target)) != (heldout.stored, heldout.asked, set(heldout.target)):
         raise ModalityError(
-            f"Got queries of {sorted(held.source)} (target: {sorted(held.target)}); expected the anchors' modalities, "
+            f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}); expected the anchors' modalities, "
             f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
         )
-    for one, other, name in ((tables.source, held.source, "source"), (tables.target, held.target, "target")):
+    for one, other, name in ((tables.source, heldout.source, "source"), (tables.target, heldout.target, "target")):
         a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
         if a != b:
             raise InputError(
                 f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
             )
-    same = held.ids[held.stored][is_in(held.ids[held.stored], tables.ids[tables.stored])]
+    same = heldout.ids[heldout.stored][is_in(heldout.ids[heldout.stored], tables.ids[tables.stored])]
     if len(same):
         raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since scores on anchors are not held out. Remove these items from the anchors."
+            f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since scores on anchors are not heldout out. Remove these items from the anchors."
         )
 
 

@@ -39,7 +39,7 @@ _MOST_KAPPA = 600
 Entry = dict[str, Any]
 
 
-def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int, *, full: bool = False) -> list[Entry]:
+def theory_entries(tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False) -> list[Entry]:
     """Evaluate the theorems' conditions on the anchors.
 
     Parameters
@@ -47,7 +47,7 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int, *, full: b
     tables : Tables
     mapping : OrthogonalMap
         Fitted on all anchors.
-    seed : int
+    random_state : int
         Draws rows where there are very many.
     full : bool, default=False
         Compute κ: two linear programs for each of several directions, which take minutes.
@@ -62,7 +62,7 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int, *, full: b
     Rows are scaled to unit norm first: the theorems are about encoders on the sphere. They read from the narrower model to the
     wider one, so a target with fewer dimensions changes places with the source.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     rows = {
         name: np.sort(rng.choice(len(ids), _MOST, replace=False)) if len(ids) > _MOST else np.arange(len(ids))
         for name, ids in tables.ids.items()
@@ -99,7 +99,7 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int, *, full: b
         agreement = kernel_agreement(F, G, F_other, G_other, relation)
         theorem = {"raw": "Assumption 5.2", "constant": "Thm 5.1", "affine": "Cor. C.6"}[relation]
         entries.append(_agreement(agreement, "image–text similarities", theorem))
-    spanning, constant = _spanning(F, tables.stored, seed, full)
+    spanning, constant = _spanning(F, tables.stored, random_state, full)
     entries.append(spanning)
     try:
         A = anchor_map(G, G_other)
@@ -139,7 +139,7 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, seed: int, *, full: b
     return entries
 
 
-def _spanning(F: np.ndarray, stored: str, seed: int, full: bool) -> tuple[Entry, float | None]:
+def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tuple[Entry, float | None]:
     """Say whether the anchors span the symmetric matrices, and how firmly."""
     n, d = F.shape
     needed = anchors_needed(d)
@@ -163,7 +163,7 @@ def _spanning(F: np.ndarray, stored: str, seed: int, full: bool) -> tuple[Entry,
             'are extrapolated, takes minutes and was not computed. Pass theory="full" (--theory full) for it.'
         )
         return _entry("Def. 5.4", what, words, numbers), None
-    constant = kappa(F, seed=seed)
+    constant = kappa(F, random_state=random_state)
     words = (
         f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which says how dearly unseen lengths are "
         f"extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."

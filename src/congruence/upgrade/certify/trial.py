@@ -1,9 +1,8 @@
-"""Four ways to search, tried on unseen items: keep the old model, map the stored vectors, map the queries, re-embed."""
+"""Four strategies, tried on unseen items: keep the old model, map the stored vectors, map the queries, re-embed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,13 @@ import numpy as np
 from congruence.embeddings import normalize_rows
 from congruence.maps import OrthogonalMap
 from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.scoring import Hits, recall
 from congruence.upgrade.certify.tables import Tables
 
 __all__ = [
     "PULL",
     "SHARED_FOLDS",
-    "WAYS",
-    "Measured",
     "cosines",
     "cross_fit",
     "fit_map",
@@ -28,10 +26,6 @@ __all__ = [
     "try_on",
 ]
 
-#: Whose query vectors search whose stored vectors: the source's both; the target's queries among mapped vectors; mapped
-#: queries among the source's vectors; the target's both.
-WAYS = ("keep", "stored", "queries", "re-embed")
-
 #: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
 #: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
 PULL = 0.6
@@ -39,25 +33,6 @@ PULL = 0.6
 #: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share anchors, so their errors do not
 #: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
 SHARED_FOLDS = 1.2
-
-
-@dataclass
-class Measured:
-    """Scores of items on which maps were tried.
-
-    Attributes
-    ----------
-    scores : dict of str to ndarray, shape (n,)
-        By name ``"<task>/<way>"`` or ``"cosine/<modality>"``: the mean is the estimate.
-    influence : dict of str to ndarray, shape (n,)
-        The same with each item's effect on the others; its spread is the estimate's.
-    groups : dict of str to ndarray of int, shape (n,)
-        Items whose errors depend on each other, where there are any.
-    """
-
-    scores: dict[str, np.ndarray] = field(default_factory=dict)
-    influence: dict[str, np.ndarray] = field(default_factory=dict)
-    groups: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
@@ -131,7 +106,7 @@ def score(
     only: str | None = None,
     seen: np.ndarray | None = None,
 ) -> dict[str, Hits]:
-    """Score test rows of the store (or, by row, their queries) under each way to search.
+    """Score test rows of the store (or, by row, their queries) under each strategy.
 
     Parameters
     ----------
@@ -142,33 +117,33 @@ def score(
         Stored rows.
     tasks : mapping of str to int
     only : str, optional
-        Measure this way alone.
+        Measure this strategy alone.
     seen : ndarray, shape (n, d_source), optional
         The store as mapped queries see it (:func:`part_seen`); by default the unit rows.
 
     Returns
     -------
     dict of str to Hits
-        By ``"<task>/<way>"``, for test rows.
+        By ``"<task>/<strategy>"``, for test rows.
     """
     stored, asked = tables.stored, tables.asked
-    ways = ["keep"]
+    strategies = ["keep"]
     if asked in tables.target:
-        ways += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
+        strategies += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
     if only is not None:
-        ways = [way for way in ways if way == only]
+        strategies = [strategy for strategy in strategies if strategy == only]
     out = {}
-    for way in ways:
-        if way == "stored":
+    for strategy in strategies:
+        if strategy == "stored":
             store = model.for_modality(stored).transform(tables.source[stored])
         else:
-            store = (tables.target if way == "re-embed" else tables.source)[stored]
-        if way == "queries":
+            store = (tables.target if strategy == "re-embed" else tables.source)[stored]
+        if strategy == "queries":
             queries = model.for_modality(asked).inverse().transform(tables.target[asked])
         else:
-            queries = (tables.source if way == "keep" else tables.target)[asked]
+            queries = (tables.source if strategy == "keep" else tables.target)[asked]
         store, queries = normalize_rows(store), normalize_rows(queries)
-        if way == "queries" and seen is not None:
+        if strategy == "queries" and seen is not None:
             store = seen
         for task, depth in tasks.items():
             if tables.by_class:
@@ -178,14 +153,14 @@ def score(
             else:
                 # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
                 # alone that is no question.
-                if stored == asked and tables.classes is None and way in ("keep", "re-embed"):
+                if stored == asked and tables.classes is None and strategy in ("keep", "re-embed"):
                     continue
                 same = tables.classes if tables.classes is not None else np.arange(tables.n)
                 find_own = tables.classes is None
                 hits = recall(
                     queries[test], store, same[test], same, min(depth, tables.n - 1), own=test, find_own=find_own
                 )
-            out[f"{task}/{way}"] = hits
+            out[f"{task}/{strategy}"] = hits
     return out
 
 
@@ -202,7 +177,7 @@ def cross_fit(
     parameters: Mapping[str, Any],
     *,
     folds: int,
-    seed: int,
+    random_state: int,
     groups: np.ndarray | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Measured:
@@ -218,7 +193,7 @@ def cross_fit(
     tasks : mapping of str to int
     parameters : mapping
     folds : int
-    seed : int
+    random_state : int
     groups : ndarray of int, shape (n,), optional
         Rows of the fitted modality that are scored together, such as near-duplicates.
     advance : callable, optional
@@ -228,7 +203,7 @@ def cross_fit(
     Measured
     """
     n = len(tables.ids[fitted[0]])
-    fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(seed))
+    fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(random_state))
     of_store, of_other = _unseen(tables, fitted, fold, folds)
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     out = Measured()

@@ -29,14 +29,14 @@ def run(job: Job[Collection]) -> None:
                     known = chosen if job["means"] == "seen" else np.arange(k)
                     parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
                     for method in job["methods"]:
-                        mapping, centres = fit_on(
+                        mapping, centers = fit_on(
                             job, collection, pair, modality, anchors, method, classes=known, seed=seed
                         )
                         for part, asked in parts.items():
                             what = {"data": collection.name, "pair": pair_name(collection, pair), "part": part, "x": n}
                             if not len(asked):
                                 continue
-                            part_view = view(collection, pair, centres, classes=asked, every_image=modality == "text")
+                            part_view = view(collection, pair, centers, classes=asked, every_image=modality == "text")
                             found = measure(mapping, part_view, job.config.metrics)
                             job.results.add_all({**what, "series": method}, found)
                             if method == job["methods"][0]:

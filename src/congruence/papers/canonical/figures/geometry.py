@@ -129,8 +129,8 @@ def run_clouds(job: Job[Collection]) -> None:
             add_references(job, what, whole)
             for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
                 anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 19]))
-                mapping, centres = fit_on(job, collection, pair, modality, anchors, seed=seed)
-                found = measure(mapping, view(heldout, pair, centres), job.config.metrics)
+                mapping, centers = fit_on(job, collection, pair, modality, anchors, seed=seed)
+                found = measure(mapping, view(heldout, pair, centers), job.config.metrics)
                 job.results.add_all({**what, "series": "orthogonal"}, found)
                 job.tick()
             clouds += _before_after(heldout, pair, mapping, job["points"], job.seeds[0])
@@ -166,9 +166,9 @@ def _before_after(
 def _project(sides: list[np.ndarray], names: list[str]) -> dict[str, list[list[float]]]:
     """Project onto the two leading principal directions of all rows together."""
     rows = np.concatenate(sides).astype(np.float64)
-    centre = rows.mean(axis=0)
-    directions = np.linalg.svd(rows - centre, full_matrices=False)[2][:2].T
-    return {name: ((side - centre) @ directions).round(4).tolist() for name, side in zip(names, sides, strict=True)}
+    center = rows.mean(axis=0)
+    directions = np.linalg.svd(rows - center, full_matrices=False)[2][:2].T
+    return {name: ((side - center) @ directions).round(4).tolist() for name, side in zip(names, sides, strict=True)}
 
 
 def _some(n: int, most: int, seed: int) -> np.ndarray:

@@ -46,8 +46,8 @@ def run(job: Job[Collection]) -> None:
                 for method in methods:
                     if number and fitted_once(modality, method):
                         continue
-                    mapping, centres = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
-                    found = measure(mapping, view(heldout, pair, centres), job.config.metrics)
+                    mapping, centers = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
+                    found = measure(mapping, view(heldout, pair, centers), job.config.metrics)
                     job.results.add_all({**what, "series": method}, found)
                 if job["fit"] == "text":
                     _fit_on_images(job, collection, pair, what, seed)
@@ -61,6 +61,6 @@ def _fit_on_images(
     if any(collection.models[k].images is None for k in pair):
         return
     anchors = draw_anchors(job, collection, "image", job["share"], np.random.default_rng([seed, 11]))
-    mapping, centres = fit_on(job, collection, pair, "image", anchors, seed=seed)
-    found = measure(mapping, view(test_part(collection), pair, centres), job.config.metrics)
+    mapping, centers = fit_on(job, collection, pair, "image", anchors, seed=seed)
+    found = measure(mapping, view(test_part(collection), pair, centers), job.config.metrics)
     job.results.add_all({**what, "series": "orthogonal, fitted on images"}, found)

@@ -40,9 +40,9 @@ def run(job: Job[Collection]) -> None:
                         _measure(job, home, away, pair, modality, anchors, seed)
                     job.tick()
             for away in (first, second):
-                centres = means(away, pair, modality, anchor_rows(away, modality))
+                centers = means(away, pair, modality, anchor_rows(away, modality))
                 what = {"data": away.name, "pair": pair_name(away, pair)}
-                add_references(job, what, view(test_part(away), pair, centres))
+                add_references(job, what, view(test_part(away), pair, centers))
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
@@ -77,14 +77,14 @@ def _measure(
         if which == "evaluated" and home is not away:
             source, target = both_rows(home, pair, modality)
             mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], there, seed=seed)
-            centres = there
+            centers = there
         else:
-            mapping, centres = fit_on(job, home, pair, modality, anchors, seed=seed)
+            mapping, centers = fit_on(job, home, pair, modality, anchors, seed=seed)
         what = {
             "data": away.name,
             "pair": pair_name(away, pair),
             "series": f"fitted on {home.name}",
             "part": "in domain" if home is away else f"means of the data {which}",
         }
-        found = measure(mapping, view(test_part(away), pair, centres), job.config.metrics)
+        found = measure(mapping, view(test_part(away), pair, centers), job.config.metrics)
         job.results.add_all(what, found)

@@ -17,7 +17,7 @@ __all__ = ["cases", "measure_statistics", "run_sizes", "run_statistics"]
 
 RESAMPLED = "the images, and the item of each"
 
-#: Dimensions of the paper's measures, and neighbours.
+#: Dimensions of the paper's measures, and neighbors.
 CCA_RANK, RANK, NEIGHBOURS = 50, 10, 10
 _QUICK_ROWS = 120
 
@@ -72,8 +72,8 @@ def measure_statistics(V: np.ndarray, T: np.ndarray, wanted: list[str]) -> dict[
 
 def _leading(rows: np.ndarray) -> np.ndarray:
     """Return the leading principal components."""
-    centred = rows - rows.mean(axis=0)
-    U, s, _ = np.linalg.svd(centred, full_matrices=False)
+    centered = rows - rows.mean(axis=0)
+    U, s, _ = np.linalg.svd(centered, full_matrices=False)
     return np.asarray(U[:, :RANK] * s[:RANK])
 
 

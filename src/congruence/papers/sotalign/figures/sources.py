@@ -115,7 +115,9 @@ def _shift(job: Job[SOTAlignData], parts: Parts) -> DistributionShift:
 
 
 def _distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-    return distribution_shift(*clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, seed=seed)
+    return distribution_shift(
+        *clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, random_state=seed
+    )
 
 
 def _add_shift(job: Job[SOTAlignData], what: Mapping[str, Any], shift: DistributionShift) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-import congruence.metrics.neighbours as module
+import congruence.metrics._comparison as module
+import congruence.metrics.search as search
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -18,7 +19,8 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
-from congruence.metrics.neighbours import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
+from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn
+from congruence.metrics.search import nearest
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 8)), RNG.standard_normal((60, 5))
@@ -86,7 +88,7 @@ def test_other_metrics_are_a_stable_sort_too(seed, n, d, blocked):
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_scikit_learn_finds_the_same_neighbours(metric):
+def test_scikit_learn_finds_the_same_neighbors(metric):
     big = RNG.standard_normal((2000, 16))
     found = (
         NearestNeighbors(n_neighbors=10, metric=metric, algorithm="brute").fit(big).kneighbors(return_distance=False)
@@ -109,13 +111,13 @@ def test_block_size_and_precision_of_the_product_do_not_matter(metric):
 def test_a_dominant_mean_leaves_few_rows_in_question(metric, monkeypatch):
     """Cosines that all are 0.9999 look equal to a plain float32 product."""
     compared = []
-    real = module._exact_similarity
+    real = search.exact_similarity
 
     def spy(*arguments):
         exact = real(*arguments)
         return lambda i, j: compared.append(len(i)) or exact(i, j)
 
-    monkeypatch.setattr(module, "_exact_similarity", spy)
+    monkeypatch.setattr(search, "exact_similarity", spy)
     A = (1 + 0.01 * RNG.standard_normal((600, 200))).astype(np.float32)
     table = nearest(A, 5, metric=metric)
     assert sum(compared) < 600 * 10
@@ -195,14 +197,14 @@ def edits(a, b):
     n=st.integers(2, 30),
     d=st.integers(1, 8),
     kind=st.sampled_from(KINDS),
-    neighbours=st.sampled_from(METRICS),
+    neighbors=st.sampled_from(METRICS),
 )
-def test_measures_are_their_definitions(seed, n, d, kind, neighbours):
+def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
     k = 1 + seed % (n - 1)
-    if kind == "near copies" or neighbours != "inner":
+    if kind == "near copies" or neighbors != "inner":
         kind, d = "smooth", d + 1
     A, B = sample(seed, n, d, kind), sample(seed + 1, n, d + 2, "smooth")
-    P, Q = full_nearest(A, k, neighbours), full_nearest(B, k, neighbours)
+    P, Q = full_nearest(A, k, neighbors), full_nearest(B, k, neighbors)
     pairs = list(zip(P.tolist(), Q.tolist(), strict=True))
     expected = {
         mutual_knn: np.mean([len(set(p) & set(q)) / k for p, q in pairs]),
@@ -211,7 +213,7 @@ def test_measures_are_their_definitions(seed, n, d, kind, neighbours):
         edit_knn: 1 - np.mean([edits(tuple(p), tuple(q)) for p, q in pairs]) / k,
     }
     for measure, value in expected.items():
-        got = measure(A, B, k, neighbours=neighbours)
+        got = measure(A, B, k, neighbors=neighbors)
         assert type(got) is float
         assert got == pytest.approx(value, abs=1e-12)
 
@@ -223,14 +225,14 @@ def test_values_of_identical_spaces():
 
 
 def test_a_small_case_by_hand():
-    # On a line, by distance: neighbours of 0, 1, 3, 7 and of the same points with the last brought near the first.
+    # On a line, by distance: neighbors of 0, 1, 3, 7 and of the same points with the last brought near the first.
     A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
     assert nearest(A, 2, metric="euclidean").tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
     assert nearest(B, 2, metric="euclidean").tolist() == [[3, 1], [3, 0], [1, 3], [0, 1]]
-    assert mutual_knn(A, B, 2, neighbours="euclidean") == 0.5
-    assert lcs_knn(A, B, 2, neighbours="euclidean") == 1.0
-    assert edit_knn(A, B, 2, neighbours="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
-    assert cycle_knn(A, B, 2, neighbours="euclidean") == 0.75
+    assert mutual_knn(A, B, 2, neighbors="euclidean") == 0.5
+    assert lcs_knn(A, B, 2, neighbors="euclidean") == 1.0
+    assert edit_knn(A, B, 2, neighbors="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
+    assert cycle_knn(A, B, 2, neighbors="euclidean") == 0.75
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -254,7 +256,7 @@ def test_what_cannot_be_is_refused(measure):
         with pytest.raises(ParameterError, match="k="):
             measure(X, Y, k)
     with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
-        measure(X, Y, neighbours="manhattan")
+        measure(X, Y, neighbors="manhattan")
     with pytest.raises(ShapeError, match="60 rows of X and 59"):
         measure(X, Y[:59])
     with pytest.raises(ShapeError):
@@ -269,7 +271,7 @@ def test_what_cannot_be_is_refused(measure):
         measure(X, bad)
     bad[3] = 0
     with pytest.raises(ZeroRowError, match="in Y"):
-        measure(X, bad, neighbours="cosine")
+        measure(X, bad, neighbors="cosine")
     assert measure(X, bad) >= 0
 
 
@@ -287,3 +289,77 @@ def test_the_callers_arrays_stay_as_they_are():
     for metric in METRICS:
         nearest(X, 3, metric=metric)
     np.testing.assert_array_equal(X, before)
+
+
+# ------------------------------------------------------------------ a gallery
+
+
+def full_search(Q, G, k, metric="inner", left_out=None):
+    """Sort all similarities at once, in float64; each pair is summed in the same order, so copies tie."""
+    Q, G = (np.ascontiguousarray(side, dtype=np.float64) for side in (Q, G))
+    if metric == "cosine":
+        Q, G = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (Q, G))
+    S = -((Q[:, None] - G[None]) ** 2).sum(axis=2) if metric == "euclidean" else (Q[:, None] * G[None]).sum(axis=2)
+    if left_out is not None:
+        S[np.arange(len(Q)), left_out] = -np.inf
+    return np.argsort(-S, axis=1, kind="stable")[:, :k]
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    m=st.integers(1, 30),
+    n=st.integers(2, 40),
+    kind=st.sampled_from(KINDS),
+    leave=st.booleans(),
+    blocked=st.sampled_from([None, 1, 7]),
+)
+def test_a_gallery_is_searched_as_a_stable_sort_does(seed, m, n, kind, leave, blocked):
+    G = sample(seed, n, 7, kind)
+    Q = sample(seed + 1, m, 7, "integers" if kind == "integers" else "smooth")
+    Q[: m // 2] = G[np.random.default_rng(seed).integers(0, n, m // 2)]  # so that queries are found themselves
+    left = np.random.default_rng(seed).integers(0, n, m) if leave else None
+    k = 1 + seed % (n - leave)
+    for metric in METRICS:
+        if metric == "cosine" and (kind in ("near copies", "integers")):  # ties by rounding only, and rows of zeros
+            continue
+        expected = full_search(Q, G, k, metric, left)
+        found = nearest(Q, k, G, metric=metric, left_out=left, blocked=blocked)
+        np.testing.assert_array_equal(found, expected)
+        if kind == "smooth":  # without near ties the product's own precision decides alike
+            quick = nearest(Q, k, G, metric=metric, left_out=left, exact=False)
+            np.testing.assert_array_equal(quick, expected)
+
+
+def test_without_exactness_ties_of_the_product_come_lowest_number_first():
+    G = np.array([[1, 0], [0, 1], [1, 0], [1, 0], [0, 1]], np.float32)
+    Q = np.array([[2, 1], [1, 3]], np.float32)
+    for k in range(1, 6):
+        expected = np.array([[0, 2, 3, 1, 4], [1, 4, 0, 2, 3]])[:, :k]
+        np.testing.assert_array_equal(nearest(Q, k, G, exact=False), expected)
+        np.testing.assert_array_equal(nearest(Q, k, G), expected)
+    wide = np.tile(G, (2000, 1))  # more columns than are compared one by one
+    assert nearest(Q, 7, wide, exact=False)[0].tolist() == [0, 2, 3, 5, 7, 8, 10]
+
+
+def test_a_scale_that_overflows_is_no_matter_in_a_gallery_either():
+    Q, G = RNG.standard_normal((20, 5)).astype(np.float32), RNG.standard_normal((30, 5)).astype(np.float32)
+    for metric in METRICS:
+        expected = nearest(Q, 4, G, metric=metric)
+        scale = np.float32(1e30)
+        np.testing.assert_array_equal(nearest(Q * scale, 4, G * scale, metric=metric), expected)
+        if metric != "euclidean":
+            np.testing.assert_array_equal(nearest(Q * scale, 4, G / scale, metric=metric), expected)
+
+
+def test_what_a_gallery_cannot_give_is_refused():
+    G = RNG.standard_normal((5, 8))
+    with pytest.raises(ParameterError, match="k=6 for 5 rows that may be found"):
+        nearest(X, 6, G)
+    with pytest.raises(ParameterError, match="k=5 for 4 rows that may be found"):
+        nearest(X, 5, G, left_out=np.zeros(60, int))
+    with pytest.raises(ParameterError, match="left_out from 0 to 5"):
+        nearest(X, 1, G, left_out=np.arange(60) % 6)
+    with pytest.raises(ShapeError, match="left_out of shape"):
+        nearest(X, 1, G, left_out=[0])
+    with pytest.raises(ShapeError, match="widths 8 and 7"):
+        nearest(X, 1, G[:, :7])

@@ -32,13 +32,13 @@ def nearest_rows(torch: Any, queries: np.ndarray, rows: Rows, k: int, device: An
     Raises
     ------
     ParameterError
-        More neighbours than rows.
+        More neighbors than rows.
     InputError
         The rows cannot be read through.
 
     Notes
     -----
-    O(n·k) memory beside the queries and one block. SOTAlign, appendix A.2: with frozen encoders neighbours can be found once and for all.
+    O(n·k) memory beside the queries and one block. SOTAlign, appendix A.2: with frozen encoders neighbors can be found once and for all.
     """
     if k > len(rows):
         raise ParameterError(

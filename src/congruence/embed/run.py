@@ -1,4 +1,4 @@
-"""Embed items into a file of vectors, part by part, so that a run that stops goes on where it was."""
+"""Embed items into a file of vectors, part by part, so that a run that stops resumes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.lock import locked
 from congruence._utils.validation import check_choice, check_positive
+from congruence.embed._batches import Run, encode_batch, read_batches
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
 from congruence.embed.output import (
@@ -30,19 +31,16 @@ from congruence.embed.output import (
     write_failures,
     write_ids,
 )
-from congruence.encoders import Encoder, item_digest, open_image
+from congruence.encoders import Encoder
 from congruence.errors import (
-    CongruenceError,
     CorruptFileError,
     FileError,
-    InputError,
     ModalityError,
     OutputExistsError,
     ParameterError,
     StorageError,
 )
-from congruence.stores import FORMATS, open_sink
-from congruence.stores._base import is_folder
+from congruence.stores import find_format, open_sink
 from congruence.stores._ids import arrow_ids, id_type_of
 
 __all__ = ["EmbedReport", "embed"]
@@ -95,23 +93,6 @@ class EmbedReport:
         return asdict(self)
 
 
-@dataclass
-class _Run:
-    """What one call shares between its steps."""
-
-    encoder: Encoder
-    items: Items
-    batch_size: int
-    on_error: str
-    cache: VectorCache | None
-    pool: ThreadPoolExecutor
-    advance: Callable[[int], Any] | None
-    encoded: int = 0
-    cached: int = 0
-    resumed: int = 0
-    failures: list[dict[str, str]] = field(default_factory=list)
-
-
 def embed(
     encoder: Encoder,
     items: Items,
@@ -122,7 +103,7 @@ def embed(
     cache: str | Path | None = None,
     shard_size: int | None = None,
     force: bool = False,
-    advance: Callable[[int], Any] | None = None,
+    advance: Callable[[int], object] | None = None,
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
@@ -202,14 +183,14 @@ def _embed(
     on_error: str,
     shard_size: int | None,
     force: bool,
-    advance: Callable[[int], Any] | None,
+    advance: Callable[[int], object] | None,
     started: float,
 ) -> EmbedReport:
     """Encode the parts that are missing, and put all of them together."""
     size = shard_size or PART_ITEMS
     counts = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        run = _Run(encoder, items, batch_size, on_error, store, pool, advance)
+        run = Run(encoder, items, batch_size, on_error, store, pool, advance)
         for number, start in enumerate(range(0, len(items), size)):
             counts.append(_part(run, work, number, range(start, min(start + size, len(items)))))
     if not sum(counts):
@@ -241,18 +222,13 @@ def _embed(
 
 def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int | None, force: bool) -> None:
     """Refuse before any work what the writers would refuse after it."""
-    suffix = "" if is_folder(output) else output.suffix.lower()
     if items.modality != encoder.space.modality:
         raise ModalityError(
             f"Got {items.modality}s, {items.name}, for an encoder of {encoder.space.modality}s; expected the same. "
             f"Load it with modality={items.modality!r}."
         )
-    if suffix not in FORMATS:
-        known = ", ".join(name or "a folder of parts" for name in FORMATS)
-        raise ParameterError(
-            f"Got {str(output)!r} for output; expected one of {known}. Pass an output with such a suffix."
-        )
-    if suffix and (encoder.n_layers or shard_size):
+    kind = find_format(output, "output")
+    if kind.suffixes != ("",) and (encoder.n_layers or shard_size):
         what = "every layer" if encoder.n_layers else "a shard size"
         raise ParameterError(f"Got {what} for the file {output}; expected a folder. Pass an output without a suffix.")
     if not output.parent.is_dir():
@@ -264,12 +240,12 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
         raise OutputExistsError(
             f"Got {list_of}, where failures would be listed and which is no such list; expected a free path. Move it away, or pass another output."
         )
-    sink = FORMATS[suffix][1]
-    check_output(output, force=force, directory=sink.directory, foreign=sink.why_foreign)
+    assert kind.sink is not None
+    check_output(output, force=force, directory=kind.directory, foreign=kind.sink.why_foreign)
     check_lines(items.ids, output)
 
 
-def _part(run: _Run, work: Path, number: int, rows: range) -> int:
+def _part(run: Run, work: Path, number: int, rows: range) -> int:
     """Make sure that one part is on disk; return how many vectors it holds."""
     file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
     key = _part_key(run, rows)
@@ -284,8 +260,8 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     before = len(run.failures)
     found_rows: list[int] = []
     blocks: list[np.ndarray] = []
-    for batch in _fetched(run, rows):
-        found = _encode(run, batch)
+    for batch in read_batches(run, rows):
+        found = encode_batch(run, batch)
         found_rows += found
         blocks += list(found.values())
         if run.advance is not None:
@@ -305,100 +281,9 @@ def _part(run: _Run, work: Path, number: int, rows: range) -> int:
     return len(blocks)
 
 
-def _part_key(run: _Run, rows: range) -> str:
+def _part_key(run: Run, rows: range) -> str:
     """Return a digest of all that decides a part: the encoder, the ids, and what is known of the items unread."""
     digest = hashlib.sha256(f"{run.encoder.fingerprint}\0{run.items.modality}\0".encode())
     for row in rows:
         digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _fetched(run: _Run, rows: range) -> Iterator[list[tuple[int, str | None, Any]]]:
-    """Yield batches of (row, digest, decoded item), reading one batch ahead of the model.
-
-    An item that cannot be read comes as the error that it met.
-    """
-
-    def fetch(row: int) -> tuple[int, str | None, Any]:
-        try:
-            item = run.items.fetch(row)
-            if isinstance(item, os.PathLike):
-                item = _bytes_of(Path(item))
-            digest = item_digest(item) if run.cache is not None else None
-            return row, digest, item
-        except (CongruenceError, OSError) as error:
-            return row, None, error
-
-    def begin(start: int) -> list[Future[tuple[int, str | None, Any]]]:
-        return [run.pool.submit(fetch, row) for row in rows[start : start + run.batch_size]]
-
-    waiting = begin(0)
-    for start in range(run.batch_size, len(rows) + run.batch_size, run.batch_size):
-        ahead = begin(start)
-        yield [future.result() for future in waiting]
-        waiting = ahead
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise FileError(f"Got no image at {path}; expected one. Check the path.") from None
-
-
-def _encode(run: _Run, batch: list[tuple[int, str | None, Any]]) -> dict[int, np.ndarray]:
-    """Return the vectors of a batch by row, from the cache where they are there; note what failed."""
-    known = run.cache.get([digest for _, digest, _ in batch if digest]) if run.cache is not None else {}
-    names = {
-        row: digest or f"row {row}" for row, digest, _ in batch
-    }  # equal items have equal names, if they have digests
-    wanted = {names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)}
-    fresh, failed = _model(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
-    run.encoded += len(fresh)
-    if run.cache is not None and fresh:
-        run.cache.put(fresh)
-    out: dict[int, np.ndarray] = {}
-    for row, _, item in batch:
-        name = names[row]
-        if isinstance(item, Exception) or name in failed:
-            _fail(run, row, item if isinstance(item, Exception) else failed[name])
-        else:
-            out[row] = fresh[name] if name in fresh else known[name]
-    run.cached += len(out) - len(fresh)
-    return out
-
-
-def _decoded(item: Any) -> Any:
-    """Decode an image; one that cannot be decoded becomes the error that says so."""
-    try:
-        return item if isinstance(item, str) else open_image(item)
-    except CongruenceError as error:
-        return error
-
-
-def _model(run: _Run, items: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
-    """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
-    failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
-    good = {name: item for name, item in items.items() if name not in failed}
-    try:
-        vectors = run.encoder.encode_all(list(good.values()), max(len(good), 1))
-        return dict(zip(good, vectors, strict=True)), failed
-    except InputError:
-        fresh = {}
-        for name, item in good.items():
-            try:
-                fresh[name] = run.encoder.encode_all([item], 1)[0]
-            except InputError as error:
-                failed[name] = error
-        return fresh, failed
-
-
-def _fail(run: _Run, row: int, error: Exception) -> None:
-    name = str(run.items.ids[row])
-    if run.on_error == "fail":
-        kind = type(error) if isinstance(error, CongruenceError) else FileError
-        raise kind(
-            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Repair this item and run "
-            "again, or pass on_error='skip'."
-        ) from error
-    run.failures.append({"id": name, "error": str(error)})

@@ -1,0 +1,128 @@
+"""Batches of items: read ahead of the model, looked up in the cache, encoded, and their failures noted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from congruence.embed.cache import VectorCache
+from congruence.embed.inputs import Items
+from congruence.encoders import Encoder, item_digest, open_image
+from congruence.errors import CongruenceError, FileError, InputError
+
+#: Row, digest where there is a cache, and the item: a text, what an image is decoded from, or the error that it met.
+Fetched: TypeAlias = tuple[int, str | None, Any]
+
+
+@dataclass
+class Run:
+    """What one call shares between its steps."""
+
+    encoder: Encoder
+    items: Items
+    batch_size: int
+    on_error: str
+    cache: VectorCache | None
+    pool: ThreadPoolExecutor
+    advance: Callable[[int], object] | None
+    encoded: int = 0
+    cached: int = 0
+    resumed: int = 0
+    failures: list[dict[str, str]] = field(default_factory=list)
+
+
+def read_batches(run: Run, rows: range) -> Iterator[list[Fetched]]:
+    """Yield batches of (row, digest, decoded item), reading one batch ahead of the model.
+
+    An item that cannot be read comes as the error that it met.
+    """
+
+    def fetch(row: int) -> Fetched:
+        try:
+            item = run.items.fetch(row)
+            if isinstance(item, os.PathLike):
+                item = _bytes_of(Path(item))
+            digest = item_digest(item) if run.cache is not None else None
+            return row, digest, item
+        except (CongruenceError, OSError) as error:
+            return row, None, error
+
+    def begin(start: int) -> list[Future[Fetched]]:
+        return [run.pool.submit(fetch, row) for row in rows[start : start + run.batch_size]]
+
+    waiting = begin(0)
+    for start in range(run.batch_size, len(rows) + run.batch_size, run.batch_size):
+        ahead = begin(start)
+        yield [future.result() for future in waiting]
+        waiting = ahead
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FileError(f"Got no image at {path}; expected one. Check the path.") from None
+
+
+def encode_batch(run: Run, batch: list[Fetched]) -> dict[int, np.ndarray]:
+    """Return the vectors of a batch by row, from the cache where they are there; note what failed."""
+    known = run.cache.get([digest for _, digest, _ in batch if digest]) if run.cache is not None else {}
+    names = {
+        row: digest or f"row {row}" for row, digest, _ in batch
+    }  # equal items have equal names, if they have digests
+    wanted = {names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)}
+    fresh, failed = _model(run, dict(zip(wanted, run.pool.map(_decoded, wanted.values()), strict=True)))
+    run.encoded += len(fresh)
+    if run.cache is not None and fresh:
+        run.cache.put(fresh)
+    out: dict[int, np.ndarray] = {}
+    for row, _, item in batch:
+        name = names[row]
+        if isinstance(item, Exception) or name in failed:
+            _fail(run, row, item if isinstance(item, Exception) else failed[name])
+        else:
+            out[row] = fresh[name] if name in fresh else known[name]
+    run.cached += len(out) - len(fresh)
+    return out
+
+
+def _decoded(item: Any) -> Any:
+    """Decode an image; one that cannot be decoded becomes the error that says so."""
+    try:
+        return item if isinstance(item, str) else open_image(item)
+    except CongruenceError as error:
+        return error
+
+
+def _model(run: Run, items: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+    """Encode items; if the batch is refused, one by one, to find out which of them is the reason."""
+    failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
+    good = {name: item for name, item in items.items() if name not in failed}
+    try:
+        vectors = run.encoder.encode_all(list(good.values()), max(len(good), 1))
+        return dict(zip(good, vectors, strict=True)), failed
+    except InputError:
+        fresh = {}
+        for name, item in good.items():
+            try:
+                fresh[name] = run.encoder.encode_all([item], 1)[0]
+            except InputError as error:
+                failed[name] = error
+        return fresh, failed
+
+
+def _fail(run: Run, row: int, error: Exception) -> None:
+    name = str(run.items.ids[row])
+    if run.on_error == "fail":
+        kind = type(error) if isinstance(error, CongruenceError) else FileError
+        raise kind(
+            f"Got a failure at item {name!r} of {run.items.name}: {error} What is finished is kept. Repair this item and run "
+            "again, or pass on_error='skip'."
+        ) from error
+    run.failures.append({"id": name, "error": str(error)})

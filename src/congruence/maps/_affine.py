@@ -1,0 +1,57 @@
+"""Maps that are a product and an offset."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.arrays import as_given, beside, is_tensor
+from congruence._utils.validation import refuse_overflow
+from congruence.maps._base import Map
+
+
+class AffineMap(Map):
+    """A map of the form ``z ↦ (z − source mean) @ matrix + target mean``."""
+
+    source_mean_: np.ndarray
+    target_mean_: np.ndarray
+
+    @property
+    @abstractmethod
+    def matrix(self) -> np.ndarray:
+        """The matrix that acts on rows, shape (d_source, d_target), float64."""
+
+    @property
+    def offset(self) -> np.ndarray:
+        """What is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
+        return self.target_mean_ - self.source_mean_ @ self.matrix
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.target_mean_)
+
+    def transform(self, X: Any) -> Any:
+        """Map source rows into the target space.
+
+        Parameters
+        ----------
+        X : array_like or tensor, shape (m, d_source)
+            float64 input gives float64 output; float16 and float32 arrays give float32.
+
+        Returns
+        -------
+        ndarray or tensor, shape (m, d_target)
+            For a tensor a tensor, on its device, in its dtype and with its graph; half precision is computed in float32.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
+        """
+        A = self._check_source(X)
+        # The means are folded into one offset, so a block is read once and never copied to be centered.
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = A @ beside(self.matrix, A)
+            out += beside(self.offset, A)
+        return refuse_overflow(as_given(out, X), X if is_tensor(X) else A, "X")

@@ -1,0 +1,101 @@
+"""What maps check of rows, weights and means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence._utils.arrays import is_tensor, widen
+from congruence._utils.columns import to_rows
+from congruence._utils.validation import as_matrix, as_native, check_choice
+from congruence.embeddings import MODALITIES, Embeddings
+from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError
+from congruence.maps._estimator import NotFittedError, _check_sample_weight
+
+#: Modality of all rows, or of each.
+Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None
+
+
+class NotFittedMapError(CongruenceError, NotFittedError):
+    """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
+
+
+def check_native(X: Any, name: str) -> Any:
+    """Return rows to map as an array, float32 or float64; a tensor stays one, on its device and with its graph.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    """
+    if is_tensor(X):
+        return widen(as_native(X, name))
+    return as_matrix(X, name, allow_zero_rows=True, numeric_objects=True)
+
+
+def with_names(X: Any, A: Any) -> Any:
+    """Return the frame whose column names scikit-learn remembers and compares, or the matrix where columns are not features."""
+    return X if hasattr(X, "columns") and getattr(X, "shape", ())[1:] == A.shape[1:] else A
+
+
+def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarray:
+    """Return a mean vector in float64, taken from a vector, a matrix of rows or embeddings.
+
+    Raises
+    ------
+    ShapeError, NotFiniteError
+    """
+    if isinstance(mean, Embeddings):
+        mean = mean.mean
+    array = to_rows(mean, name)
+    if array.ndim == 1:
+        array = array[None, :]
+    array = as_matrix(array, name, allow_zero_rows=True)
+    if array.shape[1] != width:
+        raise ShapeError(
+            f"Got {name} of width {array.shape[1]}; expected {width}. Pass vectors of the model that the map was fitted on."
+        )
+    return array.mean(axis=0, dtype=np.float64)
+
+
+def check_same_kind(one: object, other: object, verb: str) -> None:
+    """Refuse to combine maps of different kinds.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if type(one) is not type(other):
+        raise ParameterError(
+            f"Got {type(other).__name__} to {verb} with {type(one).__name__}; expected the same kind. "
+            "Transform in two steps instead."
+        )
+
+
+def check_weights(sample_weight: ArrayLike, X: np.ndarray) -> np.ndarray:
+    """Return sample weights in float64. Raises ShapeError, InputError."""
+    try:
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    except ValueError as error:
+        raise ShapeError(
+            f"Got sample_weight that does not fit ({error}); expected one finite number a row. Pass an array of shape ({len(X)},)."
+        ) from error
+    if (weights < 0).any():
+        raise InputError("Got negative sample_weight; expected numbers ≥ 0. Set a weight to 0 to leave its row out.")
+    return weights
+
+
+def split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarray | None]]:
+    """Return (name, rows) for each modality; one unnamed group when nothing was said."""
+    if modality is None:
+        return [("", None)]
+    if isinstance(modality, str):
+        return [(check_choice(modality, MODALITIES, "modality"), None)]
+    names = np.asarray(modality).astype(str)
+    if names.shape != (n,):
+        raise InputError(
+            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one a row. Pass modality=… of shape ({n},)."
+        )
+    return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]

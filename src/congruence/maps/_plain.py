@@ -1,0 +1,76 @@
+"""Parameters and checks of a map without scikit-learn, under scikit-learn's names: all that commands use of it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+from congruence._utils.validation import check_choice
+
+__all__ = [
+    "BaseEstimator",
+    "ClassNamePrefixFeaturesOutMixin",
+    "NotFittedError",
+    "TransformerMixin",
+    "_check_sample_weight",
+    "validate_data",
+]
+
+
+class NotFittedError(ValueError, AttributeError):
+    """An estimator is used before it was fitted."""
+
+
+class BaseEstimator:
+    """Parameters are the arguments of ``__init__``, kept as they were given."""
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        """Return the names of the parameters, sorted."""
+        return sorted(set(inspect.signature(cls).parameters))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; no parameter of a map is an estimator, so ``deep`` changes nothing."""
+        return {name: getattr(self, name) for name in self._get_param_names()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, and return the map itself."""
+        for name, value in params.items():
+            check_choice(name, self._get_param_names(), "parameter")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        usual = inspect.signature(type(self)).parameters
+        changed = {name: value for name, value in self.get_params().items() if value is not usual[name].default}
+        call = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+        return call[:N_CHAR_MAX]
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.base import BaseEstimator as Real  # only scikit-learn asks, so it is there already
+
+        return Real().__sklearn_tags__()
+
+
+class TransformerMixin:
+    """A map that can be fitted and applied at once."""
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Fit the map, and return the mapped rows."""
+        return self.fit(X, y, **fit_params).transform(X)  # type: ignore[attr-defined]
+
+
+class ClassNamePrefixFeaturesOutMixin:
+    """Named columns exist in frames only, and commands read matrices."""
+
+
+def validate_data(estimator: Any, X: Any, *, reset: bool = True, skip_check_array: bool = True) -> None:
+    """Remember the number of columns; maps have compared it before they call this."""
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+
+
+def _check_sample_weight(sample_weight: Any, X: Any, **options: Any) -> Any:
+    from sklearn.utils import validation
+
+    return validation._check_sample_weight(sample_weight, X, **options)

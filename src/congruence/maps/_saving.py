@@ -1,0 +1,206 @@
+"""How a map is written and read: a folder on disk, a repository on the Hugging Face hub, and the card in it."""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from congruence import persist
+from congruence._utils.display import as_markdown
+from congruence.embeddings import Space
+from congruence.errors import ParameterError
+from congruence.maps._shown import Shown
+
+
+class Saving(Shown, ABC):
+    """Saving and loading of a map, from its parameters, :meth:`state` and ``facts_``."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the fitted arrays that, with the parameters, rebuild the map."""
+
+    @abstractmethod
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        """Set the fitted attributes from :meth:`state` and ``facts_``."""
+
+    @abstractmethod
+    def _check_fitted(self) -> None:
+        """Refuse to go on before a fit. Raises NotFittedMapError."""
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
+    ) -> Self:
+        """Load a map of this kind from a local folder or from the Hugging Face hub (extra ``hub``).
+
+        Parameters
+        ----------
+        name_or_path : str or path-like
+            A folder, or ``"owner/name"`` on the hub.
+        revision, token : str, optional
+            On the hub.
+
+        Returns
+        -------
+        Map
+            Of this class; ``Map.from_pretrained`` and :func:`congruence.from_pretrained` take any kind.
+
+        Raises
+        ------
+        ParameterError
+            The folder holds a map of another kind.
+        FileError, CorruptFileError, VersionError, MissingExtraError
+        """
+        from congruence.maps import from_pretrained  # the table of kinds stands above its members
+
+        found = from_pretrained(name_or_path, revision=revision, token=token)
+        if not isinstance(found, cls):
+            raise ParameterError(
+                f"Got a map of kind {found.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}. Load it with "
+                f"{type(found).__name__}.from_pretrained, or with congruence.from_pretrained, which takes every kind."
+            )
+        return found
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+
+        Parameters
+        ----------
+        path : path-like
+            The folder to make.
+        force : bool, default=False
+            Replace an existing folder.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        NotFittedMapError, OutputExistsError, StorageError
+        """
+        self._check_fitted()
+        config = {
+            "kind": self.kind,
+            "parameters": self.get_params(deep=False),
+            "source_space": self.source_space_.to_dict(),
+            "target_space": self.target_space_.to_dict(),
+            "facts": self.facts_,
+            "scores": self.scores_,
+        }
+        return persist.write_folder(path, self.state(), config, self._card(), force=force)
+
+    @classmethod
+    def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
+        new = cls(**config["parameters"])
+        new._restore(arrays, config["facts"])
+        new.source_space_ = Space.from_dict(config["source_space"])
+        new.target_space_ = Space.from_dict(config["target_space"])
+        new.scores_ = dict(config["scores"])
+        return new
+
+    def save_pretrained(
+        self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
+    ) -> Path:
+        """Save under the name Hugging Face users expect; overwrites, as they expect.
+
+        Parameters
+        ----------
+        save_directory : path-like
+        push_to_hub : bool, default=False
+            Upload as well.
+        repo_id : str, optional
+            Where to; the folder's name by default.
+        **hub
+            Passed to :meth:`push_to_hub`.
+
+        Returns
+        -------
+        Path
+        """
+        path = self.save(save_directory, force=True)
+        if push_to_hub:
+            self.push_to_hub(repo_id or path.name, **hub)
+        return path
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        token: str | None = None,
+        private: bool = False,
+        commit_message: str = "Upload a congruence map",
+    ) -> str:
+        """Upload the map to the Hugging Face hub (extra ``hub``).
+
+        Parameters
+        ----------
+        repo_id : str
+        token : str, optional
+            Never written to disk or logged.
+        private : bool, default=False
+        commit_message : str
+
+        Returns
+        -------
+        str
+            Address of the commit.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.save(Path(folder) / "map")
+            return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
+
+    def _card_text(self) -> tuple[str, list[str]]:
+        """Title of the model card, and what the map does and how to call it; in Markdown, names escaped."""
+        source, target = self.source_space_, self.target_space_
+        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
+        text = [
+            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
+            "",
+            "```python",
+            "import congruence",
+            "",
+            'mapping = congruence.load("path/to/this/folder")',
+            "mapped = mapping.transform(vectors)",
+            "```",
+        ]
+        return title, text
+
+    def _card(self) -> str:
+        """Write the model card."""
+        title, text = self._card_text()
+        lines = [
+            "---",
+            "library_name: congruence",
+            "tags: [embeddings, alignment, procrustes]",
+            "---",
+            f"# {type(self).__name__}: {title}",
+            "",
+            *text,
+            "",
+            "| fact | value |",
+            "| --- | --- |",
+        ]
+        for key, value in {**self.facts_, **self.get_params(deep=False)}.items():
+            if isinstance(value, (bool, int, str)) or value is None:
+                lines.append(f"| {key} | {as_markdown(str(value))} |")
+            elif isinstance(value, float):
+                lines.append(f"| {key} | {value:.4g} |")
+        flat = {k: v for k, v in self.scores_.items() if isinstance(v, (int, float))}
+        if flat:
+            lines += ["", "| score at fit | value |", "| --- | --- |"]
+            lines += [f"| {key} | {value:.4g} |" for key, value in flat.items()]
+        if "held_out_cosine_constant" in flat:
+            lines += [
+                "",
+                "Read the cosine beside its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
+                "random rotation about the right means. Only what is above both is the map's doing.",
+            ]
+        return "\n".join(lines) + "\n"

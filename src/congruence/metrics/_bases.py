@@ -1,0 +1,126 @@
+"""Orthonormal bases of what the rows of a side vary in, from which canonical correlations are computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.arrays import device
+from congruence._utils.validation import check_choice, check_positive
+from congruence.errors import InputError, ParameterError
+
+EPS = float(np.finfo(np.float64).eps)
+COMPONENTS = ("mean", "first", "all")
+
+
+def check_options(components: str, rank: Any, reduce: Any, ridge: Any, reductions: tuple[Any, ...]) -> None:
+    """Refuse options that do not exist. Raises ParameterError."""
+    check_choice(components, COMPONENTS, "components")
+    if reduce not in reductions:
+        raise ParameterError(
+            f"Got reduce={reduce!r}; expected one of {', '.join(map(repr, reductions))}. Choose one of these."
+        )
+    check_positive(rank, "rank", integer=True)
+    check_positive(ridge, "ridge", zero=True)
+
+
+def equal_rows(name: str, n: int) -> InputError:
+    """Make the error for a side whose rows are all equal."""
+    return InputError(
+        f"Got {n} equal rows in {name}; expected rows that differ, since a correlation needs variance. Drop repeated items, or look at the encoder's outputs."
+    )
+
+
+def contrasts(xp: Any, A: Any, name: str) -> Any:
+    """Return n − 1 orthonormal contrasts of A's rows, columns without variance dropped, largest entry 1.
+
+    Inner products of columns are those of the centered columns, but no direction is lost: with fewer rows than columns
+    a centered matrix has a singular value of 0, which spoils the gradient of its decomposition.
+    """
+    n = A.shape[0]
+    # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
+    # turns the mean into the first axis, without that axis.
+    C = A[1:, :] - A[:1, :]
+    C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
+    size = xp.max(xp.abs(C), axis=0)
+    varies = size > 4 * EPS * xp.max(xp.abs(A), axis=0)  # else: rounding of the caller's own arithmetic
+    if not bool(xp.any(varies)):
+        raise equal_rows(name, n)
+    C = C[:, varies]
+    return C / xp.max(size)  # keeps squares from overflowing or vanishing
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if hasattr(value, "detach") else value)  # torch warns of leaving the graph
+
+
+def spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
+    """Return U, s and Vᵀ of C without the directions that are only rounding."""
+    U, s, Vt = xp.linalg.svd(C, full_matrices=False)
+    r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
+    return U[:, :r], s[:r], Vt[:r, :]
+
+
+def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
+    """Return basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
+    n = A.shape[0]
+    C = A - A[:1, :]
+    C = C - xp.mean(C, axis=0, keepdims=True)
+    top = xp.max(xp.abs(C))
+    if _number(top) <= 4 * EPS * _number(xp.max(xp.abs(A))):
+        raise equal_rows(name, n)
+    C = C / top
+    norms = xp.sum(C * C, axis=1)
+    squared = xp.clip(norms[:, None] + norms[None, :] - 2 * (C @ xp.matrix_transpose(C)), 0.0, None)
+    rows = xp.arange(n, device=device(A))
+    pairs = xp.sort(squared[rows[:, None] < rows[None, :]])
+    median = (pairs[(len(pairs) - 1) // 2] + pairs[len(pairs) // 2]) / 2
+    if _number(median) <= 64 * EPS * _number(xp.max(norms)):
+        raise InputError(
+            f"Got a median distance of 0 between rows of {name}; expected rows that differ mostly, since the "
+            "kernel's bandwidth is that median. Drop duplicates, or pass reduce='pca'."
+        )
+    K = xp.exp(-squared / (2 * median))
+    K = K - xp.mean(K, axis=0, keepdims=True)
+    K = K - xp.mean(K, axis=1, keepdims=True)
+    values, vectors = xp.linalg.eigh((K + xp.matrix_transpose(K)) / 2)
+    values, vectors = xp.flip(values), xp.flip(vectors, axis=1)
+    r = int(xp.sum(xp.astype(values > n * EPS * values[0], xp.int64)))
+    return vectors[:, :r], xp.sqrt(values[:r])
+
+
+def ridge_gains(xp: Any, s: Any, ridge: float) -> Any:
+    """Return what a ridge leaves of each basis direction: s / √(s² + λ)."""
+    return s / xp.sqrt(s * s + ridge * xp.mean(s * s))
+
+
+def whitened(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: float) -> Any:
+    """Return the whitened side: orthonormal columns, or shorter ones where a ridge damps them."""
+    if reduce == "kernel":
+        U, s = _kernel_spectrum(xp, A, name)
+        U, s = U[:, :rank], s[:rank]
+        return U if ridge == 0 else U * ridge_gains(xp, s, ridge)
+    C = contrasts(xp, A, name)
+    if reduce is None and ridge == 0:
+        # The span is all that counts: columns of one length make a column in other units no rank question. QR keeps
+        # the gradient where singular values repeat, for example on whitened data, but needs full rank.
+        C = C / xp.max(xp.abs(C), axis=0)
+        C = C / xp.sqrt(xp.sum(C * C, axis=0))
+        if C.shape[0] >= C.shape[1]:
+            Q, R = xp.linalg.qr(C)
+            s = xp.linalg.svdvals(R)
+            if bool(s[-1] > max(C.shape) * EPS * s[0]):
+                return Q
+    U, s, _ = spectrum(xp, C)
+    if reduce == "pca":
+        U, s = U[:, :rank], s[:rank]
+    return U if ridge == 0 else U * ridge_gains(xp, s, ridge)
+
+
+def summarize(xp: Any, correlations: Any, components: str) -> Any:
+    """Return the correlations asked for: a float of NumPy's, a tensor of torch's."""
+    if components == "all":
+        return correlations
+    value = correlations[0] if components == "first" else xp.mean(correlations)
+    return value if hasattr(value, "detach") else float(value)

@@ -1,0 +1,205 @@
+"""Which rows a product in the input's precision leaves in question, and their comparison by sums in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.arrays import blocks
+from congruence.metrics._base import unit
+
+# Pairs compared again at once: their rows should stay in the processor's cache.
+_PAIR_BYTES = 2**20
+
+
+def courier(place: Any, dtype: Any) -> tuple[Callable[[np.ndarray], Any], float]:
+    """Return a function that sends arrays to a device, and the share of a factor that products there may drop.
+
+    Parameters
+    ----------
+    place : torch.device or None
+    dtype : dtype
+        Of the factors: float32 or float64.
+
+    Returns
+    -------
+    callable
+        From an ndarray to the array or tensor to compute with.
+    float
+        Beyond the rounding of arithmetic in ``dtype``.
+    """
+    if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
+        return lambda array: array, 0.0
+    import torch
+
+    dropped = 0.0
+    if dtype == np.float32:
+        try:
+            precision = torch.get_float32_matmul_precision()
+        except RuntimeError:  # set through the options a device has of its own, which may mean any of these
+            precision = "medium"
+        # Factors may be cut to TF32's 10 bits behind the point, or to bfloat16's 7, where the caller has allowed it.
+        dropped = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
+    return lambda array: torch.from_numpy(array).to(place), dropped
+
+
+def quick_form(
+    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], dropped: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
+    """Prepare rows whose inner products, less a shift of each column, order the gallery for a query up to rounding.
+
+    Parameters
+    ----------
+    Q : ndarray, shape (m, d)
+        Queries; G itself where a gallery is searched for its own rows.
+    G : ndarray, shape (n, d)
+    metric : {"inner", "cosine", "euclidean"}
+    names : tuple of str
+        Of queries and gallery, for messages.
+    dropped : float
+        The share of a factor that the product may drop.
+
+    Returns
+    -------
+    ndarray, shape (m, d)
+    ndarray, shape (n, d)
+    ndarray or None, shape (n,)
+    ndarray of float64, shape (m,)
+        A bound, not an estimate, of what rounding does to an entry of a row: structured data reach it.
+    """
+    n, d = G.shape
+    norms = _norms(G)
+    mean = np.zeros(d)
+    for part in blocks(n, 32 * d, budget=8 * 2**20):
+        rows = G[part].astype(np.float64)
+        mean += (unit(rows, names[1]) if metric == "cosine" else rows).sum(axis=0) / n
+    precision, double = np.finfo(G.dtype), float(np.finfo(np.float64).eps)
+    shift: np.ndarray | None = None
+    asked, offered = Q, G
+    # With c = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (what is the same for all y). Where the mean
+    # dominates, the centered products are small and their rounding is too. An inner product without such a mean needs no copy.
+    centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
+    if centered:
+        offered, shift = np.empty_like(G), np.empty(n)
+        for part, rows in _centered(G, metric, names[1], mean):
+            offered[part] = rows
+            shift[part] = 0.5 * np.einsum("ij,ij->i", rows, rows) if metric == "euclidean" else -(rows @ mean)
+        asked = offered
+        if Q is not G:
+            asked = np.empty_like(Q)
+            for part, rows in _centered(Q, metric, names[0], mean):
+                asked[part] = rows
+    sizes = _norms(offered) if centered else norms
+    lengths = sizes if Q is G else _norms(asked)
+    longest = float(sizes.max())
+    slack = ((d + 8) * float(precision.eps) + dropped * (2 + dropped)) * longest * lengths
+    slack += (
+        d * float(precision.tiny) * (1 + longest + max(longest, float(lengths.max())))
+    )  # too small for normal numbers may count as 0
+    if shift is not None:
+        slack += 4 * float(precision.eps) * float(np.abs(shift).max())
+        shift = shift.astype(G.dtype)
+    # The float64 sums that decide are rounded as well.
+    if metric == "inner":
+        slack += (d + 8) * double * (norms if Q is G else _norms(Q)) * float(norms.max())
+    elif metric == "cosine":
+        slack += (d + 8) * double
+    else:
+        slack += (d + 8) * double * (lengths + longest) ** 2
+    return asked, offered, shift, slack
+
+
+def _centered(A: np.ndarray, metric: str, name: str, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield blocks of rows in float64, scaled to unit norm for the cosine, less a mean."""
+    for part in blocks(len(A), 32 * A.shape[1], budget=8 * 2**20):
+        rows = A[part].astype(np.float64)
+        yield part, (unit(rows, name) if metric == "cosine" else rows) - mean
+
+
+def _norms(A: np.ndarray) -> np.ndarray:
+    """Return row norms in float64, shape (n,)."""
+    out = np.empty(len(A))
+    for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
+        block = A[part].astype(np.float64)
+        out[part] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return out
+
+
+def pair_values(
+    A: np.ndarray,
+    i: np.ndarray,
+    j: np.ndarray,
+    form: Callable[[np.ndarray], np.ndarray],
+    B: np.ndarray | None = None,
+) -> np.ndarray:
+    """Inner products of chosen pairs of rows in float64; equal rows give equal values, wherever they stand.
+
+    Parameters
+    ----------
+    A : ndarray, shape (n, d)
+    i, j : ndarray of int, shape (m,)
+    form : callable
+        What is done to rows (in float64) before.
+    B : ndarray, shape (n', d), optional
+        Where the rows j are; A by default.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+    """
+    B = A if B is None else B
+    out = np.empty(len(i))
+    for part in blocks(len(i), 16 * A.shape[1], budget=_PAIR_BYTES):
+        left, right = form(A[i[part]].astype(np.float64)), form(B[j[part]].astype(np.float64))
+        out[part] = np.einsum("ij,ij->i", left, right)
+    return out
+
+
+def exact_similarity(
+    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return a function that compares queries with gallery rows by sums in float64, copies of a row only once."""
+    n, d = G.shape
+    first = _first_copies(G)
+    asked = first if Q is G else _first_copies(Q)
+    copies = any(bool((rows != np.arange(len(rows))).any()) for rows in (first, asked))
+
+    def compute(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        if metric == "inner":
+            return pair_values(Q, i, j, lambda rows: rows, G)
+        if metric == "cosine":
+            return pair_values(Q, i, j, lambda rows: unit(rows, names[1]), G)
+        out = np.empty(len(i))
+        for part in blocks(len(i), 16 * d, budget=_PAIR_BYTES):
+            difference = Q[i[part]].astype(np.float64) - G[j[part]]
+            out[part] = -np.einsum("ij,ij->i", difference, difference)
+        return out
+
+    def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        if not copies:
+            return compute(i, j)
+        # A row repeated a thousand times makes a million pairs of one value.
+        pairs, which = np.unique(asked[i] * n + first[j], return_inverse=True)
+        return compute(*np.divmod(pairs, n))[which]
+
+    return exact
+
+
+def _first_copies(A: np.ndarray) -> np.ndarray:
+    """Return for each row the number of the first row equal to it, shape (n,), in O(n) memory."""
+    n, d = A.shape
+    # Equal rows have equal projections. The converse is checked below.
+    direction = np.random.default_rng(0).standard_normal(d)
+    shadow = np.empty(n)
+    for part in blocks(n, 16 * d, budget=8 * 2**20):
+        shadow[part] = np.einsum("ij,j->i", A[part].astype(np.float64), direction)
+    _, index, inverse = np.unique(shadow, return_index=True, return_inverse=True)
+    first = index[inverse]
+    later = np.flatnonzero(first != np.arange(n))
+    for part in blocks(len(later), 2 * d * A.dtype.itemsize, budget=8 * 2**20):
+        rows = later[part]
+        differ = (A[rows] != A[first[rows]]).any(axis=1)
+        first[rows[differ]] = rows[differ]
+    return first

@@ -1,0 +1,171 @@
+"""Canonical directions that are fitted on some rows and tried on others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence._utils.arrays import namespace
+from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_scale, check_width
+from congruence.errors import InputError
+from congruence.metrics._bases import COMPONENTS, EPS, check_options, equal_rows, ridge_gains, spectrum, summarize
+
+__all__ = ["CCAFit", "fit_cca"]
+
+
+@dataclass(frozen=True, eq=False)
+class CCAFit:
+    """Canonical directions of two spaces, to be tried on rows they were not fitted on.
+
+    Attributes
+    ----------
+    x_mean : ndarray of float64, shape (d_x,)
+    y_mean : ndarray of float64, shape (d_y,)
+    x_projection : ndarray of float64, shape (d_x, k)
+        ``(X - x_mean) @ x_projection`` are the canonical variates, of unit variance on the rows fitted (without ridge).
+    y_projection : ndarray of float64, shape (d_y, k)
+    correlations : ndarray of float64, shape (k,)
+        Canonical correlations on the rows fitted, descending.
+    """
+
+    x_mean: np.ndarray = field(repr=False)
+    y_mean: np.ndarray = field(repr=False)
+    x_projection: np.ndarray = field(repr=False)
+    y_projection: np.ndarray = field(repr=False)
+    correlations: np.ndarray
+
+    def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Return the canonical variates of both sides.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_x)
+        Y : array_like, shape (n, d_y)
+
+        Returns
+        -------
+        tuple of ndarray of float64, each of shape (n, k)
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError
+        """
+        A, B = as_matrix(X, "X", allow_zero_rows=True), as_matrix(Y, "Y", allow_zero_rows=True)
+        check_same_rows(len(A), len(B), "X", "Y")
+        check_width(A.shape[1], len(self.x_mean), "CCAFit")
+        check_width(B.shape[1], len(self.y_mean), "CCAFit")
+        return (
+            (A.astype(np.float64) - self.x_mean) @ self.x_projection,
+            (B.astype(np.float64) - self.y_mean) @ self.y_projection,
+        )
+
+    def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> Any:
+        """Correlate the two sides' variates on new rows.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_x)
+        Y : array_like, shape (n, d_y)
+        components : {"mean", "first", "all"}, default="mean"
+            In the order of the fit, in which held-out correlations need not descend.
+
+        Returns
+        -------
+        float or ndarray of shape (k,)
+            In [-1, 1]: around 0 where the fit found nothing but noise.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ParameterError
+        TooFewAnchorsError
+            Fewer than two rows.
+        InputError
+            A variate does not vary on these rows.
+        """
+        check_choice(components, COMPONENTS, "components")
+        as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
+        a, b = self.transform(X, Y)
+        scales = []
+        for variates, name in ((a, "X"), (b, "Y")):
+            noise = 64 * EPS * (np.abs(variates).max(axis=0) + 1)  # variates are of size 1
+            variates -= variates.mean(axis=0)
+            scale = np.linalg.norm(variates, axis=0)
+            if (scale <= noise * np.sqrt(len(variates))).any():
+                raise InputError(
+                    f"Got rows of {name} on which canonical variate {int(np.argmin(scale))} does not vary; expected "
+                    "rows that differ, since a correlation needs variance. Pass other or more rows."
+                )
+            scales.append(scale)
+        return summarize(np, np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0), components)
+
+
+def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
+    """Find the canonical directions of paired rows, for correlations on other rows.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d_x)
+    Y : array_like, shape (n, d_y)
+    rank, ridge
+        As in :func:`cca`.
+    reduce : {"pca", None}, default="pca"
+        As in :func:`cca`; kernel components have no projection.
+
+    Returns
+    -------
+    CCAFit
+        In NumPy, whatever came in. Its ``score`` is the honest number: in sample, CCA reaches 1 on noise as soon as
+        the dimensions are about half as many as the rows (see :func:`cca`).
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, ParameterError
+    InputError
+        All rows of a side are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X, Y = rng.standard_normal((2, 100, 60))
+    >>> fit = fit_cca(X[:50], Y[:50], rank=40)
+    >>> bool(fit.correlations.mean() > 0.8), abs(fit.score(X[50:], Y[50:])) < 0.1
+    (True, True)
+
+    References
+    ----------
+    Hotelling (1936), "Relations between two sets of variates".
+    """
+    check_options("mean", rank, reduce, ridge, ("pca", None))
+    A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
+    check_scale(A, "X", squares=False)
+    check_scale(B, "Y", squares=False)
+    check_same_rows(len(A), len(B), "X", "Y")
+    means, bases, maps = [], [], []
+    for side, name in ((A, "X"), (B, "Y")):
+        side = side.astype(np.float64)
+        origin = side[0]
+        shifted = side - origin  # exact zeros in constant columns
+        mean = shifted.mean(axis=0)
+        C = shifted - mean
+        unit = np.abs(C).max(axis=0)
+        unit[unit <= 4 * EPS * np.abs(side).max(axis=0)] = 0
+        if not unit.any():
+            raise equal_rows(name, len(side))
+        if reduce is None and ridge == 0:  # as in _bases.whitened: the span is all that counts
+            unit = unit * np.linalg.norm(C / np.where(unit > 0, unit, 1), axis=0)
+        else:
+            unit = np.where(unit > 0, unit.max(), 0)
+        inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
+        U, s, Vt = spectrum(namespace(C), C * inverse)
+        if reduce == "pca":
+            U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
+        gains = ridge_gains(namespace(s), s, ridge)
+        means.append(origin + mean)
+        bases.append(U * gains)
+        maps.append((inverse[:, None] * Vt.T) * (gains / s * np.sqrt(len(side) - 1)))
+    left, correlations, right = np.linalg.svd(bases[0].T @ bases[1], full_matrices=False)
+    return CCAFit(means[0], means[1], maps[0] @ left, maps[1] @ right.T, np.clip(correlations, 0.0, 1.0))

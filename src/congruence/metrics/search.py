@@ -1,0 +1,264 @@
+"""The nearest rows of a gallery.
+
+The similarities are found block by block. By default a fast product in the input's precision proposes every row that rounding leaves in
+question, and the few proposed are compared again by sums in float64. The answer therefore depends neither on the block size nor on the order
+in which a product adds up, and copies of a row tie exactly.
+
+The product, its O(m n d) operations, and the search of its blocks run on the GPU that holds a tensor. The host fetches the data once,
+O((m + n) d), and the places proposed; it compares them itself, so that every device gives the same table to the bit.
+
+Memory: one block of similarities and the table, never an m × n array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
+from congruence._utils.top_k import best_of, kth_from_below, portions, top_k
+from congruence._utils.validation import as_matrix, check_choice, check_positive
+from congruence.errors import ParameterError, ShapeError
+from congruence.metrics._base import check_same_width, unit
+from congruence.metrics._comparison import courier, exact_similarity, quick_form
+
+__all__ = ["NEIGHBORS", "check_k", "home", "moderate", "nearest", "neighbor_table"]
+
+#: What "near" means.
+NEIGHBORS = ("inner", "cosine", "euclidean")
+
+
+def nearest(
+    X: ArrayLike,
+    k: int,
+    gallery: ArrayLike | None = None,
+    *,
+    metric: str = "inner",
+    exact: bool = True,
+    left_out: ArrayLike | None = None,
+    blocked: int | None = None,
+) -> np.ndarray:
+    """Find the k nearest gallery rows of each row, by default among the other rows of X.
+
+    Parameters
+    ----------
+    X : array_like, shape (m, d)
+    k : int
+        From 1 to the number of rows that may be found: n, or n − 1 where one is left out.
+    gallery : array_like, shape (n, d), optional
+        By default X, of which a row does not find itself.
+    metric : {"inner", "cosine", "euclidean"}, default="inner"
+        Largest inner product, largest cosine or smallest Euclidean distance.
+    exact : bool, default=True
+        Decide by sums in float64, whatever the precision of X: copies of a row, and numbers whose products are exact, tie
+        exactly, while values that are equal on paper only may differ in their last bit. False decides by the product in the
+        rows' own precision, which takes about half the time; rows equal up to its rounding may then change places.
+    left_out : array_like of int, shape (m,), optional
+        With a gallery: a row of it that each row of X may not find.
+    blocked : int, optional
+        Rows whose similarities are held at once; by default as many as fit 32 MB. It does not change the exact result.
+
+    Returns
+    -------
+    ndarray of int, shape (m, k)
+        Row numbers of the gallery, nearest first. Rows equally near come lowest number first.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError
+    ZeroRowError
+        A row of zeros, with ``metric="cosine"``.
+    TooFewAnchorsError
+        Fewer than two rows, without a gallery.
+    ParameterError
+        k is larger than the number of rows that may be found, or an option that does not exist.
+
+    Notes
+    -----
+    O(m n d) time; memory for a block and the table, and a working copy of the rows except for ``"inner"`` on rows without a
+    dominant mean. Many rows that are equally near to rounding are compared one by one, which takes longer.
+    """
+    check_choice(metric, NEIGHBORS, "metric")
+    A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
+    if gallery is None:
+        check_k(k, len(A))
+        B = A
+        own: np.ndarray | None = np.arange(len(A))
+    else:
+        B = as_matrix(gallery, "gallery", allow_zero_rows=True)
+        check_same_width(A, B)
+        own = None if left_out is None else _as_rows(left_out, len(A), len(B))
+        check_positive(k, "k", integer=True)
+        there = len(B) - (own is not None)
+        if k > there:
+            raise ParameterError(
+                f"Got k={k} for {there} rows that may be found; expected k ≤ {there}. Pass k={there} or less, or a larger gallery."
+            )
+        if A.dtype != B.dtype:
+            wider = np.result_type(A, B)
+            A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
+    return _search(A, B, k, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), home(X))[0]
+
+
+def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
+    """Return one gallery row for each query. Raises ShapeError, ParameterError."""
+    rows = to_numpy(left_out)
+    if rows.shape != (m,) or rows.dtype.kind not in "iu":
+        raise ShapeError(
+            f"Got left_out of shape {rows.shape} and type {rows.dtype}; expected one integer for each of {m} rows. Pass an array of shape ({m},)."
+        )
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
+        raise ParameterError(
+            f"Got left_out from {rows.min()} to {rows.max()}; expected rows of the gallery, 0 to {n - 1}. Pass left_out=… in this range."
+        )
+    return rows
+
+
+def home(X: Any) -> Any:
+    """Return the device that X's tables are searched on: a tensor's own, or None for the host, where NumPy is quicker."""
+    return X.device if is_remote(X) else None
+
+
+def check_k(k: int, n: int) -> None:
+    """Refuse a number of neighbors that n rows do not have.
+
+    Raises
+    ------
+    ParameterError
+    """
+    check_positive(k, "k", integer=True)
+    if k >= n:
+        raise ParameterError(
+            f"Got k={k} for {n} rows; expected k ≤ {n - 1}, since a row is not its own neighbor. Pass k={n - 1} or less."
+        )
+
+
+def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
+    """Multiply by a power of two where products of entries could overflow or vanish; nothing is rounded.
+
+    Parameters
+    ----------
+    A : ndarray, shape (n, d)
+    beside : ndarray, shape (m, d), optional
+        Rows that are multiplied by the same number, for distances to these.
+
+    Returns
+    -------
+    ndarray, shape (n, d)
+        A itself in the usual case.
+    """
+    top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if beside is None else (A, beside)))
+    limit = float(np.finfo(A.dtype).max) ** 0.25
+    if top == 0 or 1 / limit < top < limit:
+        return A
+    return np.ldexp(A, -int(np.frexp(top)[1]))
+
+
+def neighbor_table(
+    A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find each row's k nearest other rows and how near they are; see :func:`nearest`.
+
+    Parameters
+    ----------
+    A : ndarray of float32 or float64, shape (n, d)
+        Validated.
+    k : int
+    metric : {"inner", "cosine", "euclidean"}
+    blocked : int, optional
+    name : str
+        For messages.
+    place : torch.device, optional
+        Where the blocks are multiplied and searched; by default in NumPy.
+
+    Returns
+    -------
+    ndarray of int, shape (n, k)
+    ndarray of float64, shape (n, k)
+        Inner products of :func:`moderate` rows, cosines or negative squared distances.
+
+    Raises
+    ------
+    ParameterError, ZeroRowError
+    """
+    check_k(k, len(A))
+    return _search(A, A, k, metric, np.arange(len(A)), True, blocked, (name, name), place)
+
+
+def _search(
+    Q: np.ndarray,
+    G: np.ndarray,
+    k: int,
+    metric: str,
+    left_out: np.ndarray | None,
+    exact: bool,
+    blocked: int | None,
+    names: tuple[str, str],
+    place: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find each query's k nearest gallery rows and, with ``exact``, how near they are; see :func:`nearest`."""
+    m, n = len(Q), len(G)
+    if blocked is not None:
+        check_positive(blocked, "blocked", integer=True)
+    alone = Q is G
+    if alone:
+        Q = G = moderate(G)
+    elif metric == "euclidean":
+        Q, G = moderate(Q, G), moderate(G, Q)
+    else:
+        Q, G = moderate(Q), moderate(G)
+    send, dropped = courier(place, G.dtype)
+    if exact:
+        asked, offered, shift, slack = quick_form(Q, G, metric, names, dropped)
+        compare = exact_similarity(Q, G, metric, names)
+    else:
+        asked, offered, shift = _plain_form(Q, G, metric, names)
+    index = np.empty((m, k), dtype=np.intp)
+    value = np.empty((m, k) if exact else (0, k))
+    size = n * G.dtype.itemsize + 64 * k
+    parts = blocks(m, size) if blocked is None else blocks(m, 1, budget=int(blocked), minimum=1)
+    there, shift = send(offered), None if shift is None else send(shift)
+    here = there if asked is offered else send(asked)
+    del asked, offered  # what was sent may be a copy
+    xp = namespace(there)
+    room: Any = None
+    for part in parts:
+        if room is None:  # one block serves all: a new one each time would stand beside the old one for a moment
+            room = xp.empty((part.stop, n), dtype=there.dtype, device=device(there))
+        similarity = xp.matmul(here[part], there.T, out=room[: part.stop - part.start])
+        if shift is not None:
+            similarity -= shift
+        gone = None
+        if left_out is not None:
+            gone = (
+                xp.arange(part.stop - part.start, device=device(there)),
+                xp.asarray(left_out[part], device=device(there)),
+            )
+            similarity[gone] = -np.inf
+        if not exact:
+            index[part] = top_k(similarity, k)
+            continue
+        # Whoever is among the k nearest is at most one error below the true k-th value, which is at most one error
+        # below the k-th quick value. Rounded towards less, because the comparison happens in the quick precision.
+        bound = to_numpy(kth_from_below(similarity, k)).astype(np.float64) - 2 * slack[part]
+        proposed = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
+        if gone is not None:
+            proposed[gone] = False
+        for rows in portions(to_numpy(xp.count_nonzero(proposed, axis=1))):
+            i, j = map(to_numpy, xp.nonzero(proposed[rows]))
+            near = compare(i + part.start + rows.start, j)
+            target = slice(part.start + rows.start, part.start + rows.stop)
+            index[target], value[target] = best_of(i, j, near, rows.stop - rows.start, k)
+    return index, value
+
+
+def _plain_form(
+    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Prepare rows whose inner products, less a shift of each column, order the gallery for a query."""
+    if metric == "cosine":
+        offered = unit(G, names[1])
+        return offered if Q is G else unit(Q, names[0]), offered, None
+    return Q, G, 0.5 * np.einsum("ij,ij->i", G, G) if metric == "euclidean" else None

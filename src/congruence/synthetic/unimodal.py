@@ -1,0 +1,162 @@
+"""Two unimodal encoders that see one latent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence._utils.arrays import normalize_rows
+from congruence._utils.validation import check_seed
+from congruence.errors import ParameterError
+from congruence.synthetic.rigid import random_rotation
+
+__all__ = ["UnimodalProblem", "unimodal_problem"]
+
+
+@dataclass(frozen=True)
+class UnimodalProblem:
+    """Images and texts of the same items by two encoders that know nothing of each other but see one latent.
+
+    Attributes
+    ----------
+    images : ndarray, shape (n, d_source), float32
+        Unit rows, one an item.
+    texts : ndarray, shape (n · captions, d_target), float32
+        Unit rows; those of an item stand together.
+    latent : ndarray, shape (n, k), float32
+        What both sides see.
+    image_labels, text_labels : ndarray of int
+        The item of each row, or its class where there are classes.
+    source : ndarray of int, shape (n,)
+        Collection of each item.
+    image_frame, text_frame : ndarray, shape (k, d_source) and (k, d_target)
+        Orthonormal rows: before bend, offset and normalization, ``images @ image_frame.T`` is the latent with an image's noise. These are the heads
+        to be found.
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    latent: np.ndarray
+    image_labels: np.ndarray
+    text_labels: np.ndarray
+    source: np.ndarray
+    image_frame: np.ndarray
+    text_frame: np.ndarray
+
+
+def unimodal_problem(
+    n: int,
+    d_source: int,
+    d_target: int | None = None,
+    *,
+    latent: int = 16,
+    decay: float = 0.5,
+    noise: float = 0.3,
+    nuisance: float = 1.0,
+    bend: float = 0.0,
+    offset: float = 0.5,
+    captions: int = 1,
+    classes: int | None = None,
+    spread: float = 0.5,
+    sources: int = 1,
+    shift: float = 1.0,
+    random_state: int | None = None,
+) -> UnimodalProblem:
+    """Make two unimodal encoders of one shared latent, each with what only it sees.
+
+    A row is the latent in an encoder's own frame, plus noise in that frame, plus a nuisance that varies with the row outside of it, plus a bend, plus an
+    offset, scaled to unit norm.
+
+    Parameters
+    ----------
+    n, d_source : int
+        Items; width of the image encoder.
+    d_target : int, optional
+        Width of the text encoder; ``d_source`` by default. Both widths are larger than ``latent``.
+    latent : int, default=16
+        k.
+    decay : float, default=0.5
+        Latent coordinate j has standard deviation proportional to (j + 1)^-decay; their squares add up to 1.
+    noise : float, default=0.3
+        Norm of a row's own noise on the latent, which has its spectrum, relative to the latent's.
+    nuisance : float, default=1
+        Norm of what only one encoder sees, relative to the latent's. It has a spectrum of the same decay over all directions outside the frame.
+    bend : float, default=0
+        Norm of a random non-linear function of the latent that only one encoder shows, relative to the latent's; it lies outside the frame.
+    offset : float, default=0.5
+        Norm of the mean that all rows of a side share.
+    captions : int, default=1
+        Texts an item.
+    classes : int, optional
+        Draw the latent about the centers of so many classes, and label rows by class.
+    spread : float, default=0.5
+        Share of the latent's variance within classes.
+    sources : int, default=1
+        Collections; each but the first has its latent and its nuisances moved in a direction of its own.
+    shift : float, default=1
+        Norm of these moves.
+    random_state : int, optional
+
+    Returns
+    -------
+    UnimodalProblem
+
+    Raises
+    ------
+    ParameterError
+        A width that does not hold the latent.
+
+    Examples
+    --------
+    >>> from congruence.synthetic import unimodal_problem
+    >>> problem = unimodal_problem(100, 24, 20, latent=6, noise=0, nuisance=0, offset=0, random_state=0)
+    >>> seen = problem.images @ problem.image_frame.T  # the latent, up to the length of each row
+    >>> cosines = (seen * problem.latent).sum(1) / np.linalg.norm(problem.latent, axis=1)
+    >>> bool(np.allclose(cosines, 1, atol=1e-5))
+    True
+    """
+    d_target = d_source if d_target is None else d_target
+    if latent >= min(d_source, d_target):
+        raise ParameterError(
+            f"Got latent={latent} in encoders of width {d_source} and {d_target}; expected less than either. Pass a smaller latent=…."
+        )
+    rng = np.random.default_rng(None if random_state is None else check_seed(random_state))
+
+    def spectrum(k: int) -> np.ndarray:
+        scale = np.arange(1, k + 1, dtype=float) ** -decay
+        return scale / np.linalg.norm(scale)
+
+    source = np.arange(n) * sources // n
+    labels = np.arange(n) if classes is None else rng.integers(classes, size=n)
+    Z = rng.standard_normal((n, latent))
+    if classes is not None:
+        Z = np.sqrt(1 - spread) * rng.standard_normal((classes, latent))[labels] + np.sqrt(spread) * Z
+    Z *= spectrum(latent)
+    Z += _moves(sources, latent, shift, rng)[source]
+    rows, frames = [], []
+    for d, count in ((d_source, 1), (d_target, captions)):
+        basis = random_rotation(d, random_state=int(rng.integers(2**31)))
+        frame, outside = basis[:latent], basis[latent:]
+        z, of = np.repeat(Z, count, axis=0), np.repeat(source, count)
+        own = rng.standard_normal((len(z), len(outside))) * spectrum(len(outside)) * nuisance
+        own += _moves(sources, len(outside), shift * nuisance, rng)[of]
+        if bend:
+            W = rng.standard_normal((latent, len(outside))) * np.sqrt(latent)
+            own += bend * np.tanh(z @ W) / np.sqrt(len(outside))
+        z = z + noise * rng.standard_normal(z.shape) * spectrum(latent)
+        mean = rng.standard_normal(d)
+        X = z @ frame + own @ outside + mean * (offset / np.linalg.norm(mean))
+        rows.append(np.asarray(normalize_rows(X), np.float32))
+        frames.append(frame)
+    return UnimodalProblem(
+        rows[0], rows[1], Z.astype(np.float32), labels, np.repeat(labels, captions), source, frames[0], frames[1]
+    )
+
+
+def _moves(sources: int, width: int, size: float, rng: np.random.Generator) -> np.ndarray:
+    """Return a move for each source, none for the first."""
+    moves = rng.standard_normal((sources, width))
+    moves *= size / np.linalg.norm(moves, axis=1, keepdims=True)
+    moves[0] = 0
+    return moves
