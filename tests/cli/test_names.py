@@ -23,9 +23,9 @@ from congruence.embed.output import write_failures, write_ids
 from congruence.errors import CongruenceWarning, IdError
 from congruence.negatives import write_negatives
 from congruence.negatives.generate import Negative
-from congruence.report.experiment import draw_experiment as draw
-from congruence.report.heatmap import write_heatmap
+from congruence.report import draw_experiment, write_layers
 from congruence.report.render import fill
+from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
 
 P = rigid_problem(60, 5, 6, noise=0.1, random_state=3)
@@ -154,13 +154,13 @@ def test_names_in_a_drawing_are_words(tmp_path):
     rng = np.random.default_rng(0)
     layers = {f"{RUDE}</text><script>\x00\uffff{k}": rng.normal(size=(12, 3)) for k in range(2)}
     found = compare_layers(layers, layers, permutations=2)
-    write_heatmap(tmp_path / "x.svg", found.to_dict(), f"a{RUDE}\x00")
+    write_layers(tmp_path / "x.svg", found, f"a{RUDE}\x00")
     text = (tmp_path / "x.svg").read_text(encoding="utf-8")
     root = ElementTree.fromstring(text)
     assert visible(text, keep="\n\t") == text
     assert not [node for node in root.iter() if node.tag.endswith("script")]
     words = " ".join(" ".join(root.itertext()).split())
-    assert " ".join(visible(next(iter(layers)), keep="\n").split()) in words
+    assert " ".join(visible(next(iter(layers))).split()) in words
 
 
 def test_names_in_the_figure_of_an_experiment_are_words():
@@ -191,7 +191,7 @@ def test_names_in_the_figure_of_an_experiment_are_words():
         "resampled": "r",
         "stands_for": None,
     }
-    drawn = draw(results)
+    drawn = to_document(draw_experiment(results), results["title"])
     ElementTree.fromstring(drawn)
     assert visible(drawn, keep="\n\t") == drawn
 

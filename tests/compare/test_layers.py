@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
 
+from congruence.cli import similarity
 from congruence.compare.layers import compare_layers
 from congruence.compare.spaces import compare_spaces
-from congruence.errors import DtypeError, InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import (
+    DtypeError,
+    InputError,
+    NotFiniteError,
+    OutputExistsError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+)
 from congruence.metrics import METRICS, procrustes_distance
 from congruence.metrics.null import REPAIRED
-from congruence.report.heatmap import MIDDLE, STRONG, heatmap
+from congruence.plotting.layers import MIDDLE, STRONG
+from congruence.plotting.look import COLORS
+from congruence.report import write_layers
 
 
 def stacks(n=80, widths=((6, 9, 7), (5, 8)), seed=0):
@@ -154,37 +167,80 @@ def test_a_constant_layer_is_named_by_every_metric(metric):
 # ------------------------------------------------------------------ drawing
 
 
-def drawn(**change):
-    data = compare_layers(*planted(), permutations=20).to_dict() | change
-    return data, ET.fromstring(heatmap(data, "a <b> & c"))
+def drawn(path, **change):
+    found = replace(compare_layers(*planted(), permutations=20), **change)
+    write_layers(path / "map.svg", found, "a <b> & c", force=True)
+    return found, (path / "map.svg").read_text(encoding="utf-8")
 
 
-def test_the_drawing_says_every_value():
-    data, svg = drawn()
+def test_the_heat_map_is_drawn_on_given_axes():
+    found = compare_layers(*planted(), permutations=20)
+    ax = Figure().add_subplot()
+    assert found.plot(ax, title="a <b> $c$ & $d$") is ax
+    (mesh,) = (artist for artist in ax.collections if isinstance(artist, QuadMesh))
+    strength = np.maximum(found.standing, 0) / found.standing.max()
+    np.testing.assert_allclose(mesh.get_array(), strength)
+    np.testing.assert_allclose(found.strength, strength)
+    mesh.update_scalarmappable()
+    np.testing.assert_allclose(mesh.get_facecolor()[:, 3], strength.ravel(), atol=3e-3)
+    cells = {text.get_position(): text.get_text() for text in ax.texts if text.get_position() != (0, 0)}
+    for (i, j), value in np.ndenumerate(found.values):
+        assert cells[j + 0.5, i + 0.5] == f"{value:.2f}".replace("-", "−")
+    (frame,) = ax.patches
+    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((1, 2), 1, 1)
+    assert ([t.get_text() for t in ax.get_yticklabels()], [t.get_text() for t in ax.get_xticklabels()]) == (
+        ["0", "1", "2"],
+        ["0", "1"],
+    )
+    assert (ax.yaxis_inverted(), ax.get_title(loc="left")) == (True, "a <b> $c$ & $d$")
+    assert not found.plot(Figure().add_subplot(), annotate=False).get_title(loc="left")
+
+
+def test_the_file_says_every_value(tmp_path):
+    found, text = drawn(tmp_path)
+    svg = ET.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
     words = [text.text for text in svg.iter(f"{space}text")]
-    for row in data["values"]:
-        for value in row:
-            assert f"{value:.2f}".replace("-", "−") in words
-    assert {"a <b> & c", *data["x_layers"], *data["y_layers"]} <= set(words)
-    cells = [rect for rect in svg.iter(f"{space}rect") if rect.get("class") == "cell"]
-    shade = np.array([float(cell.get("fill-opacity")) for cell in cells])
+    for value in found.values.ravel():
+        assert f"{value:.2f}".replace("-", "−") in words
+    assert {"a <b> & c", *found.x_layers, *found.y_layers} <= set(words)
+    cells = [path for path in svg.iter(f"{space}path") if path.find(f"{space}title") is not None]
+    shade = np.array([float(cell.get("fill-opacity", 1)) for cell in cells])
     assert (len(shade), shade.max(), shade.argmax()) == (6, 1.0, 5)
-    (frame,) = (rect for rect in svg.iter(f"{space}rect") if rect.get("class") == "best")
-    assert float(frame.get("x")) == pytest.approx(float(cells[5].get("x")) + 1)
+    tips = [cell.find(f"{space}title").text for cell in cells]
+    assert tips[5] == (
+        f"2 and 1: {found.values[2, 1]:.3f}, by chance {found.null_mean[2, 1]:.3f} ± {found.null_sd[2, 1]:.3f}"
+    )
+    (frame,) = (path for path in svg.iter(f"{space}path") if path.get("stroke-width") == "2.5")
+    assert frame.get("fill") == "none"
     assert svg.find(f"{space}title").text == "a <b> & c"
     assert "corrected for the search" in svg.find(f"{space}desc").text
 
 
-def test_the_drawing_needs_nothing_outside_it():
-    data, _ = drawn()
-    text = heatmap(data, "t")
+def test_the_file_needs_nothing_outside_it(tmp_path):
+    _, text = drawn(tmp_path)
     assert "prefers-color-scheme:dark" in text
     assert text.count("http") == 1  # the name space
     assert "<script" not in text
 
 
-def test_words_stay_readable_on_every_shade():
+def test_the_suffix_is_the_format(tmp_path):
+    found, text = drawn(tmp_path)
+    for suffix, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("SVG", b"<svg")):
+        for name in ("a", "b"):
+            write_layers(tmp_path / f"{name}.{suffix}", found, "a <b> & c")
+        first, second = ((tmp_path / f"{name}.{suffix}").read_bytes() for name in ("a", "b"))
+        assert first == second  # no date, no random ids
+        assert first.startswith(start)
+    write_layers(tmp_path / "bare", found, "a <b> & c")
+    assert (tmp_path / "a.SVG").read_text(encoding="utf-8") == (tmp_path / "bare").read_text(encoding="utf-8") == text
+    with pytest.raises(ParameterError, match=r"\.svg, \.png or \.pdf"):
+        write_layers(tmp_path / "x.jpg", found, "t")
+    with pytest.raises(OutputExistsError):
+        write_layers(tmp_path / "a.png", found, "t")
+
+
+def test_words_stay_readable_on_every_shade(tmp_path):
     """WCAG contrast of at least 4.5 in light and dark, by the definition of relative luminance."""
 
     def luminance(colour):
@@ -192,18 +248,20 @@ def test_words_stay_readable_on_every_shade():
         return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722)
 
     def hexed(word):
-        letters = word[1:] if len(word) == 7 else "".join(2 * letter for letter in word[1:])
-        return np.array([int(letters[k : k + 2], 16) for k in (0, 2, 4)])
+        return np.array([int(word[k : k + 2], 16) for k in (1, 3, 5)])
 
-    style = heatmap(drawn()[0], "t").split("<style>")[1].split("</style>")[0]
-    for scheme in style.split("@media")[:2]:
-        colour = {
-            name: hexed(re.search(rf"--{name}:(#\w+)", scheme)[1]) for name in ("paper", "hue", "on-weak", "on-middle", "on-strong")
-        }  # fmt: skip
+    for scheme in (0, 1):
+        colour = {name: hexed(values[scheme]) for name, values in COLORS.items()}
         for shade in np.linspace(0, 1, 101):
-            ground = luminance(colour["paper"] + shade * (colour["hue"] - colour["paper"]))
+            ground = luminance(colour["paper"] + shade * (colour["after"] - colour["paper"]))
             words = luminance(colour["on-strong" if shade > STRONG else "on-middle" if shade > MIDDLE else "on-weak"])
             assert (max(ground, words) + 0.05) / (min(ground, words) + 0.05) >= 4.49, shade
+    assert similarity._WHITE == STRONG  # the terminal's table
+    # What the file is drawn in is what was looked at here.
+    style = drawn(tmp_path)[1].split("<style>")[1].split("</style>")[0]
+    for scheme, text in enumerate(style.split("@media")[:2]):
+        for name in ("paper", "after", "on-weak", "on-strong"):
+            assert f"--{name}:{COLORS[name][scheme]}" in text
 
 
 # ------------------------------------------------------------------ the command
@@ -286,6 +344,8 @@ def test_the_command_refuses(here, files, tmp_path):
         assert result.code == 2
         assert words in result.err
         assert result.out == ""
+    odd = here("similarity", "a.npz", "b.npz", "--layers", "--permutations", 2, "--plot", "x.jpg")
+    assert (odd.code, ".svg, .png or .pdf" in odd.err) == (2, True)
     alone = here("similarity", "a.npz:layer_1", "b.npz:first", "--plot", "x.svg")
     assert alone.code == 2
     assert "--layers" in alone.err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
@@ -20,7 +22,7 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.papers import Collection, Job, Model, config_names, load_config, parse_config, run
+from congruence.papers import Collection, Job, Model, Outcome, config_names, load_config, parse_config, run
 from congruence.papers.canonical import METRICS, contrastive_heads, open_sample
 from congruence.papers.canonical.anchors import draw_subset, fit_on
 from congruence.papers.canonical.controls import controls
@@ -30,6 +32,7 @@ from congruence.papers.results import KEYS, Results
 from congruence.papers.runner import title_of
 from congruence.report import draw_experiment, write_experiment
 from congruence.report.experiment import to_csv
+from congruence.report.svg import to_document
 from congruence.synthetic import random_rotation
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -60,7 +63,8 @@ def test_every_experiment_runs_on_the_sample(name, tmp_path):
     figure = ET.parse(tmp_path / "out/figure.svg").getroot()
     assert figure.tag == f"{SVG}svg"
     metrics = {row["metric"] for row in results["rows"]}
-    assert len(figure.findall(f"{SVG}svg")) >= len(metrics)
+    titles = re.findall(r"\([a-z]\) ([^(]+)", " ".join(text.text or "" for text in figure.iter(f"{SVG}text")))
+    assert len(titles) >= len(metrics)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"results.json", "results.csv", "figure.svg"}
 
 
@@ -389,18 +393,28 @@ def test_words_in_a_figure_are_escaped():
     results = run("table1").results
     results["title"] = "<script>alert(1)</script> & more"
     results["rows"][0]["data"] = "</svg><b>"
-    figure = ET.fromstring(draw_experiment(results))
-    assert "<script>" in figure.findall(f"{SVG}text")[0].text
+    figure = ET.fromstring(to_document(draw_experiment(results), results["title"]))
+    assert any("<script>" in text.text for text in figure.iter(f"{SVG}text"))
     assert not list(figure.iter(f"{SVG}script"))
 
 
-def test_pictures_that_are_none_are_not_shown():
+def test_pictures_that_are_none_are_not_shown(tmp_path):
     outcome = run("fig53", quick=True)
     assert outcome.pictures
-    shown = ET.fromstring(draw_experiment(outcome.results, outcome.pictures))
-    assert len(list(shown.iter(f"{SVG}image"))) == 3 * 11
-    html = {i: b"<svg onload=alert(1)>" for i in outcome.pictures}
-    assert not list(ET.fromstring(draw_experiment(outcome.results, html)).iter(f"{SVG}image"))
+
+    def images(pictures):
+        write_experiment(tmp_path / "out", Outcome(outcome.results, pictures), force=True)
+        return list(ET.parse(tmp_path / "out/figure.svg").getroot().iter(f"{SVG}image"))
+
+    shown = images(outcome.pictures)
+    assert len(shown) == 3 * 11
+    # Each as it is, where it belongs: the first query stands at the left.
+    query = outcome.results["extra"]["examples"][0]["query"]["id"]
+    assert base64.b64decode(shown[0].get("href").partition("base64,")[2]) == outcome.pictures[query]
+    assert [shown[0].get(key) for key in ("x", "width", "height", "transform")] == ["8", "64", "64", None]
+    whole = next(iter(outcome.pictures.values()))
+    for broken in (b"<svg onload=alert(1)>", whole[: len(whole) // 2]):
+        assert not images(dict.fromkeys(outcome.pictures, broken))
 
 
 def test_csv_keeps_commas_and_quotes():

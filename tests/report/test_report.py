@@ -12,7 +12,7 @@ from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import InputError, OutputExistsError
 from congruence.evaluation import evaluate
-from congruence.report import figures, render, summarize, write_report
+from congruence.report import render, summarize, write_report
 from congruence.splits import Split
 
 NASTY = '<script>alert("x")</script>&'
@@ -351,30 +351,3 @@ def test_reports_are_written_atomically(summary, tmp_path):
         write_report(tmp_path / "r.html", summary)
     write_report(tmp_path / "r.html", summary, force=True)
     assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-0.3, 0.3, [-0.2, 0, 0.2]), (0, 64, [0, 20, 40, 60]), (5, 5, [5])],
-)
-def test_ticks_are_round(low, high, expected):
-    assert figures.ticks(low, high) == pytest.approx(expected)
-
-
-def test_marks_stand_where_the_numbers_say():
-    plot = figures.Plot("t", (0, 10), (0, 1))
-    assert plot.px(10) - plot.px(5) == pytest.approx(plot.px(5) - plot.px(0))
-    assert plot.py(1) < plot.py(0)
-    log = figures.Plot("t", (1, 100), (0, 1), log_x=True)
-    assert log.px(10) == pytest.approx((log.px(1) + log.px(100)) / 2)
-    assert "&lt;b&gt;" in figures.Plot("<b>", (0, 1), (0, 1)).svg()
-
-
-def test_a_logarithmic_height_has_round_ticks_within_it():
-    plot = figures.Plot("t", (0, 10), (0.3, 60), log_y=True)
-    assert plot.py(10) - plot.py(1) == pytest.approx(plot.py(30) - plot.py(3))
-    assert plot.py(60) < plot.py(0.3)
-    shown = [float(text) for text in re.findall(r'text-anchor="end">([^<]+)<', plot.svg())]
-    assert shown == [0.5, 1, 2, 5, 10, 20, 50]
-    wide = figures.Plot("t", (0, 10), (0.02, 3000), log_y=True).svg()
-    assert re.findall(r'text-anchor="end">([^<]+)<', wide) == ["0.1", "1", "10", "100", "1000"]

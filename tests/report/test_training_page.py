@@ -27,9 +27,9 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.evaluation.compositional import sugarcrepe_recall
+from congruence.plotting.training import MARKS, thin
 from congruence.recipe import make_recipe, run_recipe
 from congruence.report import render_training, summarize_training, write_training
-from congruence.report.history import MARKS, thin
 from congruence.report.questions import changed
 from congruence.train import split_by_group
 

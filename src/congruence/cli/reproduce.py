@@ -60,7 +60,8 @@ def command(
     dtype: Annotated[str, typer.Option(help="Of the encoders.")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Of the encoders.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and anchors: to see that it works.")] = False,
-    png: Annotated[bool, typer.Option("--png", help="Write the figure as PNG too (extra png).")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Write the figure as PNG too.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF too.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what it needs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -76,14 +77,11 @@ def command(
             "Got no figure or no folder for it; expected both (congruence reproduce fig5 -o fig5). Pass NAME and --out FOLDER, or --list for all names."
         )
     from congruence._utils.atomic import atomic_path
-    from congruence._utils.optional import require
     from congruence.cli._base import print_json
     from congruence.papers import run
     from congruence.report import write_files
     from congruence.report.experiment import why_no_experiment
 
-    if png:
-        require("resvg_py", extra="png")  # said before the work, not after it
     named = [part.strip() for part in data.split(",")] if data else None
     # The folder first: embedding may take hours, and an output that cannot be written is known now.
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
@@ -104,11 +102,11 @@ def command(
             batch_size=batch_size,
             log=_say,
         )
-        write_files(folder, outcome, png=png)
+        write_files(folder, outcome, png=png, pdf=pdf)
     if as_json:
         print_json(outcome.results)
         return
-    _print(outcome, out, png)
+    _print(outcome, out, ["svg", *(["png"] if png else []), *(["pdf"] if pdf else [])])
 
 
 def _edits(given: list[str] | None) -> dict[str, str] | None:
@@ -169,7 +167,7 @@ def _as_one(row: dict[str, Any]) -> str:
     return f", one experiment for these {count}" if count > 1 else ""
 
 
-def _print(outcome: Outcome, out: str, png: bool) -> None:
+def _print(outcome: Outcome, out: str, figures: list[str]) -> None:
     from congruence.cli._base import number, print_table, say
     from congruence.papers import claim_lines, data_lines
 
@@ -187,4 +185,4 @@ def _print(outcome: Outcome, out: str, png: bool) -> None:
         say(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:
         say(note)
-    say(f"Written to {out}: results.json, results.csv, figure.svg{', figure.png' if png else ''}")
+    say(f"Written to {out}: results.json, results.csv, {', '.join(f'figure.{kind}' for kind in figures)}")

@@ -31,7 +31,9 @@ def command(
     halves: Annotated[int, typer.Option(help="Random halves for the interval; none with --layers.")] = 20,
     max_rows: Annotated[int | None, typer.Option(help="Draw this many rows if there are more.")] = None,
     seed: Annotated[int, typer.Option(help="Of re-pairings, halves and rows drawn.")] = 0,
-    plot: Annotated[str | None, typer.Option(help="With --layers: write the heat map to this SVG file.")] = None,
+    plot: Annotated[
+        str | None, typer.Option(help="With --layers: write the heat map to this file (.svg, .png or .pdf).")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -114,6 +116,9 @@ def _layers(
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown one is said before the work, not after it
     if plot is not None:
+        from congruence.report.pictures import check_suffix
+
+        check_suffix(plot)
         check_output(plot, force=force)
     ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
@@ -128,9 +133,9 @@ def _layers(
             advance=advance,
         )
     if plot is not None:
-        from congruence.report.heatmap import write_heatmap
+        from congruence.report import write_layers
 
-        write_heatmap(plot, found.to_dict(), f"{Path(first).name} and {Path(second).name}", force=force)
+        write_layers(plot, found, f"{Path(first).name} and {Path(second).name}", force=force)
     if as_json:
         print_json({"first": first, "second": second, "layers": found.to_dict(), "plot": plot})
     else:
@@ -155,6 +160,10 @@ def _read_side(spec: str, ids: str | None) -> dict[str, Embeddings]:
     return side
 
 
+#: Strength of a cell's color from which white words stand out more than black ones.
+_WHITE = 0.86
+
+
 def _print_heatmap(found: LayerComparison) -> None:
     """Print the scores as a table, coloured where the terminal has colours."""
     import sys
@@ -166,17 +175,16 @@ def _print_heatmap(found: LayerComparison) -> None:
 
     from congruence._utils.display import visible
     from congruence.cli._base import number
-    from congruence.report.heatmap import STRONG, shades
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
     for name in found.y_layers:
         table.add_column(Text(visible(name)), justify="right", no_wrap=True)
-    for i, (name, colours) in enumerate(zip(found.x_layers, shades(found.standing.tolist()), strict=True)):
+    for i, (name, colours) in enumerate(zip(found.x_layers, found.strength.tolist(), strict=True)):
         cells = []
         for j, (other, shade) in enumerate(zip(found.y_layers, colours, strict=True)):
             red, green, blue = (round(255 + shade * (full - 255)) for full in (31, 95, 191))
-            ink = "#ffffff" if shade > STRONG else "#000000"
+            ink = "#ffffff" if shade > _WHITE else "#000000"
             mark = "*" if (name, other) == found.best else " "
             cells.append(Text(f" {found.values[i, j]:.2f}{mark}", style=f"{ink} on rgb({red},{green},{blue})"))
         table.add_row(Text(visible(name)), *cells)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from congruence._utils.validation import as_matrix, check_positive, check_same_r
 from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
 from congruence.metrics.null import chance, entry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["LayerComparison", "compare_layers"]
 
@@ -71,6 +74,12 @@ class LayerComparison:
         flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
         return np.divide(gap, self.null_sd, out=np.zeros_like(gap), where=~flat)
 
+    @property
+    def strength(self) -> np.ndarray:
+        """How far each score stands above chance beside the others, shape (L, M): from 0 (no closer than chance) to 1 (the furthest above it)."""
+        above = np.maximum(self.standing, 0)
+        return above / (above.max() or 1.0)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         data = {field.name: getattr(self, field.name) for field in fields(self)} | {"standing": self.standing}
@@ -78,6 +87,25 @@ class LayerComparison:
             key: value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
             for key, value in data.items()
         }
+
+    def plot(self, ax: Axes | None = None, *, title: str = "Layers against layers", annotate: bool = True) -> Axes:
+        """Draw the scores as a heat map: the stronger its color, the further a pair of layers is above chance.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        title : str, default="Layers against layers"
+        annotate : bool, default=True
+            Add the title, and below what the best would be by chance.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_layers
+
+        return draw_layers(self.to_dict() | {"strength": self.strength}, ax, title=title, annotate=annotate)
 
 
 def compare_layers(

@@ -9,6 +9,7 @@ from congruence.papers.data import Data
 from congruence.papers.jam import JAMData
 from congruence.papers.job import Config, Job
 from congruence.papers.listing import NOT_RUN, count_experiments, listing
+from congruence.papers.panels import panels
 from congruence.papers.registry import STUDIES
 from congruence.papers.results import Results
 from congruence.papers.runner import Outcome, run
@@ -39,6 +40,7 @@ __all__ = [
     "data_lines",
     "listing",
     "load_config",
+    "panels",
     "parse_config",
     "run",
 ]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.validation import check_positive
 from congruence._version import __version__
@@ -17,8 +17,12 @@ from congruence.papers.claims import check_claim
 from congruence.papers.config import load_config, with_parameters
 from congruence.papers.data import Data
 from congruence.papers.job import QUICK_DRAWS, Config, Job
+from congruence.papers.panels import panels
 from congruence.papers.registry import kinds
 from congruence.papers.study import Request, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Outcome", "run", "title_of", "versions"]
 
@@ -52,6 +56,36 @@ class Outcome:
     def held(self) -> dict[str, Any]:
         """Whether that held on the numbers measured, see :func:`congruence.papers.check_claim`."""
         return dict(self.results["held"])
+
+    def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
+        """Draw one panel of the figure; :func:`congruence.report.draw_experiment` draws all of them.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        panel : int, default=0
+            Place of the panel in :func:`congruence.papers.panels`: 0 is (a).
+        annotate : bool, default=True
+            Add the title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ParameterError
+            The figure has no such panel.
+        """
+        from congruence.plotting import draw_panel
+
+        shown = panels(self.results)
+        if not 0 <= panel < len(shown):
+            raise ParameterError(
+                f"Got panel={panel}; expected 0 to {len(shown) - 1}. Pass the place of one of the {len(shown)} panels."
+            )
+        return draw_panel(shown[panel], ax, annotate=annotate)
 
 
 def run(

@@ -1,9 +1,10 @@
 """Reports: an HTML page about a map, its training or a certificate, and the files of an experiment, from data kept apart from markup."""
 
 from congruence.report.certificate import render_certificate, write_certificate
-from congruence.report.experiment import draw_experiment, write_experiment, write_files
-from congruence.report.png import svg_to_png
+from congruence.report.experiment import write_experiment, write_files
+from congruence.report.layers import write_layers
 from congruence.report.render import render, write_report
+from congruence.report.sheet import draw_experiment
 from congruence.report.summary import summarize
 from congruence.report.training import summarize_training
 from congruence.report.training_page import render_training, write_training
@@ -15,10 +16,10 @@ __all__ = [
     "render_training",
     "summarize",
     "summarize_training",
-    "svg_to_png",
     "write_certificate",
     "write_experiment",
     "write_files",
+    "write_layers",
     "write_report",
     "write_training",
 ]

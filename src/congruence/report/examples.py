@@ -16,7 +16,7 @@ from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
 from congruence.report._base import carry, some, unit
 
-__all__ = ["commuting", "edits"]
+__all__ = ["commuting", "data_uri", "edits"]
 
 _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
@@ -147,10 +147,10 @@ def _words(bundle: Bundle, kind: str, i: str) -> str:
 
 
 def _item(bundle: Bundle, kind: str, i: str) -> dict[str, Any]:
-    return {"id": i, "text": _words(bundle, kind, i), "picture": _data_uri(bundle.thumbnails.get(i))}
+    return {"id": i, "text": _words(bundle, kind, i), "picture": data_uri(bundle.thumbnails.get(i))}
 
 
-def _data_uri(picture: bytes | None) -> str | None:
+def data_uri(picture: bytes | None) -> str | None:
     """Return a picture as a data URI; what is not plainly a PNG, JPEG or WebP is not shown."""
     if not picture:
         return None

@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from congruence.maps import TwoSidedMap
+from congruence.plotting.training import loss_curves, validation_curve
 
-__all__ = ["MARKS", "curves", "facts", "source", "teacher", "thin", "validation"]
-
-#: Most marks of a curve; a picture needs no more.
-MARKS = 300
-
-#: A curve that spans more than this factor is drawn on a logarithmic axis.
-_WIDE = 30
-
-#: What terms of losses are called on a page; others go by their names.
-_TERMS = {
-    "loss": "total loss",
-    "reconstruct": "reconstruction error",
-    "klot": "KLOT",
-    "cka": "CKA",
-    "infonce": "InfoNCE",
-    "marginal_error": "Marginal error of the heads' plan",
-    "marginal_error_teacher": "Marginal error of the teacher's plan",
-    "gradient_error": "Marginal errors over ‖P − P*‖₁",
-}
+__all__ = ["curves", "facts", "source", "teacher", "validation"]
 
 #: Settings of a training that are shown where a map has them, and what they are called.
 _SETTINGS = {
@@ -99,65 +80,13 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
 
 
 def curves(mapping: TwoSidedMap) -> list[dict[str, Any]]:
-    """Return the terms of the loss by step; terms of both sides share a plot.
-
-    Returns
-    -------
-    list of dict
-        ``name``, ``log`` (is a logarithmic axis called for), ``best_step``, ``steps`` and ``lines``: list of dict with ``name``, ``step``, ``value``.
-        Of more than :data:`MARKS` records, means of so many runs of them.
-    """
-    record = _history(mapping)
-    losses = record.get("losses", {})
-    steps = losses.get("step", [])
-    plots: dict[str, list[dict[str, Any]]] = {}
-    for term, values in losses.items():
-        if term != "step" and len(values) == len(steps) > 0:
-            stem, _, side = term.rpartition("_")
-            name, line = (stem, side) if side in ("source", "target") else (term, "")
-            step, value = thin(steps, values)
-            plots.setdefault(name, []).append({"name": line, "step": step, "value": value})
-    out = []
-    for name, lines in plots.items():
-        values = [value for line in lines for value in line["value"]]
-        out.append(
-            {
-                "name": _TERMS.get(name, name.replace("_", " ")),
-                "log": min(values) > 0 and max(values) > _WIDE * min(values),
-                "best_step": record.get("best_step"),
-                "steps": record.get("steps") or max(steps),
-                "lines": lines,
-            }
-        )
-    return out
+    """Return the terms of the loss by step; see :func:`congruence.plotting.training.loss_curves`."""
+    return loss_curves(_history(mapping))
 
 
 def validation(mapping: TwoSidedMap) -> dict[str, Any] | None:
-    """Return the score on validation rows by step, and where it was best; None where there was none."""
-    record = _history(mapping)
-    scores = record.get("validation", [])
-    if not scores:
-        return None
-    step, value = thin([step for step, _ in scores], [score for _, score in scores])
-    best = max(score for _, score in scores)
-    teacher = mapping.scores_.get("teacher_validation_mean_recall_at_1")
-    return {
-        "step": step,
-        "value": value,
-        "best_step": record.get("best_step"),
-        "best": float(best),
-        "teacher": None if teacher is None else float(teacher),
-        "steps": record.get("steps") or step[-1],
-    }
-
-
-def thin(steps: Any, values: Any) -> tuple[list[float], list[float]]:
-    """Return means of runs of records, :data:`MARKS` at most."""
-    parts = min(len(steps), MARKS)
-    return tuple(
-        [float(np.mean(part)) for part in np.array_split(np.asarray(column, dtype=float), parts)]
-        for column in (steps, values)
-    )  # type: ignore[return-value]
+    """Return the score on validation rows by step; see :func:`congruence.plotting.training.validation_curve`."""
+    return validation_curve(_history(mapping), mapping.scores_.get("teacher_validation_mean_recall_at_1"))
 
 
 def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:

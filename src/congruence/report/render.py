@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from markupsafe import Markup
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.display import visible
-from congruence.report import figures
+from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
+from congruence.plotting.look import HEIGHT, WIDTH
+from congruence.report.svg import draw_svg
 
-__all__ = ["fill", "render", "write_report"]
+__all__ = ["fill", "render", "svg", "write_report"]
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -67,24 +70,33 @@ def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = Fal
 
 
 def _draw(summary: dict[str, Any]) -> dict[str, Any]:
-    """Draw every plot there is data for. What figures return has its words escaped already."""
-    plots: dict[str, Any] = {"histograms": [Markup(figures.histogram(data)) for data in summary["histograms"]]}
-    spectrum, kernel = summary["spectrum"], summary["kernel"]
-    plots["spectrum"] = Markup(figures.spectrum(spectrum)) if spectrum else None
-    # Matched pairs are of both models: neither model's color, nor that of mapped rows.
-    plots["kernel"] = Markup(figures.kernel(kernel, matched="ink")) if kernel else None
-    plots["few_anchors"] = {}
+    """Draw every plot there is data for. What is drawn has its words escaped already."""
+    plots: dict[str, Any] = {"few_anchors": {}, "spectrum": None, "kernel": None, "clouds": None}
+    plots["histograms"] = [
+        svg(draw_cosines, data, title=f"{data['name']}: cosines of pairs") for data in summary["histograms"]
+    ]
+    if summary["spectrum"]:
+        plots["spectrum"] = svg(draw_spectrum, summary["spectrum"], title="singular values and gains")
+    if summary["kernel"]:
+        plots["kernel"] = svg(draw_kernel, summary["kernel"], title="image–text similarities in both models")
+    curves = summary["few_anchors"]
     for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",))):
-        curves = summary["few_anchors"]
-        drawing = curves and figures.few_anchors(curves, measures, f"{name} by number of anchors")
-        if drawing:
-            plots["few_anchors"][name] = Markup(drawing)
-    clouds = summary["clouds"]
-    plots["clouds"] = clouds and {
-        when: Markup(figures.clouds(clouds[when]["points"], f"both models {when} the map", mapped=when == "after"))
-        for when in ("before", "after")
-    }
+        if curves and any(curve["measure"] in measures for curve in curves["curves"]):
+            title = f"{name} by number of anchors"
+            plots["few_anchors"][name] = svg(draw_few_anchors, curves, measures, title=title)
+    if clouds := summary["clouds"]:
+        plots["clouds"] = {
+            when: svg(draw_clouds, clouds[when]["points"], title=f"both models {when} the map", mapped=when == "after")
+            for when in ("before", "after")
+        }
     return plots
+
+
+def svg(
+    draw: Callable[..., Any], *data: Any, title: str, size: tuple[float, float] = (WIDTH, HEIGHT), **options: Any
+) -> Markup:
+    """Return a picture of :mod:`congruence.plotting` for a page, whose own words are its title and its legend."""
+    return Markup(draw_svg(lambda ax: draw(*data, ax=ax, annotate=False, **options), title, size))
 
 
 def _number(value: float | None) -> str:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import atomic_path, check_output, recover, why_foreign
+from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError, FileError, TrainingError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from torch.nn import Module
     from torch.optim import Optimizer
 
@@ -62,6 +64,40 @@ class History:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+    def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
+        """Draw the validation score or a term of the loss by step; dashed, the step whose weights were kept.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        term : str, optional
+            ``"validation"``, or a term of the loss; of ``x_source`` and ``x_target``, which share a picture, it is ``"x"``. By default
+            the validation score where there is one, else ``"loss"``.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ParameterError
+            A term that the training does not have.
+        """
+        from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
+
+        record = self.to_dict()
+        score, terms = validation_curve(record), {data["term"]: data for data in loss_curves(record)}
+        names = [*(["validation"] if score else []), *terms]
+        term = check_choice(
+            names[0] if term is None and names else term, names or ["none, before the first step"], "term"
+        )
+        if score and term == "validation":
+            return draw_validation(score, ax, annotate=annotate)
+        return draw_loss(terms[term], ax, annotate=annotate)
 
 
 class Checkpoint:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import as_html, as_text
+from congruence._utils.validation import check_choice
 from congruence.upgrade.certify.intervals import Estimate
 from congruence.upgrade.certify.verdict import Thresholds, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,6 +76,60 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+    def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
+        """Draw the score of each way to search with its interval; dotted, the controls that were measured.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        task : str, optional
+            A key of ``strategies``; by default the measure the verdict rests on.
+        annotate : bool, default=True
+            Add a title, and say which line is which control.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ParameterError
+            A task that was not measured.
+        """
+        from congruence.plotting import draw_strategies
+
+        task = self.task if task is None else check_choice(task, self.strategies, "task")
+        ways = {way: (score.value, score.low, score.high) for way, score in self.strategies[task].items()}
+        return draw_strategies(
+            {"task": task, "ways": ways, "controls": self.controls.get(task, {})}, ax, annotate=annotate
+        )
+
+    def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the score by number of anchors, and its continuation to four times the anchors.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_learning_curve
+
+        best = self.strategies[self.task].get("re-embed")
+        data = {
+            "task": self.task,
+            "n_anchors": self.n_anchors,
+            "curve": self.curve,
+            "re-embed": None if best is None else best.value,
+        }
+        return draw_learning_curve(data, ax, annotate=annotate)
 
     def __repr__(self) -> str:
         return as_text(*self._shown(), most=3)

@@ -1,0 +1,29 @@
+"""Pictures by matplotlib: a function draws one thing, from plain data, on axes of the caller's or on new ones.
+
+Results have the same pictures as methods, ``plot``. Importing this package imports matplotlib, but never pyplot: no figure
+is registered anywhere, and what the user has set in ``rcParams`` is neither read for new axes nor changed.
+"""
+
+from congruence.plotting.certificate import draw_learning_curve, draw_strategies
+from congruence.plotting.experiment import draw_bars, draw_lines, draw_panel
+from congruence.plotting.layers import draw_layers
+from congruence.plotting.maps import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
+from congruence.plotting.training import draw_loss, draw_margins, draw_recalls, draw_validation
+
+__all__ = [
+    "draw_bars",
+    "draw_clouds",
+    "draw_cosines",
+    "draw_few_anchors",
+    "draw_kernel",
+    "draw_layers",
+    "draw_learning_curve",
+    "draw_lines",
+    "draw_loss",
+    "draw_margins",
+    "draw_panel",
+    "draw_recalls",
+    "draw_spectrum",
+    "draw_strategies",
+    "draw_validation",
+]

@@ -1,0 +1,106 @@
+"""Pictures of a certificate: the score of each way to search, and what more anchors would add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from congruence.plotting.look import COLOR, canvas, explain, tidy, words
+
+__all__ = ["draw_learning_curve", "draw_strategies"]
+
+#: Ways to search in their order, with names short enough to stand side by side, and their colors.
+_WAYS = {
+    "keep": ("keep old", "source"),
+    "stored": ("map store", "after"),
+    "queries": ("map queries", "mid"),
+    "re-embed": ("re-embed", "target"),
+}
+
+_CONTROLS = {"chance": "a random list", "random_rotation": "random rotation"}
+
+
+def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the score of each way to search with its interval; dotted, what the controls reach.
+
+    Parameters
+    ----------
+    data : mapping
+        ``task``; ``ways``: by way ``(value, low, high)``; ``controls``: by control its score.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which line is which control.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        shown = [way for way in _WAYS if way in data["ways"]]
+        for name, label in _CONTROLS.items():
+            if name in data["controls"]:
+                dashes = (0, (1, 2)) if name == "chance" else (0, (3, 3))
+                ax.axhline(data["controls"][name], color=COLOR["ink"], linewidth=1.2, linestyle=dashes, label=label)
+        for k, way in enumerate(shown):
+            value, low, high = data["ways"][way]
+            color = COLOR[_WAYS[way][1]]
+            ax.errorbar([k], [value], [[value - low], [high - value]], fmt="o", markersize=8, color=color)
+            ax.annotate(
+                f"{value:.3f}".replace("-", "−"), (k, value), xytext=(7, 0), textcoords="offset points",
+                va="center_baseline", color=COLOR["soft"],
+            )  # fmt: skip
+        lowest = min([0.0, *(low for _, low, _ in data["ways"].values()), *data["controls"].values()])
+        ax.set(xlim=(-0.45, len(shown) - 0.35), ylim=(lowest * 1.05, 1), ylabel=words(data["task"]))
+        tidy(ax)
+        ax.set_xticks(range(len(shown)), [_WAYS[way][0] for way in shown], color=COLOR["ink"])
+        ax.tick_params(axis="x", length=0)
+        if annotate:
+            explain(ax, f"{words(data['task'])} of each way to search")
+    return ax
+
+
+def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the score by number of anchors, and its continuation to four times the anchors.
+
+    Parameters
+    ----------
+    data : mapping
+        ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``sd``, ``repeats`` and the power ``law`` (``best``, ``drop``, ``exponent``);
+        ``re-embed``: the score of re-embedding, or None.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        curve, now = data["curve"], data["n_anchors"]
+        sizes: list[Any] = list(curve["anchors"])
+        mean, sd = np.array(curve["mean"]), np.array(curve["sd"])
+        law = curve["law"]
+        ahead = np.geomspace(sizes[-1], 4 * now, 20)
+        future = law["best"] - law["drop"] * ahead ** -law["exponent"]
+        ax.axvline(now, color=COLOR["faint"], linestyle=(0, (4, 4)))
+        ax.fill_between(sizes, mean - sd, mean + sd, color=COLOR["after"], alpha=0.18, linewidth=0)
+        ax.plot(sizes, mean, "o-", color=COLOR["after"], label=f"mean of {curve['repeats']} draws")
+        ax.plot(ahead, future, color=COLOR["faint"], linestyle=(0, (4, 4)), label="continued")
+        if data["re-embed"] is not None:
+            ax.axhline(data["re-embed"], color=COLOR["target"], linewidth=1.6, label="re-embed")
+        ax.set_xscale("log")
+        ax.set(
+            xlim=(sizes[0] / 1.08, 4.8 * now),
+            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(future.max()), float((mean + sd).max()))),
+            xlabel="anchors (logarithmic)",
+            ylabel=words(data["task"]),
+        )
+        tidy(ax, x_ticks=[*sizes[::2], now, 4 * now] if sizes[-1] not in sizes[::2] else [*sizes[::2], 4 * now])
+        if annotate:
+            explain(ax, f"{words(data['task'])} by number of anchors")
+    return ax

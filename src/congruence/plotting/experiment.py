@@ -1,0 +1,138 @@
+"""Panels of a paper's figure: bars by group, and lines with their spread."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
+from congruence.plotting.maps import draw_clouds, draw_kernel
+
+__all__ = ["CROWDED", "draw_bars", "draw_lines", "draw_panel"]
+
+#: Widest bar, as a share of the place of a group.
+_WIDEST = 0.3
+
+#: Groups beyond which their names are slanted.
+CROWDED = 4
+
+#: Lines that a group's name may take, letters of it where it is slanted, and the width of one in points.
+_LINES, _SLANTED, _LETTER = 3, 18, 5.6
+
+
+def draw_panel(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw a panel of a paper's figure.
+
+    Parameters
+    ----------
+    panel : dict
+        One of :func:`congruence.papers.panels`: ``kind`` (``"bars"``, ``"lines"``, ``"clouds"`` or ``"kernel"``), ``title``, and what that kind
+        needs.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add the title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    if panel["kind"] == "clouds":
+        return draw_clouds(panel["points"], ax, names=panel["names"], title=panel["title"], annotate=annotate)
+    if panel["kind"] == "kernel":
+        return draw_kernel(panel, ax, color="after", title=panel["title"], annotate=annotate)
+    return (draw_bars if panel["kind"] == "bars" else draw_lines)(panel, ax, annotate=annotate)
+
+
+def draw_bars(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw bars side by side for each group, with standard deviations over draws.
+
+    Parameters
+    ----------
+    panel : dict
+        ``title``; ``groups``: names; ``series``: list of dict with ``name``, ``color``, and ``group``, ``mean`` and ``sd``, a number for each bar.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add the title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        series, groups = panel["series"], panel["groups"]
+        step = min(0.8 / len(series), _WIDEST)
+        low, high = 0.0, 1e-9
+        for k, one in enumerate(series):
+            at = [group + step * (k + 0.5 - len(series) / 2) for group in one["group"]]
+            ax.bar(at, one["mean"], step * 0.9, color=COLOR[one["color"]], label=words(one["name"]))
+            spread = [(x, mean, sd) for x, mean, sd in zip(at, one["mean"], one["sd"], strict=True) if sd]
+            if spread:
+                x, mean, sd = zip(*spread, strict=True)
+                ax.errorbar(x, mean, sd, fmt="none", ecolor=COLOR["ink"], elinewidth=1.2)
+            low = min(low, *one["mean"])
+            high = max(high, *(mean + (sd or 0.0) for mean, sd in zip(one["mean"], one["sd"], strict=True)))
+        ax.axhline(0, color=COLOR["soft"], linewidth=1)
+        ax.set(xlim=(-0.5, len(groups) - 0.5), ylim=(low * 1.05, high * 1.05))
+        tidy(ax)
+        ax.spines["bottom"].set_visible(False)
+        ax.tick_params(axis="x", length=0, pad=6)
+        if len(groups) > CROWDED:
+            slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+            ax.set_xticks(range(len(groups)), [words(name, _SLANTED) for name in groups], fontsize=9.5, **slanted)
+        else:
+            wide = int((WIDTH - 62) / len(groups) / _LETTER)
+            ax.set_xticks(range(len(groups)), [_wrap(name, wide) for name in groups], fontsize=9.5)
+        if annotate:
+            explain(ax, words(panel["title"]), columns=1)
+    return ax
+
+
+def _wrap(name: str, wide: int) -> str:
+    lines = textwrap.wrap(words(name), max(wide, 4))
+    return "\n".join(lines if len(lines) <= _LINES else [*lines[: _LINES - 1], f"{lines[_LINES - 1][: wide - 1]}…"])
+
+
+def draw_lines(panel: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw means along a horizontal axis, with bands of a standard deviation over draws.
+
+    Parameters
+    ----------
+    panel : dict
+        ``title``; ``label`` of the horizontal axis; ``series``: list of dict with ``name``, ``color``, ``x``, ``mean`` and ``sd``.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add the title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        series = panel["series"]
+        xs = sorted({x for one in series for x in one["x"]})
+        low, high = 0.0, -np.inf
+        for one in series:
+            mean, sd = np.array(one["mean"]), np.array([value or 0.0 for value in one["sd"]])
+            if sd.any():
+                ax.fill_between(one["x"], mean - sd, mean + sd, color=COLOR[one["color"]], alpha=0.18, linewidth=0)
+            ax.plot(one["x"], mean, "o-", color=COLOR[one["color"]], label=words(one["name"]))
+            low, high = min(low, (mean - sd).min()), max(high, (mean + sd).max())
+        wide = xs[0] > 0 and xs[-1] > 10 * xs[0]
+        if wide:
+            ax.set_xscale("log")
+            room = (xs[-1] / xs[0]) ** 0.02
+            ax.set_xlim(xs[0] / room, xs[-1] * room)
+        else:
+            room = 0.02 * (xs[-1] - xs[0]) or 0.5
+            ax.set_xlim(xs[0] - room, xs[-1] + room)
+        ax.set(ylim=(low, high * 1.05 if high > low else low + 1), xlabel=words(panel["label"]))
+        tidy(ax, x_ticks=(xs if len(xs) < 8 else xs[::2]) if wide else None)
+        if annotate:
+            explain(ax, words(panel["title"]), columns=1)
+    return ax

@@ -1,0 +1,98 @@
+"""A picture of layers against layers: a heat map in which every cell says its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
+from matplotlib.patches import Rectangle
+
+from congruence.plotting.look import COLOR, canvas, words
+
+__all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layers_size"]
+
+_CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
+
+#: Letters of a layer's name beside the cells.
+_NAME = 40
+
+#: Strengths from which words turn to white in light, and to black in dark: on both sides of them the contrast is at least 4.5.
+STRONG, MIDDLE = 0.86, 0.62
+
+
+def layer_notes(data: dict[str, Any]) -> list[str]:
+    """Return what a reader must know to read the picture, line by line."""
+    return [
+        f"{data['metric']}, {data['n']} items. Stronger color: more standard deviations closer than chance.",
+        f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and {words(data['best'][1])}, {data['best_value']:.3f}.",
+        f"By chance the best is {data['best_null_mean']:.3f} ± {data['best_null_sd']:.3f} ({data['permutations']} re-pairings); "
+        f"p = {data['best_adjusted_p_value']:.3f}, corrected for the search.",
+    ]
+
+
+def layers_size(data: dict[str, Any], title: str = "") -> tuple[float, float]:
+    """Return the size in points that :func:`draw_layers` needs with its title and notes."""
+    rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
+    slope = _LETTER * max(map(len, columns)) * 0.71  # names of columns stand at 45 degrees
+    width = 24 + _LETTER * max(map(len, rows)) + _CELL_WIDTH * len(columns) + slope
+    notes = 16 + 5.9 * max(map(len, [*layer_notes(data), title]))
+    return max(width, notes), 104 + slope + _CELL_HEIGHT * len(rows)
+
+
+def draw_layers(
+    data: dict[str, Any], ax: Axes | None = None, *, title: str = "Layers against layers", annotate: bool = True
+) -> Axes:
+    """Draw scores of layers against layers.
+
+    The stronger its color, the further a cell is above chance. The best score has a frame.
+
+    Parameters
+    ----------
+    data : dict
+        Of :meth:`congruence.compare.layers.LayerComparison.to_dict`, and ``strength``, how strong the color of each cell is, from 0 to 1.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    title : str, default="Layers against layers"
+    annotate : bool, default=True
+        Add the title, and below what the best would be by chance.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax, layers_size(data, title)) as ax:
+        strength, values = np.asarray(data["strength"]), data["values"]
+        # A cell without any color would not be there to be pointed at.
+        fade = LinearSegmentedColormap.from_list("strength", [to_rgba(COLOR["after"], a) for a in (0.002, 1)], N=1001)
+        mesh = ax.pcolormesh(
+            strength, cmap=fade, norm=Normalize(0, 1), edgecolors=COLOR["paper"], linewidth=1, gid="cells"
+        )
+        mesh.set_antialiased(True)
+        best = (list(data["x_layers"]).index(data["best"][0]), list(data["y_layers"]).index(data["best"][1]))
+        for (i, j), shade in np.ndenumerate(strength):
+            kind = "on-strong" if shade > STRONG else "on-middle" if shade > MIDDLE else "on-weak"
+            value = f"{values[i][j]:.2f}".replace("-", "−")
+            ax.text(j + 0.5, i + 0.5, value, ha="center", va="center_baseline", color=COLOR[kind])
+        ax.add_patch(
+            Rectangle((best[1], best[0]), 1, 1, fill=False, edgecolor=COLOR["ink"], linewidth=2.5, clip_on=False)
+        )
+        ax.set(xlim=(0, strength.shape[1]), ylim=(strength.shape[0], 0))
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0, pad=5)
+        ax.xaxis.tick_top()
+        ink: dict[str, Any] = {"color": COLOR["ink"]}
+        names = [words(name, _NAME) for name in data["y_layers"]]
+        ax.set_xticks(
+            np.arange(len(names)) + 0.5, names, rotation=45, ha="left", va="bottom", rotation_mode="anchor", **ink
+        )
+        ax.set_yticks(np.arange(len(strength)) + 0.5, [words(name, _NAME) for name in data["x_layers"]], **ink)
+        if annotate:
+            ax.set_title(words(title), loc="left", x=0)
+            for k, note in enumerate(layer_notes(data)):
+                ax.annotate(
+                    note, (0, 0), xytext=(0, -14 - 17 * k), xycoords="axes fraction", textcoords="offset points",
+                    va="baseline", color=COLOR["soft"],
+                )  # fmt: skip
+    return ax

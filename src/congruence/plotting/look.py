@@ -1,0 +1,187 @@
+"""How pictures look: one palette, one style, and axes that a notebook shows."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from congruence._utils.display import short, visible
+
+__all__ = ["COLOR", "COLORS", "HEIGHT", "WIDTH", "canvas", "explain", "new_axes", "style", "tick", "tidy", "words"]
+
+#: Size of a picture in points, which are pixels of a page: small enough that words stay readable on a telephone.
+WIDTH, HEIGHT = 360, 250
+
+#: Every color by what it means, in light and in dark. No two of the light ones are equal, and none is black, which
+#: matplotlib leaves out of SVG: so a page can put a CSS variable in the place of each (:mod:`congruence.report.svg`).
+COLORS = {
+    "ink": ("#1b1f24", "#e8eaed"),
+    "soft": ("#57606a", "#a6aeb8"),
+    "faint": ("#8d96a0", "#7d8793"),
+    "rule": ("#d5d9de", "#3a4048"),
+    "paper": ("#ffffff", "#14171b"),
+    "source": ("#b4541a", "#f0a06a"),
+    "after": ("#1f5fbf", "#7fb0ff"),
+    "target": ("#b83a86", "#f58fc7"),
+    "mid": ("#8a6100", "#e3b341"),
+    # Words on cells of a heat map: contrast of at least 4.5 on every strength of "after", see layers.py.
+    "on-weak": ("#010101", "#ffffff"),
+    "on-middle": ("#020202", "#000000"),
+    "on-strong": ("#fffffe", "#000000"),
+    # Series of an experiment stay apart for the color-blind (Okabe and Ito 2008).
+    "series-0": ("#0072b2", "#3d97d6"),
+    "series-1": ("#e69f00", "#e6a82e"),
+    "series-2": ("#009e73", "#2bbf94"),
+    "series-3": ("#cc79a7", "#dd94bd"),
+    "series-4": ("#d55e00", "#f08040"),
+    "series-5": ("#56b4e9", "#9ad6fa"),
+    "series-6": ("#8c6d1f", "#b89640"),
+    "series-7": ("#5f3dc4", "#a08bf0"),
+    # What is not a map's work is gray, its controls are brown.
+    "before": ("#d5dae1", "#4a525d"),
+    "constant": ("#c9b79c", "#7d6f58"),
+    "random-rotation": ("#b08d57", "#a5854f"),
+    "model-a": ("#9aa4b1", "#7b8592"),
+    "model-b": ("#66717f", "#a9b2bd"),
+    "oracle": ("#1b2430", "#f4f5f7"),
+}
+
+#: The colors that pictures are drawn in.
+COLOR = {name: light for name, (light, _) in COLORS.items()}
+
+_STYLE: dict[Any, Any] = {
+    "figure.facecolor": COLOR["paper"],
+    "axes.facecolor": "none",
+    "axes.edgecolor": COLOR["soft"],
+    "axes.labelcolor": COLOR["ink"],
+    "axes.labelsize": 11,
+    "axes.labelpad": 3,
+    "axes.linewidth": 1.0,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlecolor": COLOR["ink"],
+    "axes.titlelocation": "left",
+    "font.size": 11,
+    "legend.fontsize": 10.5,
+    "legend.frameon": False,
+    "legend.labelcolor": COLOR["ink"],
+    "legend.handlelength": 1.4,
+    "legend.borderaxespad": 0,
+    "legend.borderpad": 0,
+    "lines.linewidth": 1.6,
+    "lines.scale_dashes": False,
+    "lines.markersize": 4.4,
+    "lines.markeredgewidth": 0,
+    "patch.linewidth": 0,
+    "text.color": COLOR["ink"],
+    "text.parse_math": False,
+    "text.usetex": False,
+    "xtick.color": COLOR["soft"],
+    "ytick.color": COLOR["soft"],
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.w_pad": 0.08,
+    "image.composite_image": False,  # pictures go into SVG and PDF as they are
+    "svg.fonttype": "none",
+    "svg.hashsalt": "congruence",
+    "pdf.fonttype": 42,
+    "savefig.facecolor": "auto",
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the look of the reports, whatever the user has set; what that was is back afterwards."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # Letters that the font for measuring lacks are drawn by the reader's own.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+class _Picture(Axes):
+    """Axes of a figure that pyplot does not know; as the last value of a notebook's cell they show themselves."""
+
+    def _repr_svg_(self) -> str:
+        file = io.StringIO()
+        figure = self.figure
+        assert isinstance(figure, Figure)
+        with style():
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        return file.getvalue()
+
+
+def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
+    """Return axes of a new figure of ``size`` points; to be called within :func:`style`."""
+    figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
+    return figure.add_subplot(axes_class=_Picture)
+
+
+@contextmanager
+def canvas(ax: Axes | None, size: tuple[float, float] = (WIDTH, HEIGHT)) -> Iterator[Axes]:
+    """Give the axes to draw on: the user's in the user's own style, or new ones in ours."""
+    if ax is None:
+        with style():
+            yield new_axes(size)
+    else:
+        with matplotlib.rc_context({"text.parse_math": False}):  # a name with two dollar signs is no formula
+            yield ax
+
+
+def tidy(ax: Axes, *, x_ticks: Sequence[float] | None = None) -> None:
+    """Leave a line below, faint lines across, and round ticks that are few."""
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_axisbelow(True)
+    ax.grid(axis="y", color=COLOR["rule"], linewidth=0.6)
+    ax.tick_params(axis="y", length=0, pad=4)
+    ax.tick_params(axis="x", length=4, width=1)
+    for axis, log in ((ax.xaxis, ax.get_xscale() == "log"), (ax.yaxis, ax.get_yscale() == "log")):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+        if not log:
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+            continue
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 316 * low else (1,), numticks=12))
+        axis.set_minor_locator(NullLocator())
+    if x_ticks is not None:
+        ax.set_xticks(list(x_ticks), [tick(value) for value in x_ticks])
+
+
+def tick(value: float) -> str:
+    """Return a number as ticks show it."""
+    return f"{value:.6g}".replace("-", "−")
+
+
+def words(text: Any, most: int = 80) -> str:
+    """Return a name as a picture shows it: control characters written out, and cut where it is very long."""
+    return short(visible(str(text)), most)
+
+
+def explain(ax: Axes, title: str, *, columns: int = 2, reverse: bool = False) -> None:
+    """Put a title above the axes and, where more than one thing is drawn, what is what below it."""
+    handles, labels = ax.get_legend_handles_labels()
+    if len(handles) < 2:
+        ax.set_title(title, loc="left")
+        return
+    if reverse:
+        handles, labels = handles[::-1], labels[::-1]
+    ax.legend(
+        handles,
+        labels,
+        title=title,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.02),
+        ncols=columns,
+        alignment="left",
+        title_fontproperties={"weight": "bold", "size": matplotlib.rcParams["axes.titlesize"]},
+    )

@@ -1,0 +1,227 @@
+"""Pictures of a map: cosines of pairs, singular values, both models' points, similarities, and scores by number of anchors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from congruence.plotting.look import COLOR, canvas, explain, tidy, words
+
+__all__ = ["draw_clouds", "draw_cosines", "draw_few_anchors", "draw_kernel", "draw_spectrum"]
+
+#: Dashes of a control that is drawn at random, and of a line to compare with.
+_DOTTED, _DASHED = (0, (3, 3)), (0, (4, 4))
+
+_NAMES = {
+    "before": "unmapped",
+    "after": "mapped",
+    "constant": "constant",
+    "random_rotation": "random rotation",
+}
+
+
+def draw_cosines(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw histograms of the cosines of pairs before and after the map, and outlines of those of the controls.
+
+    Parameters
+    ----------
+    data : dict
+        One of ``histograms`` of :func:`congruence.report.summarize`: ``name``, ``edges``, and shares of pairs ``before``, ``after``,
+        ``constant`` and ``random_rotation``, of which any may be None.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        edges = data["edges"]
+        for kind in ("before", "after"):
+            if data[kind]:
+                color = COLOR["source" if kind == "before" else "after"]
+                ax.stairs(data[kind], edges, fill=True, color=color, alpha=0.55, label=_NAMES[kind])
+        for kind, dashes in (("constant", "solid"), ("random_rotation", _DOTTED)):
+            if data[kind]:
+                ax.stairs(data[kind], edges, color=COLOR["ink"], linewidth=1.6, linestyle=dashes, label=_NAMES[kind])
+        top = max(max(data[kind]) for kind in _NAMES if data[kind]) * 1.08 or 1.0
+        ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xlabel="cosine", ylabel="share of pairs")
+        tidy(ax)
+        if annotate:
+            explain(ax, f"{words(data['name'])} cosines")
+    return ax
+
+
+def draw_spectrum(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw singular values of the anchors' cross-covariance, as shares of the largest, and the gains.
+
+    Parameters
+    ----------
+    data : dict
+        ``singular_values`` and ``gains``, strongest direction first.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        values, n = data["singular_values"], len(data["singular_values"])
+        top = max(values) or 1.0
+        at, shares = range(1, n + 1), [value / top for value in values]
+        ax.fill_between(at, shares, color=COLOR["faint"], alpha=0.18, linewidth=0)
+        ax.plot(at, shares, color=COLOR["faint"], label="singular values")
+        ax.plot(at, data["gains"], color=COLOR["ink"], label="gain of the map")
+        ax.set(xlim=(1, max(n, 2)), ylim=(0, 1.02), xlabel="direction, strongest first", ylabel="share of the first")
+        tidy(ax)
+        if annotate:
+            explain(ax, "What the anchors cover")
+    return ax
+
+
+def draw_clouds(
+    data: dict[str, Sequence[Sequence[float]]],
+    ax: Axes | None = None,
+    *,
+    mapped: bool = False,
+    names: Mapping[str, str] | None = None,
+    title: str = "Two principal directions",
+    annotate: bool = True,
+) -> Axes:
+    """Draw both models' images (dots) and texts (triangles) in two principal directions, pairs joined by lines.
+
+    Parameters
+    ----------
+    data : dict
+        Points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``; of each
+        modality, point i of both sides is the same item.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    mapped : bool, default=False
+        Whether the source's points were mapped, which is another color.
+    names : mapping of str to str, optional
+        What clouds are called in the legend, where not by the names above.
+    title : str, default="Two principal directions"
+    annotate : bool, default=True
+        Add the title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        for modality in ("image", "text"):
+            if {f"source {modality}", f"target {modality}"} <= {*data}:
+                pairs = list(zip(data[f"source {modality}"], data[f"target {modality}"], strict=True))
+                ax.add_collection(
+                    LineCollection(pairs, colors=COLOR["faint"], linewidths=0.7, alpha=0.6), autolim=False
+                )
+        for name, points in data.items():
+            side, modality = name.split(" ")
+            color = COLOR["after" if mapped and side == "source" else side]
+            label = f"{'mapped ' if mapped and side == 'source' else ''}{name}"
+            marker, size = ("^", 5.2) if modality == "text" else ("o", 4.4)
+            x, y = zip(*points, strict=True) if len(points) else ((), ())
+            ax.plot(x, y, marker, color=color, markersize=size, label=(names or {}).get(name, label))
+        ax.set_aspect("equal", adjustable="datalim")  # one scale for both directions, or distances would lie
+        ax.margins(0.03)
+        ax.set_axis_off()
+        if annotate:
+            explain(ax, words(title))
+    return ax
+
+
+def draw_kernel(
+    data: dict[str, Any],
+    ax: Axes | None = None,
+    *,
+    color: str = "ink",
+    title: str = "Similarities",
+    annotate: bool = True,
+) -> Axes:
+    """Draw image–text similarities in one model against those in the other.
+
+    Parameters
+    ----------
+    data : dict
+        ``matched`` and ``other``: points of source and target similarity, shape (n, 2).
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    color : str, default="ink"
+        Of matched pairs. They are of both models: neither model's own color would be right.
+    title : str, default="Similarities"
+    annotate : bool, default=True
+        Add the title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        points = [*data["other"], *data["matched"]]
+        low, high = min(map(min, points)), max(map(max, points))
+        room = (high - low) * 0.04 or 0.1
+        span = (low - room, high + room)
+        ax.plot(span, span, color=COLOR["faint"], linestyle=_DASHED, linewidth=1.2)
+        for kind, hue, size, alpha, label in (
+            ("other", "faint", 2.6, 0.45, "different classes"),
+            ("matched", color, 3.6, 1.0, "same class"),
+        ):
+            x, y = zip(*data[kind], strict=True) if data[kind] else ((), ())
+            ax.plot(x, y, "o", color=COLOR[hue], markersize=size, alpha=alpha, label=label)
+        ax.set(xlim=span, ylim=span, xlabel="⟨f, g⟩ in the source", ylabel="⟨f̃, g̃⟩ in the target")
+        tidy(ax)
+        if annotate:
+            explain(ax, words(title))
+    return ax
+
+
+def draw_few_anchors(
+    data: dict[str, Any], measures: Sequence[str], ax: Axes | None = None, *, annotate: bool = True
+) -> Axes:
+    """Draw scores of maps fitted on few anchors, by their number: means of several draws, and their range.
+
+    Parameters
+    ----------
+    data : dict
+        ``few_anchors`` of :func:`congruence.report.summarize`: ``n`` and ``curves``, each with ``measure``, ``items``, ``kind``,
+        ``mean``, ``low`` and ``high``.
+    measures : sequence of str
+        Which curves to draw: ``"classified"``, ``"retrieval"``, ``"cosine"``.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        n = data["n"]
+        low = 0.0
+        for curve in data["curves"]:
+            if curve["measure"] not in measures:
+                continue
+            mapped = curve["kind"] == "mapped"
+            color = COLOR["after" if mapped else "ink"]
+            if mapped:
+                ax.fill_between(n, curve["low"], curve["high"], color=color, alpha=0.18, linewidth=0)
+            low = min(low, *curve["low"])
+            marker = "s" if curve["measure"] == "classified" else "^" if curve["items"] == "text" else "o"
+            dashes = _DASHED if curve["kind"] == "random rotation" else "solid"
+            ax.plot(n, curve["mean"], marker=marker, color=color, linestyle=dashes, label=words(curve["name"]))
+        ax.set_xscale("log")
+        ax.set(xlim=(n[0] / 1.06, n[-1] * 1.06), ylim=(low, 1.02), xlabel="anchors (logarithmic)")
+        tidy(ax, x_ticks=n if len(n) < 8 else n[::2])
+        if annotate:
+            explain(ax, "Scores by number of anchors", columns=1)
+    return ax

@@ -1,0 +1,300 @@
+"""Pictures of a training: terms of the loss, the validation score, and how often a trained map finds the caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
+
+__all__ = [
+    "MARKS",
+    "draw_loss",
+    "draw_margins",
+    "draw_recalls",
+    "draw_validation",
+    "loss_curves",
+    "recalls_size",
+    "thin",
+    "validation_curve",
+]
+
+#: Most marks of a curve; a picture needs no more.
+MARKS = 300
+
+#: A curve that spans more than this factor is drawn on a logarithmic axis.
+_WIDE = 30
+
+#: Most tasks drawn as bars.
+_TASKS = 12
+
+#: What terms of losses are called; others go by their names.
+_TERMS = {
+    "loss": "total loss",
+    "reconstruct": "reconstruction error",
+    "klot": "KLOT",
+    "cka": "CKA",
+    "infonce": "InfoNCE",
+    "marginal_error": "Marginal error of the heads' plan",
+    "marginal_error_teacher": "Marginal error of the teacher's plan",
+    "gradient_error": "Marginal errors over ‖P − P*‖₁",
+}
+
+_SIDES = {"": "after", "source": "source", "target": "target"}
+_DASHED = (0, (4, 4))
+
+
+def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the terms of the loss by step, ready for :func:`draw_loss`; terms of both sides share a picture.
+
+    Parameters
+    ----------
+    record : mapping
+        A training's history: ``losses``, ``best_step`` and ``steps``.
+
+    Returns
+    -------
+    list of dict
+        ``term``, ``name``, ``log`` (is a logarithmic axis called for), ``best_step``, ``steps`` and ``lines``: list of dict with ``name``,
+        ``step``, ``value``. Of more than :data:`MARKS` records, means of so many runs of them.
+    """
+    losses = record.get("losses", {})
+    steps = losses.get("step", [])
+    pictures: dict[str, list[dict[str, Any]]] = {}
+    for term, values in losses.items():
+        if term != "step" and len(values) == len(steps) > 0:
+            stem, _, side = term.rpartition("_")
+            name, line = (stem, side) if side in ("source", "target") else (term, "")
+            step, value = thin(steps, values)
+            pictures.setdefault(name, []).append({"name": line, "step": step, "value": value})
+    out = []
+    for term, lines in pictures.items():
+        values = [value for line in lines for value in line["value"]]
+        out.append(
+            {
+                "term": term,
+                "name": _TERMS.get(term, term.replace("_", " ")),
+                "log": min(values) > 0 and max(values) > _WIDE * min(values),
+                "best_step": record.get("best_step"),
+                "steps": record.get("steps") or max(steps),
+                "lines": lines,
+            }
+        )
+    return out
+
+
+def validation_curve(record: Mapping[str, Any], teacher: float | None = None) -> dict[str, Any] | None:
+    """Return the score on validation rows by step, ready for :func:`draw_validation`; None where there was none.
+
+    Parameters
+    ----------
+    record : mapping
+        A training's history: ``validation``, ``best_step`` and ``steps``.
+    teacher : float, optional
+        Score of a linear teacher on the same rows.
+
+    Returns
+    -------
+    dict or None
+        ``step``, ``value``, ``best_step``, ``best``, ``teacher``, ``steps``.
+    """
+    scores = record.get("validation", [])
+    if not scores:
+        return None
+    step, value = thin([step for step, _ in scores], [score for _, score in scores])
+    return {
+        "step": step,
+        "value": value,
+        "best_step": record.get("best_step"),
+        "best": float(max(score for _, score in scores)),
+        "teacher": None if teacher is None else float(teacher),
+        "steps": record.get("steps") or step[-1],
+    }
+
+
+def thin(steps: Any, values: Any) -> tuple[list[float], list[float]]:
+    """Return means of runs of records, :data:`MARKS` at most."""
+    parts = min(len(steps), MARKS)
+    return tuple(
+        [float(np.mean(part)) for part in np.array_split(np.asarray(column, dtype=float), parts)]
+        for column in (steps, values)
+    )  # type: ignore[return-value]
+
+
+def draw_loss(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw a term of the loss by step, of both sides where it has two; dashed, the step whose weights were kept.
+
+    Parameters
+    ----------
+    data : dict
+        One of :func:`loss_curves`.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        values = [value for line in data["lines"] for value in line["value"]]
+        lines = [(line, _SIDES[line["name"]], line["name"] or data["name"]) for line in data["lines"]]
+        _curves(ax, data, words(data["name"]), values, lines, log=data["log"])
+        if annotate:
+            explain(ax, words(data["name"]))
+    return ax
+
+
+def draw_validation(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the score on validation rows by step, the best marked.
+
+    Parameters
+    ----------
+    data : dict
+        Of :func:`validation_curve`.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        lines, values = [(data, "target", "heads")], [*data["value"], data["best"]]
+        if data["teacher"] is not None:
+            flat = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
+            lines.append((flat, "source", "their linear teacher"))
+            values.append(data["teacher"])
+        _curves(ax, data, "validation score", values, lines)
+        if data["best_step"] is not None:
+            ax.plot([data["best_step"]], [data["best"]], "o", color=COLOR["target"], markersize=8)
+        if annotate:
+            explain(ax, "validation score")
+    return ax
+
+
+def _curves(
+    ax: Axes,
+    data: Mapping[str, Any],
+    title: str,
+    values: Sequence[float],
+    lines: Sequence[tuple[Mapping[str, Any], str, str]],
+    *,
+    log: bool = False,
+) -> None:
+    low, high = min(values), max(values)
+    if data["best_step"] is not None:
+        ax.axvline(data["best_step"], color=COLOR["faint"], linestyle=_DASHED)
+    for line, color, label in lines:
+        marker = "o" if len(line["step"]) <= 40 else None
+        ax.plot(line["step"], line["value"], color=COLOR[color], label=words(label), marker=marker, markersize=3.6)
+    if log:
+        ax.set_yscale("log")
+        ax.set_ylim(low * 0.9, high * 1.1)
+    else:
+        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        ax.set_ylim(0.0 if 0 <= low < 0.6 * high else low - room, high + room)
+    ax.set_xlim(0, 1.05 * max(data["steps"], 1))  # room for the last label
+    ax.set(xlabel="step", ylabel=f"{title}, logarithmic" if log else title)
+    tidy(ax)
+
+
+def recalls_size(data: dict[str, Any]) -> tuple[float, float]:
+    """Return the size in points that :func:`draw_recalls` needs."""
+    return WIDTH, 10 + _step(data) * len(_tasks(data))
+
+
+def _step(data: dict[str, Any]) -> int:
+    return 24 + 16 * (1 + (data["options"] is not None))
+
+
+def _tasks(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines to draw: all, or the first and what all items make together."""
+    rows: list[dict[str, Any]] = data["rows"]
+    return rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
+
+
+def draw_recalls(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw both recalls of each task as bars from the left, with chance as dashed lines.
+
+    Parameters
+    ----------
+    data : dict
+        ``by_task`` of :func:`congruence.report.summarize_training`.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    size = recalls_size(data)
+    with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
+        step = _step(data)
+        kinds = (("binary", "after", f"of {1 + data['wrong']} captions"), ("choice", "source", f"of {data['options']}"))
+        for j, (recall, color, label) in enumerate(kinds):
+            shown = [(i, row[recall]) for i, row in enumerate(_tasks(data)) if row[recall] is not None]
+            if not shown:
+                continue
+            middle = [step * i + 25.5 + 16 * j for i, _ in shown]
+            ax.barh(middle, [share for _, share in shown], 11, color=COLOR[color], label=label)
+            for y, (_, share) in zip(middle, shown, strict=True):
+                ax.annotate(
+                    f"{share:.3f}", (share, y), xytext=(5, 0), textcoords="offset points", va="center_baseline",
+                    color=COLOR["soft"],
+                )  # fmt: skip
+            chance = data["chance"][recall]
+            ends = [y - 7.5 for y in middle], [y + 7.5 for y in middle]
+            ax.vlines([chance] * len(middle), *ends, color=COLOR["ink"], linestyles=(0, (2, 2)), linewidth=1.6)
+        for i, row in enumerate(_tasks(data)):
+            ax.text(0, step * i + 13, f"{words(row['task'], 40)}, {row['n']:,}", va="baseline", color=COLOR["ink"])
+        ax.set(xlim=(0, 1.13), ylim=(step * len(_tasks(data)), 0))
+        ax.set_axis_off()
+        if annotate:
+            explain(ax, "Recall at 1 by task")
+    return ax
+
+
+def draw_margins(data: dict[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw a histogram of how much nearer images are their captions than the wrong ones; dashed, the mean.
+
+    Parameters
+    ----------
+    data : dict
+        One of ``margins`` of :func:`congruence.report.summarize_training`: ``name``, ``edges`` (symmetric about zero), ``counts``, ``mean``.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax, (WIDTH, HEIGHT)) as ax:
+        edges, counts = data["edges"], data["counts"]
+        half = len(counts) // 2
+        for color, part, of, label in (
+            ("source", slice(half), slice(half + 1), "nearer the wrong one"),
+            ("after", slice(half, None), slice(half, None), "nearer the caption"),
+        ):
+            ax.stairs(counts[part], edges[of], fill=True, color=COLOR[color], alpha=0.55, label=label)
+        ax.axvline(data["mean"], color=COLOR["faint"], linestyle=_DASHED)
+        ax.set(
+            xlim=(edges[0], edges[-1]),
+            ylim=(0, max(counts) * 1.08),
+            xlabel="cos(caption) − cos(wrong caption)",
+            ylabel="share of captions",
+        )
+        tidy(ax)
+        if annotate:
+            explain(ax, words(data["name"]))
+    return ax

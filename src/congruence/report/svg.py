@@ -1,0 +1,276 @@
+"""Figures of matplotlib as SVG for pages: CSS variables for colors, words as text, no ids, and nothing from outside."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from itertools import groupby
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from congruence._utils.display import visible
+from congruence.errors import ParameterError
+from congruence.plotting.look import COLORS, HEIGHT, WIDTH, new_axes, style
+
+__all__ = ["draw_svg", "to_document", "to_svg"]
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+
+#: Which color of the palette a picture was drawn in, by its light value.
+_NAMES = {light: name for name, (light, _) in COLORS.items()}
+
+#: What of an element's style is kept, with the values that need not be said.
+_KEPT = {
+    "fill": None,
+    "stroke": "none",
+    "opacity": "1",
+    "fill-opacity": "1",
+    "stroke-opacity": "1",
+    "stroke-width": "1",
+    "stroke-dasharray": "none",
+    "stroke-dashoffset": "0",
+    "stroke-linecap": "butt",
+    "font-size": None,
+    "font-weight": "400",
+    "text-anchor": "start",
+}
+
+
+def draw_svg(draw: Callable[[Axes], Any], title: str, size: tuple[float, float] = (WIDTH, HEIGHT)) -> str:
+    """Return a picture as an SVG element for a page.
+
+    Parameters
+    ----------
+    draw : callable
+        Draws on the axes it is given.
+    title : str
+        Read aloud by screen readers; the visible title stands in the page.
+    size : (float, float)
+        Width and height in points, which are pixels where the picture is shown at its own size.
+
+    Returns
+    -------
+    str
+        Of the width of its surroundings.
+    """
+    with style():
+        ax = new_axes(size)
+        draw(ax)
+        figure = ax.figure
+        assert isinstance(figure, Figure)
+        return to_svg(figure, title)
+
+
+def to_svg(figure: Figure, title: str) -> str:
+    """Return a figure drawn in the palette as an SVG element whose colors are the variables of a page.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    title : str
+
+    Returns
+    -------
+    str
+        Without ids, so that a page may hold any number of them, and the same for the same figure.
+
+    Raises
+    ------
+    ParameterError
+        The figure has a color that is not in the palette: it would not follow light and dark.
+    """
+    (width, height), parts = _parts(figure, lambda name: f"var(--{name})", {}, {})
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">{parts}</svg>'
+
+
+def to_document(
+    figure: Figure,
+    title: str,
+    *,
+    description: str = "",
+    tips: Mapping[str, Sequence[str]] | None = None,
+    pictures: Mapping[str, str] | None = None,
+) -> str:
+    """Return a figure drawn in the palette as a whole SVG file, in light and in dark.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+    title : str
+        Read aloud by screen readers.
+    description : str, default=""
+        Read aloud after it.
+    tips : mapping of str to sequence of str, optional
+        By the ``gid`` of an artist, what each of its shapes says when it is pointed at.
+    pictures : mapping of str to str, optional
+        By the ``gid`` of an image, the data URI that shows it; others are written as PNG.
+
+    Returns
+    -------
+    str
+        Light values stand in the elements, for programs that know no style sheets; in a browser variables replace them.
+
+    Raises
+    ------
+    ParameterError
+        The figure has a color that is not in the palette.
+    """
+    (width, height), parts = _parts(figure, lambda name: COLORS[name][0], tips or {}, pictures or {})
+    used = [name for name, (light, _) in COLORS.items() if f'"{light}"' in parts or name == "paper"]
+    light, dark = (";".join(f"--{name}:{COLORS[name][k]}" for name in used) for k in (0, 1))
+    rules = "".join(
+        f'[{kind}="{COLORS[name][0]}"]{{{kind}:var(--{name})}}'
+        for name in used
+        for kind in ("fill", "stroke")
+        if f'{kind}="{COLORS[name][0]}"' in parts or (name, kind) == ("paper", "fill")
+    )
+    sheet = (
+        f"svg{{{light};max-width:100%;height:auto;"
+        'font-family:system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}'
+        f"@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{rules}text{{pointer-events:none}}"
+    )
+    said = f"<desc>{escape(description)}</desc>" if description else ""
+    text = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="{"group" if tips else "img"}" aria-label="{escape(title)}"><title>{escape(title)}</title>{said}<style>{sheet}</style>'
+        f'<rect width="100%" height="100%" fill="{COLORS["paper"][0]}"/>{parts}</svg>\n'
+    )
+    return visible(text, keep="\n\t")  # XML knows no control characters, not even escaped ones
+
+
+def _parts(
+    figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
+) -> tuple[tuple[str, str], str]:
+    """Return a figure's size and its shapes in their order, groups taken apart."""
+    file = io.StringIO()
+    with style():
+        figure.savefig(file, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
+    root = ElementTree.fromstring(visible(file.getvalue(), keep="\n\t"))
+    markers = {path.get("id", ""): path for path in root.iter(f"{_SVG}path") if path.get("id")}
+    out = []
+    for (tag, look, alone), shapes in groupby(
+        _shapes(root, markers, tips, pictures), lambda s: (s.tag, s.look, bool(s.tip) or not s.path)
+    ):
+        told = "".join(f' {key}="{escape(value)}"' for key, value in _painted(look, color).items())
+        for shape in [*shapes] if alone else [_Shape(tag, look, "".join(shape.path for shape in shapes))]:
+            path = f' d="{shape.path}"' if shape.path else ""
+            inner = f"<title>{escape(shape.tip)}</title>" if shape.tip else escape(shape.text)
+            out.append(f"<{tag}{told}{path}" + (f">{inner}</{tag}>" if inner else "/>"))
+    width, height = (_short(float(value)) for value in root.get("viewBox", "0 0 0 0").split()[2:])
+    # The joins that matplotlib writes into a style sheet of its own.
+    return (width, height), f'<g stroke-linejoin="round">{"".join(out)}</g>'
+
+
+class _Shape(NamedTuple):
+    """What is drawn: an element, its look, and its path, text, or what it says when it is pointed at."""
+
+    tag: str
+    look: dict[str, str]
+    path: str = ""
+    text: str = ""
+    tip: str = ""
+
+
+def _shapes(
+    root: ElementTree.Element,
+    markers: Mapping[str, ElementTree.Element],
+    tips: Mapping[str, Sequence[str]],
+    pictures: Mapping[str, str],
+) -> Iterator[_Shape]:
+    """Go through what is drawn, in its order."""
+    told: Iterator[str] | None = None
+
+    def walk(node: ElementTree.Element) -> Iterator[_Shape]:
+        nonlocal told
+        if node.tag in (f"{_SVG}defs", f"{_SVG}metadata"):
+            return
+        outer = told
+        if node.get("id") in tips:
+            told = iter(tips[node.get("id", "")])
+        look = _look(node)
+        if node.tag == f"{_SVG}path":
+            if look.get("fill") != "none" or "stroke" in look:
+                yield _Shape("path", look, _moved(node.get("d", "")), tip=next(told) if told else "")
+        elif node.tag == f"{_SVG}use":
+            shape = markers[node.get(_LINK, "#")[1:]]
+            d, (x, y) = shape.get("d", ""), (float(node.get(key, "0")) for key in ("x", "y"))
+            look = _look(shape) | look
+            if d.count("C") == 8 and "stroke" not in look:
+                # A dot is a point with a round pen, in one path with all of its kind: thousands stay cheap.
+                radius = float(d.split()[2])
+                pen = {"fill": "none", "stroke": look.get("fill", "#000000"), "stroke-linecap": "round"}
+                pen |= {"stroke-width": _short(2 * radius)}
+                if "fill-opacity" in look:
+                    pen["stroke-opacity"] = look["fill-opacity"]
+                yield _Shape("path", pen, f"M{_short(x)} {_short(y)}h0")
+            else:
+                yield _Shape("path", look, _moved(d, x, y), tip=next(told) if told else "")
+        elif node.tag == f"{_SVG}text":
+            turn = dict(re.findall(r"(\w+)\(([^)]*)\)", node.get("transform", "")))
+            # Of several lines each is moved to its place; a single one has its place as attributes.
+            x, y = turn.get("translate", f"{node.get('x', '0')} {node.get('y', '0')}").split()
+            place = {"x": _short(float(x)), "y": _short(float(y))}
+            if angle := float(turn.get("rotate", "0").split()[0]) % 360:
+                place["transform"] = f"rotate({_short(angle)} {place['x']} {place['y']})"
+            if "font-size" in look:
+                look["font-size"] = look["font-size"].removesuffix("px")
+            if re.search(r"^ |  ", node.text or ""):
+                place["xml:space"] = "preserve"
+            yield _Shape("text", place | look, text=node.text or "")
+        elif node.tag == f"{_SVG}image":
+            place = {key: node.get(key, "0") for key in ("x", "y", "width", "height")}
+            if source := pictures.get(node.get("id", "")):
+                # matplotlib writes its rows from below, and turns the picture over.
+                yield _Shape("image", {**place, "y": _short(-float(place["y"])), "href": source})
+            else:
+                turn = {"transform": node.get("transform", ""), "href": node.get(_LINK, "").replace("\n", "")}
+                yield _Shape("image", place | turn)
+        for child in node:
+            yield from walk(child)
+        told = outer
+
+    yield from walk(root)
+
+
+def _look(node: ElementTree.Element) -> dict[str, str]:
+    """Return what an element's style says that is not said already."""
+    said = dict(re.findall(r"\s*([\w-]+):\s*([^;]+)", node.get("style", "")))
+    if font := re.match(r"(?:(\d+|bold)\s+)?([\d.]+)px", said.pop("font", "")):
+        said |= {"font-size": font[2], **({"font-weight": font[1]} if font[1] else {})}
+    return {key: said[key] for key in _KEPT if key in said and said[key] != _KEPT[key]}
+
+
+def _painted(attributes: Mapping[str, str], color: Callable[[str], str]) -> dict[str, str]:
+    """Replace the light values of the palette."""
+    out = dict(attributes)
+    for kind in ("fill", "stroke"):
+        value = out.get(kind, "none" if kind == "stroke" or "href" in out else "#000000")
+        if value == "none":
+            continue
+        if value not in _NAMES:
+            raise ParameterError(
+                f"Got the color {value} in a picture; expected one of the palette. Draw it in one of congruence.plotting.look.COLOR."
+            )
+        out[kind] = color(_NAMES[value])
+    return out
+
+
+def _moved(path: str, x: float = 0.0, y: float = 0.0) -> str:
+    """Return a path, moved, with coordinates of a tenth of a point."""
+    out = []
+    for letter, numbers in re.findall(r"([A-Za-z])([^A-Za-z]*)", path):
+        places = [_short(float(value) + (y if k % 2 else x)) for k, value in enumerate(numbers.split())]
+        out.append(letter + " ".join(places))
+    return "".join(out)
+
+
+def _short(value: float) -> str:
+    """Write a coordinate to a tenth of a point."""
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text

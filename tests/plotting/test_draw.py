@@ -1,0 +1,349 @@
+"""Each picture, on axes of the caller's: the numbers stand where the data say, and nobody else's figures are touched."""
+
+from __future__ import annotations
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib._pylab_helpers import Gcf
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
+from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+
+from congruence import Embeddings, plotting
+from congruence.errors import ParameterError
+from congruence.papers import panels, run
+from congruence.plotting.look import COLOR, COLORS
+from congruence.plotting.training import recalls_size
+from congruence.synthetic import upgrade_problem
+from congruence.train.checkpoint import History
+from congruence.upgrade.certify import certify
+
+
+def axes():
+    return Figure().add_subplot()
+
+
+def lines(ax):
+    """Return the lines that have a name, as points by it."""
+    return {line.get_label(): np.transpose(line.get_data()) for line in ax.lines if line.get_label()[0] != "_"}
+
+
+def colors(ax):
+    return {line.get_label(): to_hex(line.get_color()) for line in ax.lines if line.get_label()[0] != "_"}
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()] if ax.get_legend() else []
+
+
+# ------------------------------------------------------------------ a map
+
+
+def test_cosines():
+    data = {"name": "image–image", "edges": [-1.0, 0.0, 1.0], "before": [0.9, 0.1], "after": [0.2, 0.8]}
+    ax = axes()
+    assert plotting.draw_cosines({**data, "constant": [0.5, 0.5], "random_rotation": None}, ax) is ax
+    steps = {patch.get_label(): patch for patch in ax.patches if isinstance(patch, StepPatch)}
+    assert {name: patch.get_data().values.tolist() for name, patch in steps.items()} == {
+        "unmapped": [0.9, 0.1],
+        "mapped": [0.2, 0.8],
+        "constant": [0.5, 0.5],
+    }
+    assert to_hex(steps["mapped"].get_facecolor()) == COLOR["after"]
+    assert to_hex(steps["constant"].get_edgecolor()) == COLOR["ink"]
+    assert (steps["constant"].get_fill(), steps["mapped"].get_fill()) == (False, True)
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 1), (0, pytest.approx(0.9 * 1.08)))
+    assert legend(ax) == ["unmapped", "mapped", "constant"]
+    assert ax.get_legend().get_title().get_text() == "image–image cosines"
+
+
+def test_spectrum():
+    ax = plotting.draw_spectrum({"singular_values": [4.0, 2.0, 1.0], "gains": [1.0, 1.0, 0.0]}, axes())
+    assert lines(ax)["singular values"].tolist() == [[1, 1], [2, 0.5], [3, 0.25]]
+    assert lines(ax)["gain of the map"].tolist() == [[1, 1], [2, 1], [3, 0]]
+
+
+def test_clouds_join_the_same_item_and_have_one_scale():
+    points = {
+        "source image": [[0.0, 0.0], [4.0, 1.0]],
+        "source text": [[1.0, 1.0]],
+        "target image": [[0.5, 0.0], [4.0, 2.0]],
+        "target text": [[2.0, 2.0]],
+    }
+    ax = plotting.draw_clouds(points, axes(), mapped=True)
+    joined = [segment.tolist() for c in ax.collections if isinstance(c, LineCollection) for segment in c.get_segments()]
+    assert joined == [[[0, 0], [0.5, 0]], [[4, 1], [4, 2]], [[1, 1], [2, 2]]]
+    assert lines(ax)["mapped source image"].tolist() == points["source image"]
+    assert lines(ax)["target text"].tolist() == points["target text"]
+    found = colors(ax)
+    assert (found["mapped source text"], found["target image"]) == (COLOR["after"], COLOR["target"])
+    assert colors(plotting.draw_clouds(points, axes()))["source text"] == COLOR["source"]
+    assert ax.get_aspect() == 1
+    assert {line.get_marker() for line in ax.lines if "text" in line.get_label()} == {"^"}
+
+
+def test_kernel():
+    data = {"matched": [[0.5, 0.6], [0.7, 0.8]], "other": [[0.0, -0.1]]}
+    ax = plotting.draw_kernel(data, axes())
+    assert lines(ax)["same class"].tolist() == data["matched"]
+    assert lines(ax)["different classes"].tolist() == data["other"]
+    assert ax.get_xlim() == ax.get_ylim() == pytest.approx((-0.1 - 0.036, 0.8 + 0.036))
+
+
+def test_few_anchors():
+    n = [5, 10, 20, 50, 100, 200, 500, 1000]
+
+    def curve(measure, kind, height):
+        ends = {"low": [height - 0.1] * 8, "high": [height + 0.1] * 8}
+        return {"name": f"{measure} {kind}", "measure": measure, "items": "text", "kind": kind, "mean": [height] * 8, **ends}  # fmt: skip
+
+    curves = [curve("retrieval", "mapped", 0.5), curve("cosine", "mapped", 0.7), curve("cosine", "constant", 0.4)]
+    ax = plotting.draw_few_anchors({"n": n, "curves": curves}, ["cosine"], axes())
+    assert lines(ax).keys() == {"cosine mapped", "cosine constant"}
+    assert lines(ax)["cosine constant"].tolist() == [[k, 0.4] for k in n]
+    assert colors(ax) == {"cosine mapped": COLOR["after"], "cosine constant": COLOR["ink"]}
+    (band,) = ax.collections  # controls have none
+    assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (0.6, pytest.approx(0.8))  # fmt: skip
+    assert (ax.get_xscale(), [t.get_text() for t in ax.get_xticklabels()]) == ("log", ["5", "20", "100", "500"])
+
+
+# ------------------------------------------------------------------ a training
+
+
+RECORD = {
+    "losses": {"step": [10, 20, 30], "loss": [9.0, 3.0, 0.1], "part_source": [1.0, 2.0, 3.0], "part_target": [2.0, 1.0, 4.0]},
+    "validation": [[0, 0.1], [15, 0.6], [30, 0.4]],
+    "best_step": 15,
+    "steps": 30,
+}  # fmt: skip
+
+
+def test_a_history_draws_its_score_and_its_terms():
+    history = History(RECORD["losses"], [tuple(pair) for pair in RECORD["validation"]], 15, 30)
+    ax = axes()
+    assert history.plot(ax) is ax
+    assert lines(ax)["heads"].tolist() == RECORD["validation"]
+    (best,) = (line for line in ax.lines if line.get_markersize() == 8)
+    assert np.transpose(best.get_data()).tolist() == [[15, 0.6]]
+    assert [15, 15] in [list(line.get_xdata()) for line in ax.lines]  # the step whose weights were kept
+    both = history.plot(axes(), term="part")
+    assert lines(both)["source"].tolist() == [[10, 1], [20, 2], [30, 3]]
+    assert lines(both)["target"].tolist() == [[10, 2], [20, 1], [30, 4]]
+    assert colors(both) == {"source": COLOR["source"], "target": COLOR["target"]}
+    assert both.get_yscale() == "linear"
+    total = history.plot(axes(), term="loss")
+    assert (total.get_yscale(), total.get_ylim()) == ("log", pytest.approx((0.09, 9.9)))
+    assert lines(total)["total loss"].tolist() == [[10, 9], [20, 3], [30, 0.1]]
+    with pytest.raises(ParameterError, match="'validation', 'loss', 'part'"):
+        history.plot(term="klot")
+    with pytest.raises(ParameterError, match="before the first step"):
+        History().plot()
+
+
+def test_a_teacher_is_beside_the_validation_score():
+    data = plotting.training.validation_curve(RECORD, 0.5)
+    ax = plotting.draw_validation(data, axes())
+    assert lines(ax)["their linear teacher"].tolist() == [[0, 0.5], [30, 0.5]]
+
+
+def test_recalls_stand_beside_chance():
+    rows = [
+        {"task": "swap $a$ & $b$", "n": 1200, "binary": 0.75, "choice": None},
+        {"task": "all", "n": 2000, "binary": 0.5, "choice": 0.25},
+    ]
+    data = {"rows": rows, "wrong": 1, "options": 5, "chance": {"binary": 0.5, "choice": 0.2}}
+    ax = plotting.draw_recalls(data, axes())
+    bars = {bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers if isinstance(bar, BarContainer)}  # fmt: skip
+    assert bars == {"of 2 captions": [0.75, 0.5], "of 5": [0.25]}
+    drawn = {tuple(segment[:, 0]) for c in ax.collections for segment in c.get_segments()}
+    assert drawn == {(0.5, 0.5), (0.2, 0.2)}
+    said = [text.get_text() for text in ax.texts]
+    assert {"swap $a$ & $b$, 1,200", "all, 2,000", "0.750", "0.250"} <= set(said)
+    assert recalls_size(data)[1] > recalls_size({**data, "options": None})[1]
+    many = {**data, "rows": [rows[0]] * 30 + [rows[1]]}
+    assert len(plotting.draw_recalls(many, axes()).containers[0]) == 12
+    assert [text.get_text() for text in plotting.draw_recalls(many, axes()).texts][-1] == "all, 2,000"
+
+
+def test_margins_change_color_at_zero():
+    data = {"name": "swap", "edges": [-1.0, -0.5, 0.0, 0.5, 1.0], "counts": [0.1, 0.2, 0.3, 0.4], "mean": 0.25}
+    ax = plotting.draw_margins(data, axes())
+    parts = {patch.get_label(): patch for patch in ax.patches}
+    assert parts["nearer the wrong one"].get_data().values.tolist() == [0.1, 0.2]
+    assert parts["nearer the caption"].get_data().edges.tolist() == [0, 0.5, 1]
+    assert to_hex(parts["nearer the caption"].get_facecolor()) == COLOR["after"]
+    assert list(ax.lines[0].get_xdata()) == [0.25, 0.25]
+
+
+# ------------------------------------------------------------------ a certificate
+
+
+def test_strategies_have_intervals_and_controls():
+    ways = {"re-embed": (0.7, 0.65, 0.75), "keep": (0.5, 0.4, 0.55)}
+    data = {"task": "recall@1", "ways": ways, "controls": {"chance": 0.1, "random_rotation": 0.2, "constant": 9}}
+    ax = plotting.draw_strategies(data, axes())
+    found = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
+    points = [c.lines[0].get_xydata().tolist()[0] for c in found]
+    ends = [segment[:, 1].tolist() for c in found for segment in c.lines[2][0].get_segments()]
+    assert points == [[0, 0.5], [1, 0.7]]
+    np.testing.assert_allclose(ends, [[0.4, 0.55], [0.65, 0.75]])
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["keep old", "re-embed"]
+    assert {name: float(line[0, 1]) for name, line in lines(ax).items()} == {
+        "a random list": 0.1,
+        "random rotation": 0.2,
+    }
+    assert [text.get_text() for text in ax.texts] == ["0.500", "0.700"]
+
+
+def test_the_learning_curve_goes_on_by_its_law():
+    law = {"best": 0.9, "drop": 2.0, "exponent": 1.0}
+    curve = {"anchors": [10, 20, 40], "mean": [0.7, 0.8, 0.85], "sd": [0.1, 0.05, 0.0], "law": law, "repeats": 5}
+    data = {"task": "recall@1", "n_anchors": 50, "curve": curve, "re-embed": 0.95}
+    ax = plotting.draw_learning_curve(data, axes())
+    found = lines(ax)
+    assert found["mean of 5 draws"].tolist() == [[10, 0.7], [20, 0.8], [40, 0.85]]
+    ahead = found["continued"]
+    assert (ahead[0, 0], ahead[-1, 0]) == (pytest.approx(40), pytest.approx(200))
+    np.testing.assert_allclose(ahead[:, 1], 0.9 - 2 / ahead[:, 0])
+    assert found["re-embed"][:, 1].tolist() == [0.95, 0.95]
+    (band,) = ax.collections
+    assert {(10, 0.6), (10, 0.8)} <= {tuple(np.round(point, 6)) for point in band.get_paths()[0].vertices}
+    assert "re-embed" not in lines(plotting.draw_learning_curve({**data, "re-embed": None}, axes()))
+
+
+# ------------------------------------------------------------------ an experiment
+
+
+def test_bars_stand_by_group():
+    series = [
+        {"name": "before", "color": "before", "group": [0, 1], "mean": [0.1, 0.2], "sd": [None, 0.0]},
+        {"name": "orthogonal", "color": "series-0", "group": [1], "mean": [-0.6], "sd": [0.05]},
+    ]
+    panel = {"kind": "bars", "title": "cosine of $a$", "groups": ["a → b", "c → d"], "series": series}
+    ax = plotting.draw_panel(panel, axes())
+    first, second = (bar for bar in ax.containers if isinstance(bar, BarContainer))
+    assert [patch.get_height() for patch in first] == [0.1, 0.2]
+    assert [round(patch.get_x() + patch.get_width() / 2) for patch in (*first, *second)] == [0, 1, 1]
+    assert first[1].get_x() + first[1].get_width() <= second[0].get_x()
+    assert to_hex(second[0].get_facecolor()) == COLOR["series-0"]
+    (spread,) = (c for c in ax.containers if isinstance(c, ErrorbarContainer))
+    np.testing.assert_allclose(spread.lines[2][0].get_segments()[0][:, 1], [-0.65, -0.55])
+    assert ax.get_ylim()[0] < -0.6
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a → b", "c → d"]
+    many = plotting.draw_bars({**panel, "groups": ["a long name of a group"] * 5}, axes())
+    assert {t.get_rotation() for t in many.get_xticklabels()} == {40}
+
+
+def test_lines_have_bands_and_wide_ranges_are_logarithmic():
+    series = [{"name": "orthogonal", "color": "series-1", "x": [2, 8, 40], "mean": [0.1, 0.5, 0.6], "sd": [0.1, None, 0.0]}]  # fmt: skip
+    ax = plotting.draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": series}, axes())
+    assert lines(ax)["orthogonal"].tolist() == [[2, 0.1], [8, 0.5], [40, 0.6]]
+    assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "classes")
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["2", "8", "40"]
+    assert len(ax.collections) == 1
+    short = [{**series[0], "x": [2, 8, 16], "sd": [None] * 3}]
+    near = plotting.draw_lines({"title": "t", "label": "classes", "series": short}, axes())
+    assert (near.get_xscale(), len(near.collections)) == ("linear", 0)
+
+
+# ------------------------------------------------------------------ the look
+
+
+def test_new_axes_look_the_same_whatever_the_user_has_set():
+    data = {"singular_values": [4.0, 2.0], "gains": [1.0, 1.0]}
+    plain = plotting.draw_spectrum(data)._repr_svg_()
+    with matplotlib.rc_context({"font.size": 31, "axes.facecolor": "black", "text.color": "red", "svg.hashsalt": "u"}):
+        before = dict(matplotlib.rcParams)
+        ax = plotting.draw_spectrum(data)
+        assert ax._repr_svg_() == plain
+        assert dict(matplotlib.rcParams) == before
+    assert ax.get_title() == ""
+    assert "What the anchors cover" in plain
+
+
+def test_pyplot_knows_of_no_figure():
+    known = Gcf.get_all_fig_managers()
+    assert plotting.draw_spectrum({"singular_values": [1.0], "gains": [1.0]}).figure.canvas.manager is None
+    assert Gcf.get_all_fig_managers() == known
+
+
+def test_dollars_and_control_characters_are_words():
+    data = {"name": "$x$ \x1b[2J\n^_{", "edges": [0.0, 1.0], "before": [1.0], "after": [1.0]}
+    ax = plotting.draw_cosines({**data, "constant": None, "random_rotation": None})
+    assert "$x$ \\x1b[2J\\n^_{ cosines" in ax._repr_svg_()
+    given = plotting.draw_cosines({**data, "constant": None, "random_rotation": None}, axes())
+    given.figure.canvas.draw()  # read as a formula, the name would be refused here
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [(0.3, 60, ["0.5", "1", "2", "5", "10", "20", "50"]), (0.02, 3000, ["0.1", "1", "10", "100", "1000"])],
+)
+def test_a_logarithmic_axis_has_round_ticks(low, high, shown):
+    line = {"name": "", "step": [1, 2], "value": [low / 0.9, high / 1.1]}
+    ax = plotting.draw_loss({"name": "t", "log": True, "best_step": None, "steps": 2, "lines": [line]}, axes())
+    assert ax.get_ylim() == pytest.approx((low, high))
+    ticks = zip(ax.get_yticks(), ax.get_yticklabels(), strict=True)
+    assert [text.get_text() for value, text in ticks if low <= value <= high] == shown
+
+
+def test_no_two_colors_are_one():
+    lights = [light for light, _ in COLORS.values()]
+    assert len(set(lights)) == len(lights)
+    assert "#000000" not in lights
+
+
+# ------------------------------------------------------------------ results
+
+
+def test_a_certificate_draws_what_it_holds():
+    certificate = certify_tiny()
+    overlap = next(task for task in certificate.strategies if task in certificate.controls)
+    ax = certificate.plot(axes(), task=overlap)
+    points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
+    ways = certificate.strategies[overlap]
+    assert points == [ways[way].value for way in ("keep", "stored", "queries", "re-embed") if way in ways]
+    assert float(lines(ax)["a random list"][0, 1]) == certificate.controls[overlap]["chance"]
+    assert certificate.plot(axes()).get_ylabel() == certificate.task
+    with pytest.raises(ParameterError, match="task='nonsense'"):
+        certificate.plot(task="nonsense")
+    curve = certificate.plot_learning_curve(axes())
+    repeats = certificate.curve["repeats"]
+    np.testing.assert_allclose(lines(curve)[f"mean of {repeats} draws"][:, 1], certificate.curve["mean"])
+    assert lines(curve)["continued"][-1, 0] == pytest.approx(4 * certificate.n_anchors)
+
+
+def certify_tiny():
+    p = upgrade_problem(80, 12, random_state=0)
+    sides = [
+        {"image": Embeddings(images), "text": Embeddings(texts)}
+        for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
+    ]
+    return certify(*sides, repeats=2, draws=50)
+
+
+def test_images_of_one_model_are_joined_to_its_own_texts():
+    points = {"target image": [[0.0, 0.0]], "target text": [[1.0, 2.0]]}
+    (panel,) = panels({"rows": [], "extra": {"clouds": [{"title": "gap", "points": points}]}})
+    ax = plotting.draw_panel(panel, axes())
+    assert {name: line.tolist() for name, line in lines(ax).items()} == {"images": [[0, 0]], "texts": [[1, 2]]}
+    assert ax.collections[0].get_segments()[0].tolist() == [[0, 0], [1, 2]]
+
+
+def test_an_outcome_draws_each_of_its_panels():
+    outcome = run("table1", quick=True)
+    shown = panels(outcome.results)
+    rows = outcome.results["rows"]
+    assert [panel["kind"] for panel in shown] == ["bars"] * len({row["metric"] for row in rows})
+    first = [row["mean"] for row in rows if row["metric"] == rows[0]["metric"]]
+    ax = outcome.plot(axes())
+    heights = [patch.get_height() for bar in ax.containers if isinstance(bar, BarContainer) for patch in bar]
+    assert sorted(heights) == pytest.approx(sorted(first))
+    last = outcome.plot(axes(), panel=len(shown) - 1)
+    assert last.get_title(loc="left") or last.get_legend().get_title().get_text() == shown[-1]["title"]
+    for panel in (-1, len(shown)):
+        with pytest.raises(ParameterError, match=f"expected 0 to {len(shown) - 1}"):
+            outcome.plot(panel=panel)

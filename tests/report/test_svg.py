@@ -1,0 +1,126 @@
+"""Figures in pages: only variables for colors, words as text, nothing that two figures could share by mistake."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from congruence.errors import ParameterError
+from congruence.plotting.look import COLOR, COLORS, style
+from congruence.report.svg import draw_svg, to_document, to_svg
+
+
+def crowded(ax):
+    """Draw one of everything that pictures use."""
+    ax.plot([0, 1, 2], [0, 1, 0], "o-", color=COLOR["after"])
+    ax.plot(np.linspace(0, 2, 500), np.zeros(500), "o", color=COLOR["faint"], alpha=0.45)
+    ax.plot([0.5, 1.5], [0.5, 0.5], "^", color=COLOR["target"])
+    ax.fill_between([0, 1, 2], [0, 0, 0], [1, 1, 1], color=COLOR["source"], alpha=0.2, linewidth=0)
+    ax.bar([0], [1], color=COLOR["mid"])
+    ax.axhline(0.3, color=COLOR["ink"], linestyle=(0, (2, 2)))
+    ax.text(1, 1, "a <b> & 'c'", color=COLOR["soft"], rotation=90)
+    ax.set(xlabel="two\nlines", title="  indented")
+
+
+def parsed(text):
+    return ET.fromstring(text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_page_has_no_other_colors_than_its_variables():
+    text = draw_svg(crowded, "t")
+    root = parsed(text)
+    painted = {value for node in root.iter() for key, value in node.items() if key in ("fill", "stroke")}
+    assert painted - {"none"} == {
+        f"var(--{name})" for name in ("after", "faint", "target", "source", "mid", "ink", "soft")
+    }
+    assert not re.search(r"#[0-9a-fA-F]{3}|rgb|style=|class=", text)
+    shapes = [node for node in root.iter() if node.tag in (f"{SVG}path", f"{SVG}text", f"{SVG}rect")]
+    assert all(node.get("fill") for node in shapes)  # without one it would be black
+
+
+@pytest.mark.parametrize("color", ["#123456", "black", "C0"])
+def test_a_color_that_is_not_in_the_palette_is_refused(color):
+    drawings = (
+        lambda ax: ax.plot([0, 1], color=color),
+        lambda ax: ax.plot([0, 1], "o", color=color),
+        lambda ax: ax.text(0, 0, "x", color=color),
+    )
+    for draw in drawings:
+        with pytest.raises(ParameterError, match="expected one of the palette"):
+            draw_svg(draw, "t")
+
+
+def test_nothing_is_shared_between_figures_and_nothing_is_fetched():
+    text = draw_svg(crowded, "t")
+    assert not re.search(r"\bid=|url\(|href|<style|<defs|clip-path|http|font-family", text)
+    assert draw_svg(crowded, "t") == text  # no date, and no random names
+
+
+def test_words_stay_words():
+    root = parsed(draw_svg(crowded, 'a "<title>"'))
+    words = [node.text for node in root.iter(f"{SVG}text")]
+    assert {"a <b> & 'c'", "two", "lines", "  indented"} <= set(words)
+    assert (root.get("role"), root.get("aria-label")) == ("img", 'a "<title>"')
+    by_word = {node.text: node for node in root.iter(f"{SVG}text")}
+    assert by_word["a <b> & 'c'"].get("transform").startswith("rotate(270 ")
+    assert by_word["  indented"].get("{http://www.w3.org/XML/1998/namespace}space") == "preserve"
+    assert float(by_word["lines"].get("y")) > float(by_word["two"].get("y")) + 8
+    width, height = map(float, root.get("viewBox").split()[2:])
+    for node in by_word.values():
+        assert 0 < float(node.get("x")) < width
+        assert 0 < float(node.get("y")) < height
+
+
+def test_marks_stand_where_the_numbers_say():
+    def draw(ax):
+        ax.set_position((0.1, 0.1, 0.8, 0.8))
+        ax.set(xlim=(0, 10), ylim=(0, 1))
+        ax.set_axis_off()
+        ax.plot([0, 5, 10], [0, 0.5, 1], "o", color=COLOR["after"], markersize=4, markeredgewidth=0)
+
+    (path,) = parsed(draw_svg(draw, "t", (100, 100))).iter(f"{SVG}path")
+    assert path.get("d") == "M10 90h0M50 50h0M90 10h0"
+    assert (path.get("stroke-width"), path.get("stroke-linecap"), path.get("stroke")) == ("4", "round", "var(--after)")
+
+
+def test_thousands_of_dots_stay_cheap():
+    at = np.random.default_rng(0).random((2, 2000))
+    text = draw_svg(lambda ax: ax.plot(*at, "o", color=COLOR["after"]), "t")
+    assert text.count("h0") == 2000
+    assert len(text) < 40_000
+
+
+def test_a_file_follows_light_and_dark_and_is_light_without_style_sheets():
+    with style():
+        figure = Figure(figsize=(5, 4))
+        crowded(figure.add_subplot())
+    text = to_document(figure, "a <title>", description="more")
+    root = ET.fromstring(text)
+    sheet = root.find(f"{SVG}style").text
+    light, dark = sheet.split("@media(prefers-color-scheme:dark)")
+    for name in ("after", "ink", "paper"):
+        assert f"--{name}:{COLORS[name][0]}" in light
+        assert f"--{name}:{COLORS[name][1]}" in dark
+        assert f'[fill="{COLORS[name][0]}"]{{fill:var(--{name})}}' in sheet or name == "after"
+    painted = {value for node in root.iter() for key, value in node.items() if key in ("fill", "stroke")} - {"none"}
+    named = set(re.findall(r'\[(?:fill|stroke)="(#\w+)"\]', sheet))
+    assert painted == named <= set(COLOR.values())
+    assert [root.find(f"{SVG}{tag}").text for tag in ("title", "desc")] == ["a <title>", "more"]
+    assert to_svg(figure, "t").count("<path") == text.count("<path")
+
+
+def test_the_style_sheet_of_pages_has_the_palette():
+    sheet = files("congruence.report").joinpath("templates/report.css").read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{([^}]*)\}", sheet)[:2]
+    for scheme, text in enumerate((light, dark)):
+        said = dict(re.findall(r"--(\w+):(#\w+)", text))
+        for name in ("ink", "soft", "faint", "rule", "source", "after", "target", "mid"):
+            assert said[name] == COLORS[name][scheme], name
