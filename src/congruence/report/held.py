@@ -66,7 +66,7 @@ def _by_image(mapping: Any, data: Captions) -> np.ndarray:
     facts = mapping.facts_
     settings, wanted = facts["training"], facts["split"]
     try:
-        parts = split_by_group(data.groups, seed=settings["seed"])
+        parts = split_by_group(data.groups, random_state=settings["seed"])
     except TooFewAnchorsError as error:
         raise InputError(f"Got rows that cannot be divided as in the training ({error}); {_WANTED}.") from error
     counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
