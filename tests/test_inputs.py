@@ -132,7 +132,7 @@ def test_evaluate_and_similarity_take_them_too(form):
     mapping = congruence.fit(X, Y)
     scores = [[row.after for row in congruence.evaluate(mapping, *pair).rows] for pair in ((A, B), (X, Y))]
     assert scores[0] == pytest.approx(scores[1])
-    values = [congruence.similarity(*pair, ["cca"], permutations=3, halves=2)[0].value for pair in ((A, B), (X, Y))]
+    values = [congruence.compare_spaces(*pair, ["cca"], permutations=3, halves=2)[0].value for pair in ((A, B), (X, Y))]
     assert values[0] == pytest.approx(values[1])
 
 
@@ -244,9 +244,9 @@ def test_two_frames_pair_by_their_indexes():
     assert congruence.evaluate(mapping, pd.DataFrame(X), shuffled).rows[0].after == pytest.approx(
         congruence.evaluate(mapping, X, Y).rows[0].after
     )
-    assert congruence.similarity(pd.DataFrame(X), shuffled, ["linear_cka"], permutations=2)[0].value == pytest.approx(
-        congruence.similarity(X, Y, ["linear_cka"], permutations=2)[0].value
-    )
+    assert congruence.compare_spaces(pd.DataFrame(X), shuffled, ["linear_cka"], permutations=2)[
+        0
+    ].value == pytest.approx(congruence.compare_spaces(X, Y, ["linear_cka"], permutations=2)[0].value)
     # Beside an array there are no labels to pair by.
     source, target = as_pair(X, shuffled)
     assert not source.has_ids

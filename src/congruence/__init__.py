@@ -28,11 +28,18 @@ if TYPE_CHECKING:
     from congruence.maps import from_pretrained as from_pretrained
     from congruence.maps import load as load
     from congruence.stores import read_embeddings as read_embeddings
+    from congruence.train import CSA as CSA
+    from congruence.train import JAM as JAM
+    from congruence.train import NNCLR as NNCLR
+    from congruence.train import SAIL as SAIL
+    from congruence.train import SCLIP as SCLIP
+    from congruence.train import STRUCTURE as STRUCTURE
+    from congruence.train import SUE as SUE
+    from congruence.train import Contrastive as Contrastive
+    from congruence.train import SOTAlign as SOTAlign
     from congruence.upgrade.certify import certify as certify
     from congruence.upgrade.fit import fit as fit
     from congruence.upgrade.transform import transform_file as transform_file
-
-    similarity = compare_spaces
 
 #: Public name: (module, name there).
 _HOME = {
@@ -49,6 +56,15 @@ _HOME = {
     "ProcrustesHeads": ("congruence.maps", "ProcrustesHeads"),
     "from_pretrained": ("congruence.maps", "from_pretrained"),
     "load": ("congruence.maps", "load"),
+    "CSA": ("congruence.train", "CSA"),
+    "JAM": ("congruence.train", "JAM"),
+    "NNCLR": ("congruence.train", "NNCLR"),
+    "SAIL": ("congruence.train", "SAIL"),
+    "SCLIP": ("congruence.train", "SCLIP"),
+    "STRUCTURE": ("congruence.train", "STRUCTURE"),
+    "SUE": ("congruence.train", "SUE"),
+    "Contrastive": ("congruence.train", "Contrastive"),
+    "SOTAlign": ("congruence.train", "SOTAlign"),
     "fit": ("congruence.upgrade.fit", "fit"),
     "transform_file": ("congruence.upgrade.transform", "transform_file"),
     "evaluate": ("congruence.evaluation", "evaluate"),
@@ -56,7 +72,6 @@ _HOME = {
     "check_pairing": ("congruence.compare.pairing", "check_pairing"),
     "compare_layers": ("congruence.compare.layers", "compare_layers"),
     "compare_spaces": ("congruence.compare.spaces", "compare_spaces"),
-    "similarity": ("congruence.compare.spaces", "compare_spaces"),
 }
 _MODULES = (
     "compare",
@@ -72,6 +87,7 @@ _MODULES = (
     "metrics",
     "negatives",
     "papers",
+    "plotting",
     "recipe",
     "report",
     "stores",
