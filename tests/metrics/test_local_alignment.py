@@ -207,9 +207,9 @@ def test_tensors_give_the_same_number(definition):
 def test_what_cannot_be_is_refused():
     with pytest.raises(TooFewAnchorsError, match="at least 4"):
         cknna(X[:3], Y[:3], 1)
-    with pytest.raises(ParameterError, match="k ≤ 49"):
+    with pytest.raises(ParameterError, match="n_neighbors ≤ 49"):
         cknna(X, Y, 50)
-    with pytest.raises(ParameterError, match="k=0"):
+    with pytest.raises(ParameterError, match="n_neighbors=0"):
         cknna(X, Y, 0)
     with pytest.raises(ParameterError, match="'huh', 'jam'"):
         cknna(X, Y, definition="other")

@@ -213,7 +213,7 @@ def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
         edit_knn: 1 - np.mean([edits(tuple(p), tuple(q)) for p, q in pairs]) / k,
     }
     for measure, value in expected.items():
-        got = measure(A, B, k, neighbors=neighbors)
+        got = measure(A, B, k, metric=neighbors)
         assert type(got) is float
         assert got == pytest.approx(value, abs=1e-12)
 
@@ -229,10 +229,10 @@ def test_a_small_case_by_hand():
     A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
     assert nearest(A, 2, metric="euclidean").tolist() == [[1, 2], [0, 2], [1, 0], [2, 1]]
     assert nearest(B, 2, metric="euclidean").tolist() == [[3, 1], [3, 0], [1, 3], [0, 1]]
-    assert mutual_knn(A, B, 2, neighbors="euclidean") == 0.5
-    assert lcs_knn(A, B, 2, neighbors="euclidean") == 1.0
-    assert edit_knn(A, B, 2, neighbors="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
-    assert cycle_knn(A, B, 2, neighbors="euclidean") == 0.75
+    assert mutual_knn(A, B, 2, metric="euclidean") == 0.5
+    assert lcs_knn(A, B, 2, metric="euclidean") == 1.0
+    assert edit_knn(A, B, 2, metric="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
+    assert cycle_knn(A, B, 2, metric="euclidean") == 0.75
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -250,13 +250,13 @@ def test_tensors_give_the_same_numbers(measure):
 @pytest.mark.parametrize("measure", MEASURES)
 def test_what_cannot_be_is_refused(measure):
     for k in (60, 61):
-        with pytest.raises(ParameterError, match="k ≤ 59"):
+        with pytest.raises(ParameterError, match="n_neighbors ≤ 59"):
             measure(X, Y, k)
     for k in (0, -1, 2.5, True):
-        with pytest.raises(ParameterError, match="k="):
+        with pytest.raises(ParameterError, match="n_neighbors="):
             measure(X, Y, k)
     with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
-        measure(X, Y, neighbors="manhattan")
+        measure(X, Y, metric="manhattan")
     with pytest.raises(ShapeError, match="60 rows of X and 59"):
         measure(X, Y[:59])
     with pytest.raises(ShapeError):
@@ -271,7 +271,7 @@ def test_what_cannot_be_is_refused(measure):
         measure(X, bad)
     bad[3] = 0
     with pytest.raises(ZeroRowError, match="in Y"):
-        measure(X, bad, neighbors="cosine")
+        measure(X, bad, metric="cosine")
     assert measure(X, bad) >= 0
 
 
@@ -280,7 +280,7 @@ def test_tables_refuse_too():
         nearest(X, 3, metric="angle")
     with pytest.raises(ParameterError, match="blocked"):
         nearest(X, 3, blocked=0)
-    with pytest.raises(ParameterError, match="k ≤ 59"):
+    with pytest.raises(ParameterError, match="n_neighbors ≤ 59"):
         nearest(X, 60)
 
 
@@ -353,9 +353,9 @@ def test_a_scale_that_overflows_is_no_matter_in_a_gallery_either():
 
 def test_what_a_gallery_cannot_give_is_refused():
     G = RNG.standard_normal((5, 8))
-    with pytest.raises(ParameterError, match="k=6 for 5 rows that may be found"):
+    with pytest.raises(ParameterError, match="n_neighbors=6 for 5 rows that may be found"):
         nearest(X, 6, G)
-    with pytest.raises(ParameterError, match="k=5 for 4 rows that may be found"):
+    with pytest.raises(ParameterError, match="n_neighbors=5 for 4 rows that may be found"):
         nearest(X, 5, G, left_out=np.zeros(60, int))
     with pytest.raises(ParameterError, match="left_out from 0 to 5"):
         nearest(X, 1, G, left_out=np.arange(60) % 6)

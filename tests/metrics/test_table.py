@@ -138,7 +138,9 @@ def edges():
 #: Who refuses an edge, and in what words. All others have a value there.
 REFUSED = {
     "other widths": dict.fromkeys(("paired_cosine", "paired_distance"), "widths 12 and 5"),
-    "k > n − 1": dict.fromkeys(("cknna", "mutual_knn", "cycle_knn", "lcs_knn", "edit_knn"), "k=10 for 4 rows"),
+    "k > n − 1": dict.fromkeys(
+        ("cknna", "mutual_knn", "cycle_knn", "lcs_knn", "edit_knn"), "n_neighbors=10 for 4 rows"
+    ),
     "one column": {"rsa": "equal entries in X"},
     "a row of zeros": {"paired_cosine": "zeros in X", "rsa": "equal entries in X"},
     "equal rows": {

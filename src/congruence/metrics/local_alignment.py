@@ -16,15 +16,15 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.errors import InputError
 from congruence.metrics._base import unit
 from congruence.metrics._comparison import pair_values
-from congruence.metrics.search import check_k, home, moderate, neighbor_table
+from congruence.metrics.search import check_n_neighbors, home, moderate, neighbor_table
 
 __all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]
 
 
-def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bool = False) -> float:
+def cknna(X: Any, Y: Any, n_neighbors: int = 10, *, definition: str = "huh", normalize: bool = False) -> float:
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
-    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the k rows j ≠ i with the largest K_ij (lowest row number first among
+    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number first among
     equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is
     ``align(K, L) / sqrt(align(K, K) · align(L, L))``.
 
@@ -34,7 +34,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
         n ≥ 4. Nothing is centered beforehand.
     Y : array_like, shape (n, e)
         Row i belongs to row i of X; the widths may differ.
-    k : int, default=10
+    n_neighbors : int, default=10
         From 1 to n − 1.
     definition : {"huh", "jam"}, default="huh"
         ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
@@ -56,7 +56,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
         n < 4: the unbiased estimate divides by n − 3.
     InputError
         align(K, K) or align(L, L) is not positive, so that there is no value. All rows equal is one reason; with
-        ``"huh"`` and small k another is that hardly any neighbors are reciprocal. Returning 0 would read as "measured,
+        ``"huh"`` and few neighbors another is that hardly any neighbors are reciprocal. Returning 0 would read as "measured,
         and unaligned".
 
     Notes
@@ -71,8 +71,8 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
     Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and B
     are not symmetric, since being a neighbor is not mutual. Two things follow. tr(A B) = Σ A_ij B_ji: a pair counts
     there only if both i and j list each other, in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value changes a little when X
-    and Y change places. At k = n − 1 everything is symmetric and the value is debiased CKA. The published code also
-    adds 10⁻⁶ to the denominator and refuses k = 1; neither is done here.
+    and Y change places. With n − 1 neighbors everything is symmetric and the value is debiased CKA. The published code also
+    adds 10⁻⁶ to the denominator and refuses one neighbor; neither is done here.
 
     **jam.** The text leaves four things open; taken here is the first of each.
 
@@ -82,7 +82,7 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
       distances, would be others.
     - In the denominator eq. (6) is read with the same space in both places, so each Gram has its own mask, as in
       ``"huh"``; it could be the mask of the numerator.
-    - Row means run over all n rows, i included. Because eq. (6) leaves the diagonal out, k = n − 1 then does not quite
+    - Row means run over all n rows, i included. Because eq. (6) leaves the diagonal out, n − 1 neighbors then does not quite
       give the CKA of eq. (4), contrary to the remark after eq. (9).
 
     O(n² (d + e)) time.
@@ -98,14 +98,14 @@ def cknna(X: Any, Y: Any, k: int = 10, *, definition: str = "huh", normalize: bo
     B = as_matrix(Y, "Y", min_rows=4, allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
     n = len(A)
-    check_k(k, n)
+    check_n_neighbors(n_neighbors, n)
     if normalize:
         A, B = unit(A, "X"), unit(B, "Y")
     first, second = (
-        masked_gram(side, k, centered=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
+        masked_gram(side, n_neighbors, centered=definition == "jam", place=home(own)) for side, own in ((A, X), (B, Y))
     )
     scale = math.prod(
-        math.sqrt(_with_itself(gram, n, k, name, definition)) for gram, name in ((first, "X"), (second, "Y"))
+        math.sqrt(_with_itself(gram, n, n_neighbors, name, definition)) for gram, name in ((first, "X"), (second, "Y"))
     )
     return _numerator(first, second, n, definition) / scale
 
@@ -116,7 +116,7 @@ def _with_itself(gram: tuple[np.ndarray, np.ndarray], n: int, k: int, name: str,
     value, rounding = _unbiased_hsic(keys, K, K, n) if definition == "huh" else _product(K, K)
     if value <= rounding:
         raise InputError(
-            f"Got an alignment of {name} with itself that is not positive (k={k}, n={n}); expected neighborhoods that vary and are partly mutual. Pass a larger k=…, or rows of {name} that differ."
+            f"Got an alignment of {name} with itself that is not positive (n_neighbors={k}, n={n}); expected neighborhoods that vary and are partly mutual. Pass a larger n_neighbors=…, or rows of {name} that differ."
         )
     return value
 
@@ -163,7 +163,7 @@ def prepare_masked(A: np.ndarray, name: str, k: int = 10, definition: str = "huh
     ParameterError, InputError
     """
     n = len(A)
-    check_k(k, n)
+    check_n_neighbors(k, n)
     gram = masked_gram(A, k, centered=definition == "jam")
     return Masked(*gram, math.sqrt(_with_itself(gram, n, k, name, definition)), n, definition)
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
-from congruence.metrics.search import NEIGHBORS, check_k, home, neighbor_table
+from congruence.metrics.search import NEIGHBORS, check_n_neighbors, home, neighbor_table
 
 __all__ = [
     "common_length",
@@ -26,23 +26,23 @@ __all__ = [
 ]
 
 
-def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
-    """Share of a row's k nearest neighbors that both spaces agree on, averaged over rows.
+def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
+    """Share of a row's nearest neighbors that both spaces agree on, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
         Row i belongs to row i of X; the widths may differ.
-    k : int, default=10
+    n_neighbors : int, default=10
         From 1 to n − 1.
-    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
+    metric : {"inner", "cosine", "euclidean"}, default="inner"
         See :func:`~congruence.metrics.nearest`. The paper takes inner products of rows made unit before, which is ``"cosine"``.
 
     Returns
     -------
     float
-        In [0, 1]. Unrelated spaces agree on k / (n − 1) by chance.
+        In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inn
     ----------
     Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
-    return common_share(*tables(X, Y, k, neighbors))
+    return common_share(*tables(X, Y, n_neighbors, metric))
 
 
 def common_share(P: np.ndarray, Q: np.ndarray) -> float:
@@ -65,15 +65,15 @@ def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     return common / P.size
 
 
-def cycle_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
+def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
     """Share of rows that are found again among the X-neighbors of their Y-neighbors.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
-    k : int, default=10
-    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
+    n_neighbors : int, default=10
+    metric : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
@@ -89,7 +89,7 @@ def cycle_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inne
     ----------
     Huh et al. (2024), appendix A; ``cycle_knn`` of its code.
     """
-    return cycle_share(*tables(X, Y, k, neighbors))
+    return cycle_share(*tables(X, Y, n_neighbors, metric))
 
 
 def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
@@ -102,20 +102,20 @@ def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     return found / n
 
 
-def lcs_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
+def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
     """Length of the longest common subsequence of the two lists of neighbors, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
-    k : int, default=10
-    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
+    n_neighbors : int, default=10
+    metric : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
     float
-        In [0, k]: a length, as in the paper's code, not a share. Lists run from the nearest on, so order counts.
+        In [0, n_neighbors]: a length, as in the paper's code, not a share. Lists run from the nearest on, so order counts.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def lcs_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner"
     ----------
     Huh et al. (2024), appendix A; ``lcs_knn`` of its code.
     """
-    return common_length(*tables(X, Y, k, neighbors))
+    return common_length(*tables(X, Y, n_neighbors, metric))
 
 
 def common_length(P: np.ndarray, Q: np.ndarray) -> float:
@@ -136,15 +136,15 @@ def common_length(P: np.ndarray, Q: np.ndarray) -> float:
     return total / len(P)
 
 
-def edit_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner") -> float:
-    """One minus the edit distance of the two lists of neighbors relative to k, averaged over rows.
+def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
+    """One minus the edit distance of the two lists of neighbors relative to their length, averaged over rows.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
     Y : array_like, shape (n, e)
-    k : int, default=10
-    neighbors : {"inner", "cosine", "euclidean"}, default="inner"
+    n_neighbors : int, default=10
+    metric : {"inner", "cosine", "euclidean"}, default="inner"
 
     Returns
     -------
@@ -159,7 +159,7 @@ def edit_knn(X: ArrayLike, Y: ArrayLike, k: int = 10, *, neighbors: str = "inner
     ----------
     Huh et al. (2024), appendix A; ``edit_distance_knn`` of its code. Levenshtein (1966).
     """
-    return edit_share(*tables(X, Y, k, neighbors))
+    return edit_share(*tables(X, Y, n_neighbors, metric))
 
 
 def edit_share(P: np.ndarray, Q: np.ndarray) -> float:
@@ -202,14 +202,14 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     return above[k]
 
 
-def tables(X: ArrayLike, Y: ArrayLike, k: int, neighbors: str) -> tuple[np.ndarray, np.ndarray]:
+def tables(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Return both sides' neighbor tables."""
-    check_choice(neighbors, NEIGHBORS, "neighbors")
+    check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
     B = as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
     check_same_rows(len(A), len(B), "X", "Y")
-    check_k(k, len(A))
+    check_n_neighbors(n_neighbors, len(A))
     return (
-        neighbor_table(A, k, neighbors, name="X", place=home(X))[0],
-        neighbor_table(B, k, neighbors, name="Y", place=home(Y))[0],
+        neighbor_table(A, n_neighbors, metric, name="X", place=home(X))[0],
+        neighbor_table(B, n_neighbors, metric, name="Y", place=home(Y))[0],
     )

@@ -24,7 +24,7 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, unit
 from congruence.metrics._comparison import courier, exact_similarity, quick_form
 
-__all__ = ["NEIGHBORS", "check_k", "home", "moderate", "nearest", "neighbor_table"]
+__all__ = ["NEIGHBORS", "check_n_neighbors", "home", "moderate", "nearest", "neighbor_table"]
 
 #: What "near" means.
 NEIGHBORS = ("inner", "cosine", "euclidean")
@@ -32,7 +32,7 @@ NEIGHBORS = ("inner", "cosine", "euclidean")
 
 def nearest(
     X: ArrayLike,
-    k: int,
+    n_neighbors: int,
     gallery: ArrayLike | None = None,
     *,
     metric: str = "inner",
@@ -40,12 +40,12 @@ def nearest(
     left_out: ArrayLike | None = None,
     blocked: int | None = None,
 ) -> np.ndarray:
-    """Find the k nearest gallery rows of each row, by default among the other rows of X.
+    """Find the nearest gallery rows of each row, by default among the other rows of X.
 
     Parameters
     ----------
     X : array_like, shape (m, d)
-    k : int
+    n_neighbors : int
         From 1 to the number of rows that may be found: n, or n − 1 where one is left out.
     gallery : array_like, shape (n, d), optional
         By default X, of which a row does not find itself.
@@ -62,7 +62,7 @@ def nearest(
 
     Returns
     -------
-    ndarray of int, shape (m, k)
+    ndarray of int, shape (m, n_neighbors)
         Row numbers of the gallery, nearest first. Rows equally near come lowest number first.
 
     Raises
@@ -73,7 +73,7 @@ def nearest(
     TooFewAnchorsError
         Fewer than two rows, without a gallery.
     ParameterError
-        k is larger than the number of rows that may be found, or an option that does not exist.
+        ``n_neighbors`` is larger than the number of rows that may be found, or an option that does not exist.
 
     Notes
     -----
@@ -83,23 +83,25 @@ def nearest(
     check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
     if gallery is None:
-        check_k(k, len(A))
+        check_n_neighbors(n_neighbors, len(A))
         B = A
         own: np.ndarray | None = np.arange(len(A))
     else:
         B = as_matrix(gallery, "gallery", allow_zero_rows=True)
         check_same_width(A, B)
         own = None if left_out is None else _as_rows(left_out, len(A), len(B))
-        check_positive(k, "k", integer=True)
+        check_positive(n_neighbors, "n_neighbors", integer=True)
         there = len(B) - (own is not None)
-        if k > there:
+        if n_neighbors > there:
             raise ParameterError(
-                f"Got k={k} for {there} rows that may be found; expected k ≤ {there}. Pass k={there} or less, or a larger gallery."
+                f"Got n_neighbors={n_neighbors} for {there} rows that may be found; expected n_neighbors ≤ {there}. Pass n_neighbors={there} or less, or a larger gallery."
             )
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
             A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
-    return _search(A, B, k, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), home(X))[0]
+    return _search(
+        A, B, n_neighbors, metric, own, exact, blocked, ("X", "X" if gallery is None else "gallery"), home(X)
+    )[0]
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
@@ -121,17 +123,17 @@ def home(X: Any) -> Any:
     return X.device if is_remote(X) else None
 
 
-def check_k(k: int, n: int) -> None:
+def check_n_neighbors(n_neighbors: int, n: int) -> None:
     """Refuse a number of neighbors that n rows do not have.
 
     Raises
     ------
     ParameterError
     """
-    check_positive(k, "k", integer=True)
-    if k >= n:
+    check_positive(n_neighbors, "n_neighbors", integer=True)
+    if n_neighbors >= n:
         raise ParameterError(
-            f"Got k={k} for {n} rows; expected k ≤ {n - 1}, since a row is not its own neighbor. Pass k={n - 1} or less."
+            f"Got n_neighbors={n_neighbors} for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own neighbor. Pass n_neighbors={n - 1} or less."
         )
 
 
@@ -183,7 +185,7 @@ def neighbor_table(
     ------
     ParameterError, ZeroRowError
     """
-    check_k(k, len(A))
+    check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, blocked, (name, name), place)
 
 

@@ -86,5 +86,5 @@ def encoder_agreement(
         data.images[encoders[0]][chosen[0]].astype(np.float64),
         data.texts[encoders[1]][chosen[1]].astype(np.float64),
         min(k, len(both) - 1),
-        neighbors="cosine",
+        metric="cosine",
     )
