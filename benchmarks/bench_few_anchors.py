@@ -68,7 +68,7 @@ def main() -> None:
                     results[name, label, n].append(measure(mapping.matrix, text, image, target, train, means, test))
                 centered = text[train] - text[train].mean(0)
                 top = np.linalg.eigvalsh(centered @ centered.T)[-1]
-                ridge = [LinearMap(alpha=a * top).fit(text[train], target[train]).matrix for a in RIDGE]
+                ridge = [LinearMap(ridge=a * top).fit(text[train], target[train]).matrix for a in RIDGE]
                 scores = np.array([measure(m, text, image, target, train, means, test) for m in ridge])
                 results[name, "ridge, best", n].append(tuple(scores.max(axis=0)))
     tables = []

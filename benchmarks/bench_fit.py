@@ -39,7 +39,7 @@ def main() -> None:
         "OrthogonalMap().fit": lambda: OrthogonalMap().fit(X, Y),
         "NumPy by hand": lambda: textbook(X, Y),
         "scipy orthogonal_procrustes, padded": lambda: scipys(X, Y),
-        "LinearMap(alpha='cv').fit": lambda: LinearMap().fit(X, Y),
+        "LinearMap(ridge='cv').fit": lambda: LinearMap().fit(X, Y),
         "sklearn Ridge (one alpha)": lambda: Ridge(1.0).fit(X, Y),
         "check_pairing": lambda: check_pairing(X, Y),
     }

@@ -26,9 +26,9 @@ TRAINING = {
 }
 TRIED = [
     ("procrustes", {"dim_share": 1.0}),
-    *(("cca", {"regularization": weight}) for weight in (0.1, 1.0, 10.0)),
+    *(("cca", {"ridge": weight}) for weight in (0.1, 1.0, 10.0)),
     *(("sail", {"rate": rate}) for rate in (1.0, 3.0)),
-    ("sotalign", {"paper_alpha": 1e-4, "teacher": "cca", "regularization": 1.0}),
+    ("sotalign", {"paper_alpha": 1e-4, "teacher": "cca", "ridge": 1.0}),
 ]
 
 

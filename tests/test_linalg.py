@@ -108,7 +108,7 @@ def test_canonical_directions_are_whitened_and_correlate_as_said(ridge):
 def test_the_map_and_the_metrics_solve_one_problem():
     rng = np.random.default_rng(1)
     X, Y = rng.standard_normal((50, 6)), rng.standard_normal((50, 5))
-    mapping = CCAMap(regularization=0, normalize=False).fit(X, Y)
+    mapping = CCAMap(ridge=0, normalize=False).fit(X, Y)
     fit = fit_cca(X, Y, reduce=None)
     np.testing.assert_allclose(mapping.singular_values_, fit.correlations, atol=1e-12)
     np.testing.assert_allclose(fit.correlations, cca(X, Y, components="all", reduce=None), atol=1e-12)

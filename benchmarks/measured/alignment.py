@@ -104,7 +104,7 @@ def world(results: list[Any]) -> str:
     rows = [
         ["Procrustes", *(best(lines, "procrustes") for lines in columns)],
         ["CCA, best λ of 0.1, 1, 10", *(best(lines, "cca") for lines in columns)],
-        ["CCA, λ = 1: the teacher", *(best(lines, "cca", regularization=1.0) for lines in columns)],
+        ["CCA, λ = 1: the teacher", *(best(lines, "cca", ridge=1.0) for lines in columns)],
         ["SAIL, better of two rates", *(best(lines, "sail") for lines in columns)],
         ["**SOTAlign**", *(best(lines, "sotalign") for lines in columns)],
     ]

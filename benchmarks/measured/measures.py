@@ -35,7 +35,7 @@ def joint_maps() -> list[dict[str, Any]]:
         "`cca`": CCAMap(),
         "`cca`, `power=1`": CCAMap(power=1.0),
         "`cca`, `dim=100`": CCAMap(dim=100),
-        "`cca`, `regularization=10`": CCAMap(regularization=10.0),
+        "`cca`, `ridge=10`": CCAMap(ridge=10.0),
     }.items():
         scores = []
         for seed in range(3):

@@ -36,7 +36,7 @@ def jobs(results: list[Any]) -> str:
         ["the same, Parquet with ids", f"{ours_table} peak", f"pyarrow + NumPy, without ids: {plain_table}"],
         ["fit 5,000 pairs 768 → 1024", fit["OrthogonalMap().fit"],
          f"NumPy by hand {fit['NumPy by hand']}; SciPy `orthogonal_procrustes` (padded) {fit['scipy orthogonal_procrustes, padded']}"],
-        ["ridge, 61 penalties by GCV", fit["LinearMap(alpha='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
+        ["ridge, 61 penalties by GCV", fit["LinearMap(ridge='cv').fit"], f"scikit-learn `Ridge`, one penalty: {fit['sklearn Ridge (one alpha)']}"],
         ["KLOT and its gradients, 10,000 × 256 a side, 100 iterations, one thread", features, f"log-sum-exp solver with the explicit gradient: {explicit}"],
     ]  # fmt: skip
     return table(["job (2 cores)", "congruence", "beside it"], rows)

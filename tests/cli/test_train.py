@@ -339,7 +339,7 @@ def test_sotalign_stands_beside_its_teacher(here, files):
         "--test",
         "20",
         "--set",
-        "regularization=0.1",
+        "ridge=0.1",
     ]
     assert here(*alone).code == 0
     other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]

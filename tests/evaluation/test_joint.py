@@ -357,12 +357,12 @@ FIT = ["fit", "i.npz:v", "t.npz:v", "--ids", "ids", "--modality", "image", "--ta
 
 def test_the_command_line_fits_carries_and_measures(here, files, data):
     named = ["--source-model", "dino", "--target-model", "minilm"]
-    fitted = here(*FIT, *named, "--method", "cca", "--dim", "8", "--regularization", "0.5", "--holdout", "60")
+    fitted = here(*FIT, *named, "--method", "cca", "--dim", "8", "--ridge", "0.5", "--holdout", "60")
     assert fitted.code == 0, fitted.err
     assert "width of the joint space" in fitted.out
     assert "retrieval at 1, back" in fitted.out
     m = congruence.load(files / "map")
-    assert (m.dim, m.regularization, m.target_space_.modality) == (8, 0.5, "text")
+    assert (m.dim, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
     shown = here("inspect", "map")
     assert "joint dim" in shown.out
     result = json.loads(
@@ -431,7 +431,7 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
     assert here(*FIT, "--method", "procrustes").code == 0
     for arguments, words in (
         ((*FIT, "--force"), "two-sided method"),
-        ((*FIT, "--force", "--method", "procrustes", "--regularization", "1"), "no such option"),
+        ((*FIT, "--force", "--method", "procrustes", "--ridge", "1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--dim", "19"), "expected at most 18"),
         (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--dim", "3"), "no such option"),

@@ -18,7 +18,7 @@ def test_ridge_is_scikit_learns(alpha, center, n):
     p = rigid_problem(n, 40, 12, noise=0.2, random_state=0)
     w = np.random.default_rng(0).uniform(0.1, 2, n)
     reference = Ridge(alpha=alpha, fit_intercept=center).fit(p.X, p.Y, sample_weight=w)
-    m = LinearMap(alpha=alpha, center=center).fit(p.X, p.Y, sample_weight=w)
+    m = LinearMap(ridge=alpha, center=center).fit(p.X, p.Y, sample_weight=w)
     np.testing.assert_allclose(m.coef_, reference.coef_.T, atol=1e-9)
     np.testing.assert_allclose(m.transform(p.X), reference.predict(p.X), atol=1e-9)
 
@@ -26,7 +26,7 @@ def test_ridge_is_scikit_learns(alpha, center, n):
 def test_without_a_penalty_the_least_norm_solution_is_taken():
     p = rigid_problem(20, 40, 12, noise=0.2, random_state=0)
     X, Y = p.X - p.X.mean(0), p.Y - p.Y.mean(0)
-    np.testing.assert_allclose(LinearMap(alpha=0.0).fit(p.X, p.Y).coef_, np.linalg.pinv(X) @ Y, atol=1e-8)
+    np.testing.assert_allclose(LinearMap(ridge=0.0).fit(p.X, p.Y).coef_, np.linalg.pinv(X) @ Y, atol=1e-8)
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -36,10 +36,10 @@ def test_generalized_cross_validation_is_its_definition(center):
     X, Y = (p.X - p.X.mean(0), p.Y - p.Y.mean(0)) if center else (p.X, p.Y)
     n = 60 - center
     for k in (20, 40, 55):
-        hat = X @ np.linalg.solve(X.T @ X + m.gcv_alphas_[k] * np.eye(30), X.T)
+        hat = X @ np.linalg.solve(X.T @ X + m.gcv_ridges_[k] * np.eye(30), X.T)
         expected = n * np.sum((Y - hat @ Y) ** 2) / (n - np.trace(hat)) ** 2
         assert m.gcv_scores_[k] == pytest.approx(expected, rel=1e-8)
-    assert m.alpha_ == m.gcv_alphas_[np.argmin(m.gcv_scores_)]
+    assert m.ridge_ == m.gcv_ridges_[np.argmin(m.gcv_scores_)]
 
 
 def test_cross_validated_ridge_generalises_like_the_best_fixed_one():
@@ -47,7 +47,7 @@ def test_cross_validated_ridge_generalises_like_the_best_fixed_one():
     train, test = slice(0, 100), slice(100, None)
 
     def loss(alpha):
-        m = LinearMap(alpha=alpha).fit(p.X[train], p.Y[train])
+        m = LinearMap(ridge=alpha).fit(p.X[train], p.Y[train])
         return np.mean((m.transform(p.X[test]) - p.Y[test]) ** 2)
 
     best = min(loss(float(alpha)) for alpha in np.logspace(-4, 4, 33))
@@ -58,8 +58,8 @@ def test_cross_validated_ridge_generalises_like_the_best_fixed_one():
 @pytest.mark.parametrize("alpha", [-1.0, "best", np.nan, True])
 def test_impossible_penalties_are_refused(alpha):
     p = rigid_problem(20, 4, random_state=0)
-    with pytest.raises(ParameterError, match="alpha"):
-        LinearMap(alpha=alpha).fit(p.X, p.Y)
+    with pytest.raises(ParameterError, match="ridge"):
+        LinearMap(ridge=alpha).fit(p.X, p.Y)
 
 
 def curved(n, seed):

@@ -75,14 +75,14 @@ def test_no_random_frames_do_better(seed):
 # ---------------------------------------------------------------------- CCA
 
 
-@pytest.mark.parametrize("regularization", [0.0, 0.1, 3.0])
+@pytest.mark.parametrize("ridge", [0.0, 0.1, 3.0])
 @pytest.mark.parametrize(("n", "d_x", "d_y"), [(60, 9, 7), (200, 9, 7)])
 @pytest.mark.parametrize("center", [True, False])
-def test_cca_is_the_generalised_eigenproblem(n, d_x, d_y, regularization, center):
+def test_cca_is_the_generalised_eigenproblem(n, d_x, d_y, ridge, center):
     X, Y = paired(n, d_x, d_y)
     A, B = prepared(X, center=center), prepared(Y, center=center)
-    m = CCAMap(regularization=regularization, center=center).fit(X, Y)
-    Sx, Sy = A.T @ A + regularization * np.eye(d_x), B.T @ B + regularization * np.eye(d_y)
+    m = CCAMap(ridge=ridge, center=center).fit(X, Y)
+    Sx, Sy = A.T @ A + ridge * np.eye(d_x), B.T @ B + ridge * np.eye(d_y)
     M = A.T @ B
     squared = scipy.linalg.eigh(M.T @ np.linalg.solve(Sx, M), Sy, eigvals_only=True)[::-1]
     np.testing.assert_allclose(m.singular_values_**2, squared, atol=1e-9)
@@ -108,7 +108,7 @@ def test_correlations_are_scikit_learns():
     X, Y = paired(150, 6, 5, noise=1.0)
     theirs = CCA(n_components=5, scale=False, max_iter=5000, tol=1e-12).fit(X, Y).transform(X, Y)
     expected = [np.corrcoef(a, b)[0, 1] for a, b in zip(theirs[0].T, theirs[1].T, strict=True)]
-    m = CCAMap(regularization=0.0, normalize=False).fit(X, Y)
+    m = CCAMap(ridge=0.0, normalize=False).fit(X, Y)
     np.testing.assert_allclose(m.singular_values_, expected, atol=1e-6)
     a, b = carried(m, X, Y)
     np.testing.assert_allclose([np.corrcoef(*pair)[0, 1] for pair in zip(a.T, b.T, strict=True)], expected, atol=1e-6)
@@ -120,7 +120,7 @@ def test_nearly_collinear_rows_keep_their_digits():
     z = rng.standard_normal(200)
     X = np.stack([rng.standard_normal(200), np.zeros(200)], axis=1)
     X[:, 1] = X[:, 0] + 1e-10 * z
-    m = CCAMap(regularization=0.0, normalize=False, center=False).fit(X, z[:, None])
+    m = CCAMap(ridge=0.0, normalize=False, center=False).fit(X, z[:, None])
     assert m.singular_values_[0] == pytest.approx(1, abs=1e-4)
 
 
@@ -132,22 +132,22 @@ def test_power_scales_each_direction_by_its_correlation(power):
         np.testing.assert_allclose(other, one * plain.singular_values_**power, atol=1e-12)
 
 
-@pytest.mark.parametrize("regularization", [0.0, 0.1])
-def test_fewer_pairs_than_dimensions_are_worked_in_their_span(regularization):
+@pytest.mark.parametrize("ridge", [0.0, 0.1])
+def test_fewer_pairs_than_dimensions_are_worked_in_their_span(ridge):
     X, Y = paired(15, 40, 30)
     A, B = prepared(X), prepared(Y)
-    m = CCAMap(regularization=regularization).fit(X, Y)
+    m = CCAMap(ridge=ridge).fit(X, Y)
     assert m.d_out == 14
     # Anything the map adds outside the span of the rows would show as a part that the pseudo-inverse removes.
     for W, Z in ((m.source_weights_, A), (m.target_weights_, B)):
         np.testing.assert_allclose(np.linalg.pinv(Z) @ Z @ W, W, atol=1e-8)
-        S = Z.T @ Z + regularization * np.eye(Z.shape[1])
+        S = Z.T @ Z + ridge * np.eye(Z.shape[1])
         np.testing.assert_allclose(W.T @ S @ W, np.eye(14), atol=1e-8)
     # The d × d formula, regularised so that it has an inverse.
-    if regularization:
+    if ridge:
         M = A.T @ B
-        dense = np.linalg.solve(A.T @ A + regularization * np.eye(40), M)
-        squared = scipy.linalg.eigh(M.T @ dense, B.T @ B + regularization * np.eye(30), eigvals_only=True)[::-1]
+        dense = np.linalg.solve(A.T @ A + ridge * np.eye(40), M)
+        squared = scipy.linalg.eigh(M.T @ dense, B.T @ B + ridge * np.eye(30), eigvals_only=True)[::-1]
         np.testing.assert_allclose(m.singular_values_**2, squared[:14], atol=1e-9)
     else:
         np.testing.assert_allclose(m.singular_values_, 1, atol=1e-9)
@@ -273,8 +273,8 @@ def test_a_side_taken_for_the_other_is_named(cls):
     [
         (lambda: ProcrustesHeads(dim=0), "dim=0"),
         (lambda: CCAMap(dim=2.5), "dim=2.5"),
-        (lambda: CCAMap(regularization=-1), "regularization=-1"),
-        (lambda: CCAMap(regularization=np.inf), "regularization=inf"),
+        (lambda: CCAMap(ridge=-1), "ridge=-1"),
+        (lambda: CCAMap(ridge=np.inf), "ridge=inf"),
         (lambda: CCAMap(power=-0.5), "power=-0.5"),
     ],
 )
@@ -286,7 +286,7 @@ def test_impossible_parameters_are_refused(make, match):
 def test_rows_all_alike_need_a_regulariser():
     X, Y = np.tile([[0.3, 0.7, 0.1]], (10, 1)), paired(10, 4, 3)[1]
     with pytest.raises(InputError, match="all alike"):
-        CCAMap(regularization=0.0).fit(X, Y)
+        CCAMap(ridge=0.0).fit(X, Y)
     for m in (CCAMap(), ProcrustesHeads()):
         m.fit(X, Y)
         assert (m.d_out, m.facts_["rank"]) == (1, 0)

@@ -314,7 +314,7 @@ def test_pairs_held_out_by_fit_are_found_again(data):
         Embeddings(rows, ids=[f"i{k}" for k in range(40)], space=Space(name, modality=kind))
         for rows, name, kind in ((data.X, "a", "image"), (data.Y, "b", "text"))
     )
-    options = {"dim": 4, "regularization": 1.0, "holdout": 11, "check": False, "groups": None}
+    options = {"dim": 4, "ridge": 1.0, "holdout": 11, "check": False, "groups": None}
     mapping = congruence.fit(X, Y, method="cca", **options)
     got = summarize_training(mapping, X, Y)
     assert got["held_out"]

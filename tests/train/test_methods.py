@@ -194,8 +194,8 @@ def test_contrastive_is_sail_with_other_defaults(latent):
 
 
 def test_csa_weighs_directions_by_their_correlations(latent):
-    fitted = CSA(dim=4, regularization=0.1).fit(latent.X, latent.Y)
-    plain = CCAMap(dim=4, regularization=0.1).fit(latent.X, latent.Y)
+    fitted = CSA(dim=4, ridge=0.1).fit(latent.X, latent.Y)
+    plain = CCAMap(dim=4, ridge=0.1).fit(latent.X, latent.Y)
     ours = fitted.transform(latent.X_test) @ fitted.transform_target(latent.Y_test).T
     u, v = plain.transform(latent.X_test), plain.transform_target(latent.Y_test)
     np.testing.assert_allclose(ours, (u * plain.singular_values_[:4]) @ v.T, rtol=1e-4, atol=1e-6)
@@ -205,12 +205,12 @@ def test_csa_as_published_finds_nothing_with_fewer_pairs_than_dimensions(latent,
     few = slice(0, 12)  # of 20 and 16 dimensions
     fitted = CSA().fit(latent.X[few], latent.Y[few])
     np.testing.assert_allclose(fitted.singular_values_, 1, atol=1e-6)
-    assert retrieval(fitted) < retrieval(CSA(regularization=1.0).fit(latent.X[few], latent.Y[few]))
+    assert retrieval(fitted) < retrieval(CSA(ridge=1.0).fit(latent.X[few], latent.Y[few]))
 
 
 def test_closed_forms_are_their_maps(latent):
     for method, expected in (
-        (CCA(dim=3, regularization=0.2), CCAMap(dim=3, regularization=0.2)),
+        (CCA(dim=3, ridge=0.2), CCAMap(dim=3, ridge=0.2)),
         (Procrustes(dim=3), congruence.ProcrustesHeads(dim=3)),
     ):
         expected.fit(latent.X, latent.Y)

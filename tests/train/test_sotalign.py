@@ -130,7 +130,7 @@ def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preproc
 
 
 def test_a_map_that_began_at_the_teacher_is_never_worse_on_what_it_is_chosen_by(world):
-    method = SOTAlign(teacher="cca", teacher_dim=8, start="teacher", regularization=1.0, **QUICK)
+    method = SOTAlign(teacher="cca", teacher_dim=8, start="teacher", ridge=1.0, **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.held, verbose=False)
     assert recall(mapping, world.held) >= recall(method.fit_teacher(*world.pairs), world.held)
     assert mapping.facts_["history"]["losses"]["loss"][-1] < mapping.facts_["history"]["losses"]["loss"][0]
@@ -352,8 +352,8 @@ def test_tuning_what_is_not_there(world):
 
 
 def test_the_teacher_is_the_map_it_names(world):
-    teacher = SOTAlign(teacher="cca", teacher_dim=6, regularization=0.5).fit_teacher(*world.pairs)
-    alone = CCAMap(dim=6, regularization=0.5).fit(*world.pairs)
+    teacher = SOTAlign(teacher="cca", teacher_dim=6, ridge=0.5).fit_teacher(*world.pairs)
+    alone = CCAMap(dim=6, ridge=0.5).fit(*world.pairs)
     assert np.array_equal(teacher.transform(world.held[0]), alone.transform(world.held[0]))
 
 

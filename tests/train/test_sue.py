@@ -163,7 +163,7 @@ def test_what_is_refused(latent):
     for wrong in (
         {"neighbors": 0},
         {"spectral_steps": 0},
-        {"regularization": -1.0},
+        {"ridge": -1.0},
         {"scales": 0},
         {"spectral_learning_rate": 0.0},
     ):

@@ -24,9 +24,10 @@ def command(
     allow_reflection: Annotated[
         bool, typer.Option("--allow-reflection/--no-reflection", help="Or a rotation of determinant 1 (orthogonal).")
     ] = True,
-    alpha: Annotated[str | None, typer.Option(help="Ridge penalty, or cv (linear).")] = None,
+    ridge: Annotated[
+        str | None, typer.Option(help="Penalty added to the sums of squares (linear, cca), or cv (linear).")
+    ] = None,
     dim: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
-    regularization: Annotated[float | None, typer.Option(help="Added to the sums of squares (cca).")] = None,
     modality: Annotated[str | None, typer.Option(help="Modality of the anchors: image, text, …")] = None,
     target_modality: Annotated[
         str | None, typer.Option(help="Modality of the target's rows, if it differs (procrustes, cca).")
@@ -102,12 +103,11 @@ def command(
         **_parameters(
             method,
             center,
-            alpha,
+            ridge,
             shrinkage=shrinkage,
             shrinkage_strength=shrinkage_strength,
             allow_reflection=None if allow_reflection else False,
             dim=dim,
-            regularization=regularization,
         ),
     )
     mapping.save(out, force=force)
@@ -117,7 +117,7 @@ def command(
         _print(mapping, out, paired_by)
 
 
-def _parameters(method: str, center: bool, alpha: str | None, **options: Any) -> dict[str, Any]:
+def _parameters(method: str, center: bool, ridge: str | None, **options: Any) -> dict[str, Any]:
     """Collect the options of the chosen method that were given, refusing those of another."""
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
@@ -127,12 +127,12 @@ def _parameters(method: str, center: bool, alpha: str | None, **options: Any) ->
     given = {name: value for name, value in options.items() if value is not None}
     if not center:
         given["center"] = False
-    if alpha is not None:
+    if ridge is not None:
         try:
-            given["alpha"] = alpha if alpha == "cv" else float(alpha)
+            given["ridge"] = ridge if ridge == "cv" else float(ridge)
         except ValueError:
             raise ParameterError(
-                f"Got --alpha {alpha!r}; expected a number or cv. Pass --alpha 1.0, for example, or --alpha cv."
+                f"Got --ridge {ridge!r}; expected a number or cv. Pass --ridge 1.0, for example, or --ridge cv."
             ) from None
     if method == "mlp":
         given["verbose"] = True

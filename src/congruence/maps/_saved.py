@@ -63,7 +63,7 @@ def _check_parameters(kind: type[Map], given: Mapping[str, Any]) -> None:
         default = usual[name]
         if isinstance(default, bool):
             good = isinstance(value, bool)
-        elif isinstance(default, str):  # a word, or what it stands for: alpha="cv" or a number
+        elif isinstance(default, str):  # a word, or what it stands for: ridge="cv" or a number
             good = isinstance(value, str) or is_number(value)
         else:
             good = value is None or is_number(value)

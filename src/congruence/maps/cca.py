@@ -25,7 +25,7 @@ class CCAMap(ProjectionMap):
     dim : int, optional
         Width of the joint space; as many directions as the pairs carry by default: min(d_source, d_target, n − 1) (n without
         centering) unless the rows themselves span less.
-    regularization : float, default=0.1
+    ridge : float, default=0.1
         λ, added to the Gram matrices AᵀA and BᵀB, which are sums over rows and not means: with more pairs it weighs less.
     center : bool, default=True
         Subtract the mean of the (unit) fitting rows.
@@ -54,19 +54,19 @@ class CCAMap(ProjectionMap):
     def __init__(
         self,
         dim: int | None = None,
-        regularization: float = 0.1,
+        ridge: float = 0.1,
         center: bool = True,
         normalize: bool = True,
         power: float = 0.0,
     ) -> None:
         self.dim = dim
-        self.regularization = regularization
+        self.ridge = ridge
         self.center = center
         self.normalize = normalize
         self.power = power
 
     def _check_parameters(self) -> None:
-        check_positive(self.regularization, "regularization", zero=True)
+        check_positive(self.ridge, "ridge", zero=True)
         check_positive(self.power, "power", zero=True)
 
     def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
@@ -76,12 +76,12 @@ class CCAMap(ProjectionMap):
     def _whiten(self, rows: np.ndarray, size: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the whitened rows and the matrix that whitens."""
         svd = cross_svd(rows, scale=size)
-        if not svd.rank and not self.regularization:
+        if not svd.rank and not self.ridge:
             raise InputError(
-                "Got rows that are all alike once preprocessed, and regularization=0; expected rows that vary. Add other rows, or pass regularization=1.0."
+                "Got rows that are all alike once preprocessed, and ridge=0; expected rows that vary. Add other rows, or pass ridge=1.0."
             )
         kept = max(1, svd.rank)
-        return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.regularization)
+        return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)
 
     def _scales(self, singular: np.ndarray) -> np.ndarray | None:
         return singular**self.power if self.power else None

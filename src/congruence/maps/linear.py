@@ -21,7 +21,7 @@ class LinearMap(AffineMap):
 
     Parameters
     ----------
-    alpha : float or "cv", default="cv"
+    ridge : float or "cv", default="cv"
         Penalty on the squared Frobenius norm of the coefficients, added to the sum (not the mean) of squared
         errors, as in :class:`sklearn.linear_model.Ridge`. ``"cv"`` chooses it by generalized cross-validation.
     center : bool, default=True
@@ -32,10 +32,10 @@ class LinearMap(AffineMap):
     coef_ : ndarray of float64, shape (d_source, d_target)
         Acts on rows from the right (scikit-learn stores the transpose).
     source_mean_, target_mean_ : ndarray of float64
-    alpha_ : float
+    ridge_ : float
         The penalty used.
-    gcv_alphas_, gcv_scores_ : ndarray
-        Grid and generalized cross-validation score of each, under ``alpha="cv"``.
+    gcv_ridges_, gcv_scores_ : ndarray
+        Grid and generalized cross-validation score of each, under ``ridge="cv"``.
 
     References
     ----------
@@ -44,16 +44,16 @@ class LinearMap(AffineMap):
 
     kind: ClassVar[str] = "linear"
 
-    #: Penalties tried under ``alpha="cv"``, relative to the largest eigenvalue of the Gram matrix.
+    #: Penalties tried under ``ridge="cv"``, relative to the largest eigenvalue of the Gram matrix.
     RELATIVE_GRID: ClassVar[np.ndarray] = np.logspace(-8, 2, 61)
 
     coef_: np.ndarray
-    alpha_: float
-    gcv_alphas_: np.ndarray
+    ridge_: float
+    gcv_ridges_: np.ndarray
     gcv_scores_: np.ndarray
 
-    def __init__(self, alpha: float | str = "cv", center: bool = True) -> None:
-        self.alpha = alpha
+    def __init__(self, ridge: float | str = "cv", center: bool = True) -> None:
+        self.ridge = ridge
         self.center = center
 
     def fit(self, X: Any, Y: Any = None, sample_weight: Any = None, *, y: Any = None) -> Self:
@@ -76,12 +76,12 @@ class LinearMap(AffineMap):
         ------
         InputError, ParameterError
         """
-        if self.alpha != "cv":
-            if isinstance(self.alpha, str):
+        if self.ridge != "cv":
+            if isinstance(self.ridge, str):
                 raise ParameterError(
-                    f"Got alpha={self.alpha!r}; expected a number ≥ 0 or 'cv'. Pass alpha='cv' to choose it by cross-validation."
+                    f"Got ridge={self.ridge!r}; expected a number ≥ 0 or 'cv'. Pass ridge='cv' to choose it by cross-validation."
                 )
-            check_positive(self.alpha, "alpha", zero=True)
+            check_positive(self.ridge, "ridge", zero=True)
         return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
@@ -105,13 +105,13 @@ class LinearMap(AffineMap):
         kept = eigenvalues > floor
         eigenvalues, V = eigenvalues[kept], V[:, kept]
         rotated = V.T @ cross
-        if self.alpha == "cv":
+        if self.ridge == "cv":
             self._choose(eigenvalues, rotated, scatter, moments.weight - self.center)
         else:
-            self.alpha_ = float(self.alpha)
-        self.coef_ = V @ (rotated / (eigenvalues + self.alpha_)[:, None])
+            self.ridge_ = float(self.ridge)
+        self.coef_ = V @ (rotated / (eigenvalues + self.ridge_)[:, None])
         self.n_pairs_ = moments.rows
-        self.facts_ = {"n_pairs": self.n_pairs_, "alpha_used": self.alpha_, "rank": int(kept.sum())}
+        self.facts_ = {"n_pairs": self.n_pairs_, "ridge_used": self.ridge_, "rank": int(kept.sum())}
         return self
 
     def _choose(self, eigenvalues: np.ndarray, rotated: np.ndarray, scatter: float, n: float) -> None:
@@ -129,8 +129,8 @@ class LinearMap(AffineMap):
             room = n - df
             scores[k] = n * residual / room**2 if room > 1e-3 * n else np.inf
         best = int(np.argmin(scores)) if np.isfinite(scores).any() else len(scores) - 1
-        self.alpha_ = float(alphas[best])
-        self.gcv_alphas_, self.gcv_scores_ = alphas, scores
+        self.ridge_ = float(alphas[best])
+        self.gcv_ridges_, self.gcv_scores_ = alphas, scores
 
     @property
     def matrix(self) -> np.ndarray:
@@ -147,6 +147,6 @@ class LinearMap(AffineMap):
         check_arrays(arrays, {"coef": "io", "source_mean": "i", "target_mean": "o"})
         self.coef_ = arrays["coef"]
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
-        self.alpha_, self.n_pairs_ = number(facts, "alpha_used"), count(facts, "n_pairs")
+        self.ridge_, self.n_pairs_ = number(facts, "ridge_used"), count(facts, "n_pairs")
         self.n_features_in_ = self.coef_.shape[0]
         self.facts_ = dict(facts)

@@ -155,7 +155,7 @@ class MLPMap(Map):
             "n_epochs": self.n_epochs_,
             "best_epoch": self.best_epoch_,
             "held_out_pairs": int(held.sum()),
-            "linear_alpha": linear.alpha_,
+            "linear_ridge": linear.ridge_,
         }
         return self
 

@@ -15,7 +15,7 @@ from congruence.errors import ParameterError
 from congruence.metrics import null
 from congruence.metrics._base import unit
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
-from congruence.metrics.null import Repaired, entry
+from congruence.metrics.null import PermutationStatistic, entry
 
 __all__ = ["FORMULAS", "Measure", "measures"]
 
@@ -41,13 +41,13 @@ class Measure(NamedTuple):
         Whose it is; ``"both"`` where the two agree.
     formula : str
         A word or two on what tells the definitions apart, or nothing.
-    steps : Repaired
+    steps : PermutationStatistic
     """
 
     metric: str
     definition: str
     formula: str
-    steps: Repaired
+    steps: PermutationStatistic
 
 
 def measures(
@@ -91,14 +91,14 @@ def measures(
     steps = {
         "linear_cka": lambda: null.BIASED_CKA,
         "cknna": lambda: _masked("jam", normalize=normalize),
-        "cca": lambda: Repaired(ours.prepare, ours.reorder, null.compare_first),
+        "cca": lambda: PermutationStatistic(ours.prepare, ours.reorder, null.compare_first),
     }[metric]()
     every = [Measure(metric, "jam", theirs, steps), Measure(metric, "congruence", here, ours)]
     return [one for one in every if definition in ("both", one.definition)]
 
 
-def _masked(definition: str, *, normalize: bool) -> Repaired:
+def _masked(definition: str, *, normalize: bool) -> PermutationStatistic:
     def prepare(A: np.ndarray, name: str) -> object:
         return prepare_masked(unit(A, name) if normalize else A, name, definition=definition)
 
-    return Repaired(prepare, reorder_masked, compare_masked)
+    return PermutationStatistic(prepare, reorder_masked, compare_masked)

@@ -20,11 +20,11 @@ from congruence.metrics.dissimilarity import MOST_ROWS, Dissimilarities
 from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.search import neighbor_table
 
-__all__ = ["BIASED_CKA", "REPAIRED", "Chance", "Repaired", "chance", "compare_first", "entry"]
+__all__ = ["BIASED_CKA", "REPAIRED", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
 
 
 @dataclass(frozen=True)
-class Repaired:
+class PermutationStatistic:
     """A metric split into prepare, compare and reorder, so that re-pairings reuse the first step.
 
     Attributes
@@ -47,7 +47,7 @@ class Repaired:
         return lambda order: self.compare(first, self.reorder(second, order))
 
 
-def entry(name: Any) -> Repaired:
+def entry(name: Any) -> PermutationStatistic:
     """Return an entry of :data:`REPAIRED`; an unknown name lists them.
 
     Raises
@@ -316,25 +316,25 @@ def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
     return float(np.arccos(np.clip(np.linalg.norm(A.T @ B, "nuc"), 0, 1)))
 
 
-def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> Repaired:
-    return Repaired(_prepare_neighbors, _reorder_neighbors, measure)
+def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> PermutationStatistic:
+    return PermutationStatistic(_prepare_neighbors, _reorder_neighbors, measure)
 
 
 #: CKA by the biased HSIC: ``linear_cka(X, Y, estimator="biased")``.
-BIASED_CKA = Repaired(_prepare_biased, _reorder_linear, _compare_biased)
+BIASED_CKA = PermutationStatistic(_prepare_biased, _reorder_linear, _compare_biased)
 
 #: By name in METRICS, with the parameters that are the defaults there.
-REPAIRED: dict[str, Repaired] = {
-    "linear_cka": Repaired(_prepare_linear, _reorder_linear, _compare_linear),
-    "rbf_cka": Repaired(_prepare_rbf, _reorder_square, _inner),
-    "cknna": Repaired(prepare_masked, reorder_masked, compare_masked),
+REPAIRED: dict[str, PermutationStatistic] = {
+    "linear_cka": PermutationStatistic(_prepare_linear, _reorder_linear, _compare_linear),
+    "rbf_cka": PermutationStatistic(_prepare_rbf, _reorder_square, _inner),
+    "cknna": PermutationStatistic(prepare_masked, reorder_masked, compare_masked),
     "mutual_knn": _neighbors(neighbors.common_share),
     "cycle_knn": _neighbors(neighbors.cycle_share),
     "lcs_knn": _neighbors(neighbors.common_length),
     "edit_knn": _neighbors(neighbors.edit_share),
-    "cca": Repaired(_prepare_basis(50), _take, _compare_bases),
-    "svcca": Repaired(_prepare_basis(0.99), _take, _compare_bases),
-    "pwcca": Repaired(_prepare_weighted, _reorder_weighted, _compare_weighted),
-    "rsa": Repaired(_prepare_rsa, _reorder_square, lambda K, L: _inner(K, L) / 2),
-    "procrustes_distance": Repaired(_prepare_shape, _take, _compare_shapes),
+    "cca": PermutationStatistic(_prepare_basis(50), _take, _compare_bases),
+    "svcca": PermutationStatistic(_prepare_basis(0.99), _take, _compare_bases),
+    "pwcca": PermutationStatistic(_prepare_weighted, _reorder_weighted, _compare_weighted),
+    "rsa": PermutationStatistic(_prepare_rsa, _reorder_square, lambda K, L: _inner(K, L) / 2),
+    "procrustes_distance": PermutationStatistic(_prepare_shape, _take, _compare_shapes),
 }

@@ -17,7 +17,7 @@ class CSA(ClosedForm, CCAMap):
     ----------
     dim : int, optional
         s, the directions kept; as many as the pairs support by default.
-    regularization : float, default=0.0
+    ridge : float, default=0.0
         λ, added to the Gram matrices. CSA has none. With fewer pairs than dimensions every direction then correlates perfectly on the pairs, whatever they
         are, and the map finds next to nothing on others.
     power : float, default=0.5
@@ -41,9 +41,9 @@ class CSA(ClosedForm, CCAMap):
     def __init__(
         self,
         dim: int | None = None,
-        regularization: float = 0.0,
+        ridge: float = 0.0,
         power: float = 0.5,
         center: bool = True,
         normalize: bool = True,
     ) -> None:
-        super().__init__(dim=dim, regularization=regularization, center=center, normalize=normalize, power=power)
+        super().__init__(dim=dim, ridge=ridge, center=center, normalize=normalize, power=power)

@@ -59,7 +59,7 @@ class SOTAlign(HeadTrainer):
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
     teacher_dim : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
-    regularization : float, default=0.1
+    ridge : float, default=0.1
         λ of the CCA teacher.
     pairs_too : bool, default=False
         Let the rows of the pairs take part in the divergence as well.
@@ -95,7 +95,7 @@ class SOTAlign(HeadTrainer):
     max_iter: int = 100
     tol: float | None = None
     teacher_dim: int | None = None
-    regularization: float = 0.1
+    ridge: float = 0.1
     pairs_too: bool = False
     start: str = "random"
 
@@ -122,7 +122,7 @@ class SOTAlign(HeadTrainer):
         if self.teacher == "procrustes":
             return ProcrustesHeads(dim=self.teacher_dim).fit(X, Y)
         if self.teacher == "cca":
-            return CCAMap(dim=self.teacher_dim, regularization=self.regularization).fit(X, Y)
+            return CCAMap(dim=self.teacher_dim, ridge=self.ridge).fit(X, Y)
         shared = {field.name: getattr(self, field.name) for field in fields(HeadTrainer)}
         shared |= {"head": "linear", "dim": self.teacher_dim or self.dim}
         return SAIL(**shared).fit(X, Y, verbose=False)

@@ -48,7 +48,7 @@ class SUE(HeadTrainer):
         Of AdamW in stage 1.
     spectral_batch_size : int, default=2048
         Rows of a graph.
-    regularization : float, default=0.1
+    ridge : float, default=0.1
         λ of :class:`~congruence.CCAMap`, against pairs whose spectral embeddings have unit variance.
     scales : int, default=3
         Kernels in the discrepancy.
@@ -92,7 +92,7 @@ class SUE(HeadTrainer):
     spectral_steps: int = 1000
     spectral_learning_rate: float = 1e-4
     spectral_batch_size: int = 2048
-    regularization: float = 0.1
+    ridge: float = 0.1
     scales: int = 3
     residual_width: int = 32
     _: KW_ONLY
@@ -117,7 +117,7 @@ class SUE(HeadTrainer):
         for name in integers:
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.spectral_learning_rate, "spectral_learning_rate")
-        check_positive(self.regularization, "regularization", zero=True)
+        check_positive(self.ridge, "ridge", zero=True)
         if self.dim > self.spectral_dim:
             raise ParameterError(
                 f"Got dim={self.dim} and spectral_dim={self.spectral_dim}; expected dim to be at most as large. Pass dim={self.spectral_dim} or less."
@@ -199,7 +199,7 @@ class _Objective(HeadsObjective):
             whiten = vectors / np.sqrt(np.maximum(values, 0) + 1e-6 * values.mean())
             whitened.append((Z[0] - mean) @ whiten)
             maps.append((mean, whiten))
-        cca = CCAMap(dim=trainer.dim, regularization=trainer.regularization, normalize=False).fit(*whitened)
+        cca = CCAMap(dim=trainer.dim, ridge=trainer.ridge, normalize=False).fit(*whitened)
         layers = []
         for (mean, whiten), weights in zip(maps, (cca.source_weights_, cca.target_weights_), strict=True):
             # Of unit variance, and centered by the mean of all rows: the pairs' own mean is that of a small sample.

@@ -22,7 +22,7 @@ BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "probed": ("orthogonal", {"shrinkage": "probed"}),
     "filtered": ("orthogonal", {}),
     "linear": ("linear", {}),
-    "least_squares": ("linear", {"alpha": 0.0}),
+    "least_squares": ("linear", {"ridge": 0.0}),
     "mlp": ("mlp", {}),
     "random": ("random", {}),
 }

@@ -47,7 +47,7 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         # Rows repeat, since an image has several captions, and a caption several wrong ones.
         distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
-        mapping: TwoSidedMap = CCAMap(dim=width, regularization=0.1).fit(train.source, train.target)
+        mapping: TwoSidedMap = CCAMap(dim=width, ridge=0.1).fit(train.source, train.target)
     else:
         jam = JAM(method, random_state=seed, **options)
         held = parts.validation

@@ -57,10 +57,10 @@ BASELINES: dict[str, Baseline] = {
     "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
     "nnclr": Baseline("NNCLR", "nnclr", {}, {"k": (5, 1), "both_weights": (0.1, 1.0, 0.3)}),
     "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft", "hard"), "both_weights": (0.1, 1.0)}),
-    "sue": Baseline("SUE", "sue", {"dim": 8}, {"neighbors": (30, 10), "regularization": (0.1, 1.0, 0.01)}),
+    "sue": Baseline("SUE", "sue", {"dim": 8}, {"neighbors": (30, 10), "ridge": (0.1, 1.0, 0.01)}),
     "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
-    "csa": Baseline("CSA", "csa", {}, {"regularization": (0.0, 0.1, 1.0), "power": (0.5, 1.0)}, unpaired=False),
-    "cca": Baseline("CCA", "cca", {}, {"regularization": (0.1, 1.0, 10.0), "dim_share": (1.0, 0.25)}, unpaired=False),
+    "csa": Baseline("CSA", "csa", {}, {"ridge": (0.0, 0.1, 1.0), "power": (0.5, 1.0)}, unpaired=False),
+    "cca": Baseline("CCA", "cca", {}, {"ridge": (0.1, 1.0, 10.0), "dim_share": (1.0, 0.25)}, unpaired=False),
     "procrustes": Baseline(
         "Procrustes", "procrustes", {}, {"dim_share": (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)}, unpaired=False
     ),
