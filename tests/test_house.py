@@ -166,7 +166,8 @@ def test_the_lowest_versions_that_are_tested_are_those_that_are_promised():
     lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
     assert sorted(line.replace("==", ">=") for line in lines if line[0] != "#") == sorted(asked)
     tested = re.search(r"^LOWEST := (.+)$", (ROOT / "Makefile").read_text(), flags=re.M)
-    assert tested and all((ROOT / name).is_file() for name in tested[1].split())
+    assert tested
+    assert all((ROOT / name).is_file() for name in tested[1].split())
 
 
 def test_only_ci_installs_system_packages():
