@@ -1,7 +1,7 @@
 """Which spectral filter suits how many anchors? Real CLIP embeddings, unseen classes, paired splits.
 
 Text of OpenAI ViT-B/32 and of a target model for n of 900 LVIS classes fits the map. Two things are measured on the 303
-other classes: ViT-B/32 images carried over and classified by the target's text (centered, and with the gap
+other classes: ViT-B/32 images mapped and classified by the target's text (centered, and with the gap
 between the modalities carried), and text-to-text retrieval. Differences to the default are paired over the splits; "ridge, best" chooses its penalty on
 the test classes and is thus an upper bound for ridge.
 """

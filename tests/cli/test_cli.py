@@ -169,6 +169,11 @@ BAD_FITS = {
     "unknown modality": (["a.npz:v", "b.npz:v", "--modality", "smell"], "'image', 'text'"),
     "unknown shrinkage": (["a.npz:v", "b.npz:v", "--shrinkage", "pink"], "'auto', 'full'"),
     "option of another method": (["a.npz:v", "b.npz:v", "--ridge", "1"], "no such option"),
+    "switch of another method": (
+        ["a.npz:v", "b.npz:v", "--method", "linear", "--no-reflection"],
+        "--no-reflection for",
+    ),
+    "other switch of another method": (["a.npz:v", "b.npz:v", "--method", "mlp", "--no-center"], "--no-center for"),
     "ridge": (["a.npz:v", "b.npz:v", "--method", "linear", "--ridge", "big"], "a number or cv"),
     "means": (["a.npz:v", "b.npz:v", "--modality", "image", "--means", "text"], "MODALITY=SOURCE"),
     "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Pass --modality"),

@@ -139,8 +139,10 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: Any) ->
     known = METHODS[method]().get_params()
     foreign = [name for name in given if name not in known]
     if foreign:
+        off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # given only where switched off
+        flag = off.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
         raise ParameterError(
-            f"Got --{foreign[0].replace('_', '-')} for method {method!r}, which has no such option; "
+            f"Got {flag} for method {method!r}, which has no such option; "
             "expected options of that method. Leave it out, or pass another --method."
         )
     return given
