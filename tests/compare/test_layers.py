@@ -49,7 +49,7 @@ def test_the_planted_pair_is_found(metric):
     found = compare_layers(*planted(), metric, permutations=99)
     assert found.best == ("2", "1")
     assert found.best_adjusted_p_value == found.best_p_value == 0.01
-    assert found.standing.argmax() == 2 * 2 + 1
+    assert found.z_scores.argmax() == 2 * 2 + 1
     others = np.delete(found.adjusted_p_values.ravel(), 5)
     assert (others > 0.01).all()
 
@@ -110,7 +110,7 @@ def test_a_score_that_cannot_vary_stands_nowhere():
     X, Y = stacks(20, ((40,), (40,)))
     found = compare_layers(X, Y, "pwcca", permutations=9)
     assert found.values[0, 0] == pytest.approx(1)
-    assert found.standing[0, 0] == 0
+    assert found.z_scores[0, 0] == 0
     assert found.best_adjusted_p_value == 1
 
 
@@ -118,7 +118,7 @@ def test_rows_are_drawn_repeats_are_exact_and_arrays_are_left_alone():
     X, Y = planted()
     before = [A.copy() for A in (*X, *Y)]
     ticks = []
-    found = compare_layers(X, Y, permutations=5, max_rows=50, advance=ticks.append)
+    found = compare_layers(X, Y, permutations=5, max_rows=50, callback=ticks.append)
     assert (found.n, ticks) == (50, [1] * 5)
     assert found.to_dict() == compare_layers(X, Y, permutations=5, max_rows=50).to_dict()
     assert found.to_dict() != compare_layers(X, Y, permutations=5, max_rows=50, random_state=1).to_dict()
@@ -178,7 +178,7 @@ def test_the_heat_map_is_drawn_on_given_axes():
     ax = Figure().add_subplot()
     assert found.plot(ax, title="a <b> $c$ & $d$") is ax
     (mesh,) = (artist for artist in ax.collections if isinstance(artist, QuadMesh))
-    strength = np.maximum(found.standing, 0) / found.standing.max()
+    strength = np.maximum(found.z_scores, 0) / found.z_scores.max()
     np.testing.assert_allclose(mesh.get_array(), strength)
     np.testing.assert_allclose(found.strength, strength)
     mesh.update_scalarmappable()

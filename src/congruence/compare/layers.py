@@ -68,7 +68,7 @@ class LayerComparison:
     permutations: int
 
     @property
-    def standing(self) -> np.ndarray:
+    def z_scores(self) -> np.ndarray:
         """By how many standard deviations each score is closer than by chance, shape (L, M); 0 where chance never varies."""
         gap = (self.values - self.null_mean) * (1 if self.larger_is_closer else -1)
         flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
@@ -77,12 +77,12 @@ class LayerComparison:
     @property
     def strength(self) -> np.ndarray:
         """How far each score stands above chance beside the others, shape (L, M): from 0 (no closer than chance) to 1 (the furthest above it)."""
-        above = np.maximum(self.standing, 0)
+        above = np.maximum(self.z_scores, 0)
         return above / (above.max() or 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        data = {field.name: getattr(self, field.name) for field in fields(self)} | {"standing": self.standing}
+        data = {field.name: getattr(self, field.name) for field in fields(self)} | {"z_scores": self.z_scores}
         return {
             key: value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
             for key, value in data.items()
@@ -116,7 +116,7 @@ def compare_layers(
     permutations: int = 200,
     max_rows: int | None = None,
     random_state: int = 0,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> LayerComparison:
     """Score every layer of one model against every layer of another, corrected for the search.
 
@@ -135,7 +135,7 @@ def compare_layers(
     max_rows : int, optional
         Draw this many rows at random if there are more.
     random_state : int, default=0
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after every re-pairing.
 
     Returns
@@ -196,8 +196,8 @@ def compare_layers(
     for scores in null:
         order = rng.permutation(n)
         scores[:] = compare([steps.reorder(side, order) for side in theirs])
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     larger = METRICS[metric].larger_is_closer
     found = chance(values, null, larger)
     best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)

@@ -100,7 +100,7 @@ class LinearMap(AffineMap):
         import scipy.linalg  # here and not above: the other methods do without it
 
         eigenvalues, V = scipy.linalg.eigh(gram)
-        # Directions without any variance carry rounding noise only; unpenalized they would be blown up.
+        # Directions without any variance hold rounding noise only; unpenalized they would be blown up.
         floor = max(eigenvalues[-1], 0.0) * len(eigenvalues) * np.finfo(float).eps
         kept = eigenvalues > floor
         eigenvalues, V = eigenvalues[kept], V[:, kept]

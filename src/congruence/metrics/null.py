@@ -123,8 +123,8 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
     width = np.where(spread <= 1e-9 * np.maximum(1, np.abs(center)), np.inf, spread)
     slack = tolerance / width
     best = ((null - center) / width + slack).reshape(draws, -1).max(axis=1)
-    standing = (values - center) / width - slack
-    search = draws - np.searchsorted(np.sort(best), standing)
+    observed = (values - center) / width - slack
+    search = draws - np.searchsorted(np.sort(best), observed)
     sd = null.std(axis=0, ddof=1) if draws > 1 else np.zeros(values.shape)
     return Chance(sign * null.mean(axis=0), sd, (1 + alone) / (draws + 1), (1 + search) / (draws + 1))
 

@@ -106,7 +106,7 @@ def class_retrieval(
     Parameters
     ----------
     queries : array_like, shape (m, d)
-        For example images of one model, carried into the other's space.
+        For example images of one model, mapped into the other's space.
     gallery : array_like, shape (n, d)
         For example the other model's images.
     query_labels : array_like, shape (m,)

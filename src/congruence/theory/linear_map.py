@@ -68,7 +68,7 @@ class TextError:
         Of ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
     quantiles : dict of float to float
     sigma_min, sigma_max : float
-        Singular values of A. Texts are carried by A^{-⊤}, so a small σ_min(A) magnifies their errors.
+        Singular values of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) magnifies their errors.
     """
 
     largest: float

@@ -141,14 +141,14 @@ def probed_subspace(S: Any, *, rtol: float | None = None, rank: int | None = Non
 def probed_share(S: Any, queries: Any, *, rtol: float | None = None, rank: int | None = None) -> ProbedShare:
     """Measure how much of each query lies in the subspace that the anchors probe.
 
-    A map fitted on the anchors carries this part on evidence; the rest it makes up.
+    A map fitted on the anchors maps this part on evidence; the rest it makes up.
 
     Parameters
     ----------
     S : array_like, shape (n, d)
         Anchors.
     queries : array_like, shape (m, d)
-        What is to be carried: the same modality or the other one.
+        What is to be mapped: the same modality or the other one.
     rtol, rank
         As in :func:`probed_subspace`.
 

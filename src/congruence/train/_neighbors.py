@@ -41,7 +41,7 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: Any = "cpu") -
     """
     if k > len(rows):
         raise ParameterError(
-            f"Got k={k} neighbors among {len(rows)} unpaired rows; expected at most as many. Pass k={len(rows)} or less."
+            f"Got n_neighbors={k} and {len(rows)} unpaired rows; expected at most as many. Pass n_neighbors={len(rows)} or less."
         )
     import torch
 

@@ -103,13 +103,13 @@ def record_run(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict
 
 def record_order(job: Job[JAMData]) -> None:
     """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
-    standing: dict[tuple[Any, ...], dict[str, float]] = {}
+    means_by_task: dict[tuple[Any, ...], dict[str, float]] = {}
     for row in job.results.rows():
         task = str(row["pair"]).partition(":")[0]
         if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
-            standing.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
+            means_by_task.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
     found = []
-    for (data, pair, metric), means in standing.items():
+    for (data, pair, metric), means in means_by_task.items():
         if set(means) == set(PAPER_ORDER):
             order = sorted(means, key=lambda name: -means[name])
             holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
