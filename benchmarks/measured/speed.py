@@ -17,7 +17,8 @@ def _median(runs: list[dict[str, float]]) -> str:
 
 
 def _peak(runs: list[dict[str, float]]) -> str:
-    return f"{max(run['peak_mb'] for run in runs):,.0f} MB"
+    """Memory at its highest, less what the process took before, where that was measured."""
+    return f"{max(run['peak_mb'] - run.get('rest_mb', 0) for run in runs):,.0f} MB"
 
 
 def jobs(results: list[Any]) -> str:

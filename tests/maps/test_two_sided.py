@@ -271,7 +271,7 @@ def test_a_side_taken_for_the_other_is_named(cls):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: ProcrustesHeads(dim=0), "dim=0"),
+        (lambda: ProcrustesHeads(n_components=0), "n_components=0"),
         (lambda: CCAMap(n_components=2.5), "n_components=2.5"),
         (lambda: CCAMap(ridge=-1), "ridge=-1"),
         (lambda: CCAMap(ridge=np.inf), "ridge=inf"),
