@@ -31,7 +31,15 @@ def modules_after(code: str) -> set[str]:
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    assert not modules_after("import congruence") & {"torch", "sklearn", "scipy", "pyarrow", "numpy", "rich", "pydantic"}
+    assert not modules_after("import congruence") & {
+        "torch",
+        "sklearn",
+        "scipy",
+        "pyarrow",
+        "numpy",
+        "rich",
+        "pydantic",
+    }
 
 
 def test_fitting_and_carrying_never_load_torch():

@@ -107,7 +107,9 @@ def _explain(
     group = f" in {where.group}" if where.group else ""
     if error["type"] in ("extra_forbidden", "invalid_key"):
         known = ", ".join(model.model_fields) or "none"
-        return ParameterError(f"Got {_short(str(key))}{group}{inside}; expected one of {known}. Rename or remove this key.")
+        return ParameterError(
+            f"Got {_short(str(key))}{group}{inside}; expected one of {known}. Rename or remove this key."
+        )
     if error["type"] == "missing":
         absent = ", ".join(str(one["loc"][0]) for one in errors if one["type"] == "missing")
         return ParameterError(f"Got {where.name or 'entries'} without {absent}; expected all of them. Add these keys.")
