@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
@@ -59,6 +61,22 @@ def test_similarities_stand_beside_their_null():
     }
     assert names(ax) == ["cca", "procrustes_distance, smaller is closer"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first line is above
+
+
+def test_a_command_writes_the_picture_of_similarities(here, tmp_path):
+    np.savez(tmp_path / "a.npz", X)
+    np.savez(tmp_path / "b.npz", Y)
+    command = ("similarity", "a.npz", "b.npz", "--permutations", 5, "--halves", 2, "--metric", "linear_cka", "--plot")
+    done = here(*command, "s.svg", "--json")
+    assert done.code == 0, done.err
+    score = json.loads(done.out)["scores"][0]["value"]
+    page = (tmp_path / "s.svg").read_text(encoding="utf-8")
+    assert f"linear_cka {score:.3f} (" in page
+    assert "a.npz and b.npz" in page
+    assert "prefers-color-scheme" in page
+    assert here(*command, "s.svg").code == 2  # it is there
+    assert "--force" in here(*command, "s.svg").err
+    assert here(*command, "s.jpg").code == 2
 
 
 def test_scores_stand_beside_the_target_and_the_controls():
