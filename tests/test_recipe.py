@@ -180,6 +180,59 @@ def test_what_may_not_be_written(files, wrong, said):
         make_recipe(entries(files, **wrong))
 
 
+WRITTEN = """\
+method: sail
+pairs:
+  - a.npz
+  - b.npz
+validation: 0.1
+seed: 3
+parameters:
+  max_steps: 20
+  negatives: true
+grid:
+  temperature: [0.1, 0.5]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seed: 3", "seed: x", "Got seed 'x' in {}, line 6; expected a whole number from 0 .* Write seed: 0, for example"),
+        ("method: sail", "method: clip", "Got method 'clip' in {}, line 1; expected one of sotalign, sail, "),
+        ("validation: 0.1", "validaton: 0.1", "Got 'validaton' in {}, line 5; expected one of method, pairs, "),
+        ("  - b.npz", "  - 2", "Got pairs .'a.npz', 2. in {}, line 4; expected two files"),
+        ("  max_steps: 20", "  max_step: 20", "Got 'max_step' in parameters of sail in {}, line 8; expected one of batch_size"),
+        ("negatives: true", "negatives: 1", "Got negatives 1 in {}, line 9; expected true or false"),
+        ("[0.1, 0.5]", "[0.1, warm]", "Got temperature 'warm' in {}, line 11; expected a number"),
+        ("[0.1, 0.5]", "0.1", "Got grid .* in {}, line 11; expected a mapping of names to lists"),
+        ("method: sail\n", "", "Got a recipe without 'method'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_has_its_line(tmp_path, old, new, said):
+    path = tmp_path / "r.yaml"
+    assert old in WRITTEN
+    path.write_text(WRITTEN.replace(old, new))
+    with pytest.raises(ParameterError, match=said.replace("{}", str(path))):
+        read_recipe(path)
+
+
+def test_what_is_given_beside_a_file_has_no_line(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(WRITTEN)
+    assert read_recipe(path, seed=4, parameters={"max_steps": 5}).parameters == {"max_steps": 5, "negatives": True}
+    for changes, said in (
+        ({"seed": -1}, r"Got seed=-1; expected a whole number .* Pass seed=0, for example\.$"),
+        ({"parameters": {"max_steps": "x"}}, r"Got max_steps='x'; expected a whole number ≥ 0\. Pass max_steps=2000"),
+        ({"grid": {"temperature": ["x"]}}, r"Got temperature='x'; expected a number"),
+        ({"method": "clip"}, r"Got method='clip'; expected one of sotalign"),
+    ):
+        with pytest.raises(ParameterError, match=said):
+            read_recipe(path, **changes)
+    with pytest.raises(ParameterError, match=r"Got 'negatives' in parameters of nnclr in .*r\.yaml, line 9"):
+        read_recipe(path, method="nnclr", parameters={"max_steps": 5})  # the rest is still the file's
+
+
 def test_files_that_are_no_recipes(tmp_path):
     with pytest.raises(FileError):
         read_recipe(tmp_path / "none.yaml")

@@ -143,7 +143,7 @@ def _checkpoint(path: Path) -> Any:
 
 
 def write_checkpoint(rng: random.Random, folder: Path) -> Path:
-    from congruence.train.checkpoint import History
+    from congruence.train import History
 
     _, module, optimizer = _training()
     history = History({"step": [1.0, 2.0], "loss": [0.5, 0.4]}, [(1, 0.5)], 1, 2)

@@ -110,7 +110,7 @@ def test_a_fourth_paper_is_a_folder_and_one_line(dice, here, tmp_path):
         (
             "throws: 50",
             "share: 0.5",
-            r"Got 'share' in parameters of own\.yaml \(kind dice_mean\); expected one of throws",
+            r"Got 'share' in parameters of kind dice_mean in own\.yaml, line 12; expected one of throws",
         ),
         ("kind: dice_mean", "kind: dice", "Got kind 'dice'.*main, .*jam_losses.*sotalign_methods.*dice_mean"),
     ],

@@ -18,7 +18,7 @@ from congruence.papers import panels, run
 from congruence.plotting.look import COLOR, COLORS
 from congruence.plotting.training import recalls_size
 from congruence.synthetic import upgrade_problem
-from congruence.train.checkpoint import History
+from congruence.train import History
 from congruence.upgrade.certify import certify
 
 

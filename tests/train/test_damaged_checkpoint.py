@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from congruence.errors import CorruptFileError
-from congruence.train.checkpoint import Checkpoint, History
+from congruence.train import History
+from congruence.train.checkpoint import Checkpoint
 
 
 def training():

@@ -17,7 +17,14 @@ from sklearn.utils.validation import check_is_fitted
 
 import congruence
 from congruence import CCAMap, Embeddings, HeadsMap, Space
-from congruence.errors import ConvergenceWarning, InputError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import (
+    ConvergenceWarning,
+    CorruptFileError,
+    InputError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+)
 from congruence.maps import TwoSidedMap
 from congruence.train import CCA, CSA, METHODS, SAIL, ClosedForm, Contrastive, Procrustes, make_method
 
@@ -129,6 +136,29 @@ def test_fit_returns_the_method_itself_which_is_then_a_map(latent, retrieval, fi
     np.testing.assert_array_equal(loaded.transform_target(latent.Y_test), method.transform_target(latent.Y_test))
     assert loaded.joint_space() == method.joint_space()
     assert json.dumps(loaded.describe()) == json.dumps(method.describe())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not issubclass(METHODS[name], ClosedForm)])
+def test_a_trained_method_keeps_its_history_also_when_saved(fits, tmp_path, name):
+    assert not hasattr(quick(name), "history_")
+    method, _ = fits(name)
+    loaded = congruence.load(method.save(tmp_path / name))
+    for one in (method, loaded):
+        assert one.history_.steps == method.facts_["steps"]
+        assert one.history_.losses == method.facts_["history"]["losses"]
+        assert one.history_.best_score == pytest.approx(method.scores_[f"validation_{method.criterion}"])
+    assert loaded.history_ == method.history_
+    assert "history_" not in vars(method)  # it is read from facts_, and stored there only
+    (curve,) = (line for line in loaded.history_.plot().lines if line.get_label() == "heads")
+    assert curve.get_xydata().tolist() == [list(pair) for pair in method.history_.validation]
+
+
+def test_heads_trained_elsewhere_have_no_history(tmp_path):
+    layers = [{"kind": "linear", "weight": np.eye(3)}]
+    assert not hasattr(HeadsMap.from_layers(layers, layers), "history_")
+    damaged = HeadsMap.from_layers(layers, layers, facts={"history": {"steps": -1}})
+    with pytest.raises(CorruptFileError, match=r"cannot be read \(steps \[-1\]\)"):
+        _ = damaged.history_
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -351,6 +351,13 @@ def test_tuning_what_is_not_there(world):
         grid_points({"divergence_weight": []})
 
 
+def test_points_of_a_grid_keep_the_order_they_were_written_in():
+    points = grid_points({"teacher": ["procrustes", "cca"], "ridge": [1.0, 0.1]})
+    assert [tuple(point.items()) for point in points] == [
+        (("teacher", teacher), ("ridge", ridge)) for teacher in ("procrustes", "cca") for ridge in (1.0, 0.1)
+    ]
+
+
 def test_the_teacher_is_the_map_it_names(world):
     teacher = SOTAlign(teacher="cca", teacher_n_components=6, ridge=0.5).fit_teacher(*world.pairs)
     alone = CCAMap(n_components=6, ridge=0.5).fit(*world.pairs)

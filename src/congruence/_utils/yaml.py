@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,38 @@ def parse_yaml(text: str, where: str) -> Any:
         raise CorruptFileError(
             f"Got {where} that is not YAML ({error}); expected key: value lines. Correct the line that the parser names."
         ) from error
+
+
+def find_line(text: str, path: Sequence[str | int]) -> int | None:
+    """Return the line that an entry of a YAML document is on.
+
+    Parameters
+    ----------
+    text : str
+        As :func:`parse_yaml` took it.
+    path : sequence of str and int
+        Keys and places in lists, from the document down. What leads further than the document does is left out.
+
+    Returns
+    -------
+    int or None
+        From 1, of the entry's key or item; None if the first step leads nowhere.
+    """
+    import yaml
+
+    node, line = yaml.compose(text, Loader=yaml.SafeLoader), None
+    for step in path:
+        if isinstance(node, yaml.MappingNode):
+            pairs = [(key, value) for key, value in node.value if str(key.value) == str(step)]
+            key, node = pairs[0] if pairs else (None, None)
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            key = node = node.value[step]
+        else:
+            break
+        if key is None:
+            break
+        line = key.start_mark.line + 1
+    return line
 
 
 def _check_length(length: int, where: str | Path) -> None:

@@ -32,7 +32,8 @@ def command(
     max_rows: Annotated[int | None, typer.Option(help="Draw this many rows if there are more.")] = None,
     seed: Annotated[int, typer.Option(help="Of re-pairings, halves and rows drawn.")] = 0,
     plot: Annotated[
-        str | None, typer.Option(help="With --layers: write the heat map to this file (.svg, .png or .pdf).")
+        str | None,
+        typer.Option(help="Draw the scores, or with --layers the heat map, to this file (.svg, .png or .pdf)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -41,14 +42,13 @@ def command(
     from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
-    from congruence.errors import ParameterError
     from congruence.metrics.null import REPAIRED
 
+    if plot is not None:
+        _check_plot(plot, force)
     if layers:
         _layers(first, second, metric, ids, target_ids, permutations, max_rows, seed, plot, force, as_json)
         return
-    if plot is not None:
-        raise ParameterError("Got --plot without --layers; expected layers to draw. Add --layers.")
     pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
     chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
     with progress("comparing", len(chosen), as_json) as callback:
@@ -62,8 +62,12 @@ def command(
             random_state=seed,
             callback=callback,
         )
+    if plot is not None:
+        from congruence.report import write_similarities
+
+        write_similarities(plot, scores, _title(first, second), force=force)
     if as_json:
-        print_json({"first": first, "second": second, "scores": [score.to_dict() for score in scores]})
+        print_json({"first": first, "second": second, "scores": [score.to_dict() for score in scores], "plot": plot})
         return
     rows = [
         [
@@ -85,6 +89,21 @@ def command(
     )
 
 
+def _check_plot(plot: str, force: bool) -> None:
+    """Refuse a place for the picture before the work, not after it."""
+    from congruence._utils.atomic import check_output
+    from congruence.report.pictures import check_suffix
+
+    check_suffix(plot)
+    check_output(plot, force=force)
+
+
+def _title(first: str, second: str) -> str:
+    from pathlib import Path
+
+    return f"{Path(first).name} and {Path(second).name}"
+
+
 def _layers(
     first: str,
     second: str,
@@ -99,9 +118,6 @@ def _layers(
     as_json: bool,
 ) -> None:
     """Compare every layer with every layer."""
-    from pathlib import Path
-
-    from congruence._utils.atomic import check_output
     from congruence._utils.ids import id_rows
     from congruence.cli._base import print_json, progress
     from congruence.compare.layers import compare_layers
@@ -115,11 +131,6 @@ def _layers(
         )
     chosen = metric[0] if metric else "linear_cka"
     entry(chosen)  # an unknown one is said before the work, not after it
-    if plot is not None:
-        from congruence.report.pictures import check_suffix
-
-        check_suffix(plot)
-        check_output(plot, force=force)
     ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
     with progress("re-pairing", permutations, as_json) as callback:
@@ -135,7 +146,7 @@ def _layers(
     if plot is not None:
         from congruence.report import write_layers
 
-        write_layers(plot, found, f"{Path(first).name} and {Path(second).name}", force=force)
+        write_layers(plot, found, _title(first, second), force=force)
     if as_json:
         print_json({"first": first, "second": second, "layers": found.to_dict(), "plot": plot})
     else:

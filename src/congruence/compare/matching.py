@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,10 @@ from congruence.metrics.definitions import Measure, measures
 from congruence.metrics.dissimilarity import MOST_ROWS
 from congruence.metrics.null import REPAIRED
 
-__all__ = ["DEFAULT", "Separation", "match_test"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["DEFAULT", "Separation", "Separations", "match_test"]
 
 #: The paper's four.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
@@ -72,6 +75,28 @@ class Separation:
         return asdict(self)
 
 
+class Separations(list[Separation]):
+    """Outcome of :func:`match_test`: a list with a line for each metric and kind of non-match, which can be drawn."""
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_separations
+
+        return draw_separations([one.to_dict() for one in self], ax, annotate=annotate)
+
+
 def match_test(
     images: Any,
     texts: Any,
@@ -88,7 +113,7 @@ def match_test(
     permutations: int = 200,
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
-) -> list[Separation]:
+) -> Separations:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric tells them apart.
 
     Parameters
@@ -129,8 +154,8 @@ def match_test(
 
     Returns
     -------
-    list of Separation
-        For each metric, and for each definition of it, the paper's first: ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
+    Separations
+        A list of :class:`Separation`, with ``plot``: for each metric, and for each definition of it, the paper's first: ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
 
     Raises
     ------
@@ -248,7 +273,7 @@ def match_test(
             callback(1)
     if H is not None:
         total[2] = wrong
-    return [
+    return Separations(
         Separation(
             metric=one.metric,
             definition=one.definition,
@@ -268,7 +293,7 @@ def match_test(
         )
         for m, one in enumerate(scored)
         for c, condition in enumerate(conditions)
-    ]
+    )
 
 
 def _hard(hard: Any, T: np.ndarray) -> np.ndarray:

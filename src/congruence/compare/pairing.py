@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from congruence._inputs import check_order
 from congruence._utils.ids import id_texts
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
 from congruence.compare.wrong_pairs import find_wrong_pairs
-from congruence.errors import PairingWarning, UnpairedError
+from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
 
@@ -84,6 +87,33 @@ class PairingReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return {**asdict(self), "suspects": list(self.suspects), "suspect_probability": list(self.suspect_probability)}
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the alignment of held-out pairs beside where it lies when they are paired at random.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        TooFewAnchorsError
+            There were too few pairs to measure anything.
+        """
+        from congruence.plotting import draw_pairing
+
+        if self.state == "too few":
+            raise TooFewAnchorsError(
+                f"Got {self.n_pairs} pairs, on which nothing was measured; expected at least {FEWEST}. Check more pairs."
+            )
+        return draw_pairing(self.to_dict(), ax, annotate=annotate)
 
     @property
     def sentence(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from congruence.errors import ParameterError
 from congruence.metrics import METRICS, fit_cca
 from congruence.metrics.null import REPAIRED, chance, entry
 
-__all__ = ["DEFAULT", "Similarity", "compare_spaces"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["DEFAULT", "Similarities", "Similarity", "compare_spaces"]
 
 #: Measured when nothing is said: one of each family whose chance level is known to be near zero, or is reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
@@ -65,6 +68,28 @@ class Similarity:
         return asdict(self)
 
 
+class Similarities(list[Similarity]):
+    """Outcome of :func:`compare_spaces`: a list of scores, which can be drawn."""
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw each score with its interval; as bars, where 95 % of random re-pairings lie.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_similarities
+
+        return draw_similarities([one.to_dict() for one in self], ax, annotate=annotate)
+
+
 def compare_spaces(
     X: Any,
     Y: Any,
@@ -75,7 +100,7 @@ def compare_spaces(
     max_rows: int | None = None,
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
-) -> list[Similarity]:
+) -> Similarities:
     """Score two spaces with several metrics, each beside its permutation null.
 
     Parameters
@@ -97,8 +122,8 @@ def compare_spaces(
 
     Returns
     -------
-    list of Similarity
-        In the order of ``metrics``.
+    Similarities
+        A list of :class:`Similarity`, in the order of ``metrics``, with ``plot``.
 
     Raises
     ------
@@ -159,7 +184,7 @@ def compare_spaces(
             callback(1)
     larger = np.array([METRICS[name].larger_is_closer for name in names])
     found = chance(np.array(values), np.array(nulls).T, larger)
-    return [
+    return Similarities(
         Similarity(
             name,
             values[k],
@@ -175,7 +200,7 @@ def compare_spaces(
             permutations,
         )
         for k, name in enumerate(names)
-    ]
+    )
 
 
 def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> float | None:

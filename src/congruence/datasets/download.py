@@ -1,4 +1,9 @@
-"""Downloads of known files: over https, resumed, verified before they get their name, and never needed twice."""
+"""Downloads of known files: over https, resumed, verified before they get their name, and never needed twice.
+
+Not by pooch (as of 1.9): it starts over where a download stopped, follows a redirect to http, and writes what arrives without a limit.
+Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a limit on bytes or files, and below Python 3.12 without a filter of members:
+what :mod:`congruence.datasets.archives` refuses or undoes would be on the disk.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import shorten
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,24 @@ class Scores:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw each score before and after the map, beside what the target reaches by itself and what the controls reach.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_scores
+
+        return draw_scores([asdict(row) for row in self.rows], ax, annotate=annotate)
 
     def get(self, metric: str, query: str, against: str) -> Score:
         """Return one line.

@@ -45,6 +45,8 @@ class HeadsMap(LayeredMap):
         From the joint space back to either model's.
     method_ : str
         What trained the heads.
+    history_ : History
+        Losses and validation scores by step, which ``plot`` draws; only of heads trained by :mod:`congruence.train`.
 
     Examples
     --------

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from congruence._utils.arrays import as_given
-from congruence.errors import ParameterError, ShapeError
+from congruence.errors import CorruptFileError, ParameterError, ShapeError
 from congruence.maps import _layers
 from congruence.maps._base import NotFittedMapError
 from congruence.maps._saved import count
+from congruence.maps.history import History
 from congruence.maps.two_sided import TwoSidedMap
 
 __all__ = ["PARTS", "LayeredMap"]
@@ -35,6 +36,8 @@ class LayeredMap(TwoSidedMap):
         From the joint space back to either model's.
     method_ : str
         What trained the heads.
+    history_ : History
+        Losses and validation scores by step, which ``plot`` draws; only of heads with a record of their training.
     """
 
     kind: ClassVar[str] = "heads"
@@ -84,6 +87,27 @@ class LayeredMap(TwoSidedMap):
             raise NotFittedMapError(
                 f"Got an unfitted {type(self).__name__}; expected a fitted one. Call fit(X, Y) first."
             )
+
+    @property
+    def history_(self) -> History:
+        """Losses and validation scores of the training by step, read from ``facts_["history"]``.
+
+        Raises
+        ------
+        AttributeError
+            The map is not fitted, or keeps no record of a training.
+        CorruptFileError
+            The record of a saved map was damaged.
+        """
+        self._check_fitted()
+        if "history" not in self.facts_:
+            raise AttributeError(f"{type(self).__name__} of method {self.method_!r} keeps no record of a training")
+        try:
+            return History.from_dict(self.facts_["history"])
+        except (TypeError, ValueError) as error:
+            raise CorruptFileError(
+                f"Got a record of the training that cannot be read ({error}); expected losses and scores by step. Save the map again from where it was trained."
+            ) from error
 
     @property
     def d_target(self) -> int:

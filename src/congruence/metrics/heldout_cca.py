@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,9 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.errors import InputError
 from congruence.linalg.canonical import canonical_directions, whiten
 from congruence.metrics._bases import COMPONENTS, EPS, check_options, equal_rows, spectrum, summarize
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["CCAFit", "fit_cca"]
 
@@ -37,6 +40,24 @@ class CCAFit:
     x_projection: np.ndarray = field(repr=False)
     y_projection: np.ndarray = field(repr=False)
     correlations: np.ndarray
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the canonical correlations on the rows fitted, strongest first.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_correlations
+
+        return draw_correlations(self.correlations.tolist(), ax, annotate=annotate)
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Return the canonical variates of both sides.

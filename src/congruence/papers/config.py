@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from congruence._utils.schema import Where, validate
 from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.papers.checks import check_chosen, check_keys, check_type
 from congruence.papers.claims import parse_rule
 from congruence.papers.job import Config
 from congruence.papers.registry import STUDIES, kinds
@@ -42,67 +44,81 @@ def parse_config(text: str, name: str) -> Config:
     ParameterError
         An unknown or missing key, a wrong type, an unknown choice.
     """
-    data = parse_yaml(text, f"{name}.yaml")
+    where = Where(f"{name}.yaml", text)
+    data = parse_yaml(text, where.name)
     if not isinstance(data, dict):
         raise CorruptFileError(
-            f"Got {name}.yaml without keys; expected key: value lines. Write at least the name and the kind."
+            f"Got {where.name} without keys; expected key: value lines. Write at least the name and the kind."
         )
-    where = f"{name}.yaml"
-    check_keys(where, data, [each.name for each in fields(Config)])
-    missing = [key for key in ("name", "title", "section", "kind", "paper") if key not in data]
-    if missing:
-        raise ParameterError(f"Got {where} without {', '.join(missing)}; expected all of them. Add these keys.")
-    for key in ("name", "title", "section", "kind"):
-        check_type(where, key, data[key], str)
+    kind, studies = data.get("kind"), kinds()
+    study = studies.get(kind) if isinstance(kind, str) else None
+    validate(_experiment(study, tuple(studies)), data, where)
+    assert study is not None  # else its kind was refused
     if data["name"] != name:
         raise ParameterError(
-            f"Got name {data['name']!r} in {where}; expected {name!r}, as the file is called. Rename the file or change the key name."
+            f"Got name {data['name']!r} in {where.at('name')}; expected {name!r}, as the file is called. Rename the file or change the key name."
         )
-    studies = kinds()
-    check_chosen(where, "kind", [data["kind"]], studies)
-    study = studies[data["kind"]]
-    for key in ("models", "data", "sample_data", "metrics"):
-        check_type(where, key, data.get(key, []), list)
-        for value in data.get(key, []):
-            check_type(where, key, value, str)
-    check_chosen(where, "sample_data", data.get("sample_data", []), study.sample_data)
-    check_chosen(where, "metrics", data.get("metrics", []), study.metrics)
-    if data.get("variant") is not None:
-        check_type(where, "variant", data["variant"], str)
-    check_type(where, "seeds", data.get("seeds", 3), int)
-    if data.get("seeds", 3) < 1:
-        raise ParameterError(f"Got seeds {data['seeds']} in {where}; expected at least 1. Write a larger number.")
-    check_type(where, "paper", data["paper"], dict)
-    check_keys(f"paper of {where}", data["paper"], ("claim", "numbers", "rules"))
-    rules = data["paper"].get("rules")
-    rules = [] if rules is None else rules
-    check_type(where, "rules", rules, list)
-    for rule in rules:
-        check_type(where, "rules", rule, str)
-        parse_rule(rule, where, data.get("metrics", []))
-    parameters = {} if data.get("parameters") is None else data["parameters"]
-    check_type(where, "parameters", parameters, dict)
-    return Config(**{**data, "parameters": _parameters(where, study, data["kind"], parameters)})
+    validate(_Paper, data["paper"], where.below("paper", group="paper"))
+    for k, rule in enumerate(data["paper"].get("rules") or []):
+        parse_rule(rule, where.at("paper", "rules", k), data.get("metrics", []))
+    given = data.get("parameters") or {}
+    inside = where.below("parameters", group=f"parameters of kind {kind}")
+    validate(_schema(study, data["kind"]), given, inside)
+    return Config(**{**data, "parameters": {**study.kinds[data["kind"]].parameters, **given}})
 
 
-def _parameters(where: str, study: Study[Any], kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+class _Paper(BaseModel):
+    """What the paper says of a figure."""
+
+    model_config = _STRICT
+    claim: Any = None
+    numbers: Any = None
+    rules: list[str] | None = None
+
+
+def _experiment(study: Study[Any] | None, known: tuple[str, ...]) -> type[BaseModel]:
+    """Return the schema of the experiments of a study, or of one whose kind is not ``known``."""
+    entries: dict[str, Any] = {
+        "name": (str, ...),
+        "title": (str, ...),
+        "section": (str, ...),
+        "kind": (_among(known), ...),
+        "models": (list[str], []),
+        "data": (list[str], []),
+        "sample_data": (list[_among(study.sample_data) if study else str], []),  # type: ignore[misc]
+        "variant": (str | None, None),
+        "seeds": (Annotated[int, Field(ge=1)], 3),
+        "metrics": (list[_among(study.metrics) if study else str], []),  # type: ignore[misc]
+        "parameters": (dict | None, None),
+        "paper": (dict, ...),
+    }
+    return create_model("experiment", __config__=_STRICT, **entries)
+
+
+def _schema(study: Study[Any], kind: str) -> type[BaseModel]:
+    """Return the schema of a kind's parameters."""
     defaults = study.kinds[kind].parameters
-    check_keys(f"parameters of {where} (kind {kind})", given, defaults)
-    for key, value in given.items():
-        check_type(where, key, value, type(defaults[key]))
-        choices = study.baselines if key == "methods" else study.choices.get(key)
-        if choices is not None:
-            check_chosen(where, key, value if isinstance(value, list) else [value], choices)
-        elif key in study.checks:
-            study.checks[key](where, value)
-        elif isinstance(value, list):
-            for n in value:
-                check_type(where, key, n, int)
-                if n < 2:
-                    raise ParameterError(f"Got {n} in {key} in {where}; expected at least 2. Write a larger number.")
-        elif type(value) is int and value < 1:
-            raise ParameterError(f"Got {key} {value} in {where}; expected at least 1. Write a larger number.")
-    return {**defaults, **given}
+    entries: dict[str, Any] = {key: (_type(study, key, value), value) for key, value in defaults.items()}
+    return create_model(kind, __config__=_STRICT, **entries)
+
+
+def _type(study: Study[Any], key: str, default: Any) -> Any:
+    """Return the type of a parameter: what the study says of it, or that of its default; counts are positive, and 2 or more in lists."""
+    if key in study.types:
+        return study.types[key]
+    choices = study.baselines if key == "methods" else study.choices.get(key)
+    if choices is not None:
+        return list[_among(choices)] if isinstance(default, list) else _among(choices)  # type: ignore[misc]
+    if isinstance(default, list):
+        return list[Annotated[int, Field(ge=2)]]
+    return Annotated[int, Field(ge=1)] if type(default) is int else type(default)
+
+
+def _among(choices: Iterable[str]) -> Any:
+    return Literal[tuple(choices)]
 
 
 def config_names(paper: str | None = None) -> tuple[str, ...]:
@@ -184,5 +200,5 @@ def with_parameters(config: Config, **given: Any) -> Config:
                 f"Got {key}=… for {config.name}, a figure of kind {config.kind}; expected {', '.join(config.parameters) or 'no parameters'}. "
                 f"Leave out {key}=…."
             )
-    checked = _parameters(config.name, kinds()[config.kind], config.kind, given)
-    return replace(config, parameters={**config.parameters, **{key: checked[key] for key in given}})
+    validate(_schema(kinds()[config.kind], config.kind), given, Where(config.name))
+    return replace(config, parameters={**config.parameters, **given})

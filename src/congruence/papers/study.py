@@ -79,8 +79,8 @@ class Study(Protocol[DataT]):
         Kinds of figures and tables. A kind belongs to one study.
     choices : dict of str to tuple of str
         Values that parameters may take, where these are words.
-    checks : dict of str to callable
-        By parameter, a function of the file's name and the value that raises :class:`ParameterError`, where the type alone does not decide.
+    types : dict of str to type
+        Types of parameters as pydantic takes them, where they are not those of their defaults; a description and an example are for messages.
     drawings : dict of str to (str, str)
         Figures and tables without numbers: why, and the section.
     """
@@ -94,7 +94,7 @@ class Study(Protocol[DataT]):
     baselines: Mapping[str, Any]
     kinds: Mapping[str, Kind]
     choices: Mapping[str, tuple[str, ...]] = {}
-    checks: Mapping[str, Callable[[str, Any], None]] = {}
+    types: Mapping[str, Any] = {}
     drawings: Mapping[str, tuple[str, str]] = {}
 
     def open_sample(self, name: str, variant: str | None, request: Request) -> DataT:

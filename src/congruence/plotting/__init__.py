@@ -8,11 +8,20 @@ from congruence.plotting.certificate import draw_learning_curve, draw_strategies
 from congruence.plotting.experiment import draw_bars, draw_lines, draw_panel
 from congruence.plotting.layers import draw_layers
 from congruence.plotting.maps import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
+from congruence.plotting.scores import draw_pairing, draw_scores, draw_separations, draw_shift, draw_similarities
+from congruence.plotting.theory import (
+    draw_class_margins,
+    draw_correlations,
+    draw_rank_trade_off,
+    draw_singular_values,
+)
 from congruence.plotting.training import draw_loss, draw_margins, draw_recalls, draw_validation
 
 __all__ = [
     "draw_bars",
+    "draw_class_margins",
     "draw_clouds",
+    "draw_correlations",
     "draw_cosines",
     "draw_few_anchors",
     "draw_kernel",
@@ -21,8 +30,15 @@ __all__ = [
     "draw_lines",
     "draw_loss",
     "draw_margins",
+    "draw_pairing",
     "draw_panel",
+    "draw_rank_trade_off",
     "draw_recalls",
+    "draw_scores",
+    "draw_separations",
+    "draw_shift",
+    "draw_similarities",
+    "draw_singular_values",
     "draw_spectrum",
     "draw_strategies",
     "draw_validation",

@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import has_fit_parameter
 
-from congruence._utils.validation import check_choice
+from congruence._utils.schema import Where
 from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.recipe._schema import check_parameters, check_types
+from congruence.recipe._schema import check_entries
 from congruence.train import METHODS, make_method
 
 __all__ = ["Recipe", "make_recipe", "read_recipe"]
@@ -86,24 +86,17 @@ class Recipe:
     tasks: str | None = None
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_choice(self.method, METHODS, "method")
+        check_entries(self.to_dict(), Where())
         shares = _OTHER_SHARES.get(self.method, _SHARES)
         defaults = {"validation": shares[0], "test": shares[1], "seed": self.usual.get("random_state", 0)}
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         self._check_rows()
-        for name in ("pairs", "validation", "test"):
-            value = getattr(self, name)
-            if isinstance(value, tuple) and len(value) != 2:
-                raise ParameterError(f"Got {name}={value!r}; expected two files, source and target. Pass both.")
         if self.grid and self.validation == 0:
             raise ParameterError(
                 "Got a grid and no validation pairs to choose by; expected some. Pass validation=0.1, for example."
             )
-        make_method(self.method, **{**self.parameters, **{name: values[0] for name, values in self.grid.items()}})
-        check_parameters(self.usual, self.parameters, self.grid)
 
     @property
     def usual(self) -> dict[str, Any]:
@@ -146,12 +139,13 @@ def read_recipe(path: str | Path, **changes: Any) -> Recipe:
     ParameterError
         An entry that is unknown or missing, or has a value it cannot have.
     """
-    given = parse_yaml(read_yaml(path, "a recipe"), str(path))
+    text = read_yaml(path, "a recipe")
+    given = parse_yaml(text, str(path))
     if not isinstance(given, dict):
         raise CorruptFileError(
             f"Got {type(given).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
         )
-    return make_recipe({**given}, **changes)
+    return _make(given, changes, Where(str(path), text))
 
 
 def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
@@ -161,26 +155,30 @@ def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
     ------
     ParameterError
     """
-    known = [f.name for f in fields(Recipe)]
+    return _make(entries, changes, Where())
+
+
+def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) -> Recipe:
+    """Make a recipe of entries at a place, and of others that come first."""
+    replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:
             given = entries.get(name) or {}
             mergeable = name in ("parameters", "grid") and isinstance(given, Mapping)
             merged = {**given, **value} if mergeable else value
             entries = {**entries, name: merged}
-    for name in entries:
-        check_choice(name, known, "entry of the recipe")
+            replaced |= {(name, key) for key in value} if mergeable else {(name,)}
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
         raise ParameterError(
             f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
         )
-    chosen = dict(entries)
-    for name in ("pairs", "validation", "test", "unpaired_source", "unpaired_target"):
-        if isinstance(chosen.get(name), (list, tuple)):
-            chosen[name] = tuple(chosen[name])
-        elif isinstance(chosen.get(name), str) and name.startswith("unpaired"):
-            chosen[name] = (chosen[name],)
+    chosen: dict[str, Any] = _plain(entries)
+    for name in ("unpaired_source", "unpaired_target"):
+        if isinstance(chosen.get(name), str):
+            chosen[name] = [chosen[name]]
+    check_entries(chosen, replace(where, replaced=frozenset(replaced)))
+    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()}
     return Recipe(**chosen)
 
 

@@ -2,7 +2,7 @@
 
 from congruence.report.certificate import render_certificate, write_certificate
 from congruence.report.experiment import write_experiment, write_files
-from congruence.report.layers import write_layers
+from congruence.report.layers import write_layers, write_similarities
 from congruence.report.render import render, write_report
 from congruence.report.sheet import draw_experiment
 from congruence.report.summary import summarize
@@ -21,5 +21,6 @@ __all__ = [
     "write_files",
     "write_layers",
     "write_report",
+    "write_similarities",
     "write_training",
 ]

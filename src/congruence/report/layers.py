@@ -1,4 +1,4 @@
-"""The heat map of layers against layers as a file."""
+"""Comparisons as files: scores of two spaces, and the heat map of layers against layers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from congruence.compare.layers import LayerComparison
+from congruence.compare.spaces import Similarities
 from congruence.plotting.layers import layer_notes
 from congruence.plotting.look import words
 from congruence.report.pictures import write_figure
 
-__all__ = ["write_layers"]
+__all__ = ["write_layers", "write_similarities"]
 
 
 def write_layers(path: str | Path, found: LayerComparison, title: str, *, force: bool = False) -> None:
@@ -42,3 +43,31 @@ def write_layers(path: str | Path, found: LayerComparison, title: str, *, force:
     ]
     notes = " ".join(layer_notes(found.to_dict()))
     write_figure(path, figure, words(title), description=notes, tips={"cells": tips}, force=force)
+
+
+def write_similarities(path: str | Path, found: Similarities, title: str, *, force: bool = False) -> None:
+    """Write the picture of scores beside their null to a file, atomically.
+
+    Parameters
+    ----------
+    path : path-like
+        ``.svg``, ``.png`` or ``.pdf``.
+    found : Similarities
+    title : str
+        Read by screen readers, of SVG.
+    force : bool, default=False
+        Replace an existing file.
+
+    Raises
+    ------
+    ParameterError
+        Another suffix.
+    OutputExistsError, FileError, StorageError
+    """
+    figure = found.plot().figure
+    assert isinstance(figure, Figure)
+    scores = "; ".join(
+        f"{one.metric} {one.value:.3f} ({one.low:.3f} to {one.high:.3f}), by chance {one.null_mean:.3f} ± {one.null_sd:.3f}"
+        for one in found
+    )
+    write_figure(path, figure, words(title), description=scores, force=force)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
@@ -14,6 +14,9 @@ from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
 from congruence.theory._base import paired_models
 from congruence.theory.probed import probed_subspace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Margins", "class_margins"]
 
@@ -87,6 +90,27 @@ class Margins:
         """Classes that retrieval really finds."""
         right: np.ndarray = self.retrieved == np.arange(len(self.retrieved))
         return right
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw each class's margin γ_c against 2(η_c + s_c): classes above the line are certified.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_class_margins
+
+        needed = 2 * (self.residuals + self.errors)
+        return draw_class_margins(
+            {"margins": self.margins, "needed": needed, "right": self.right}, ax, annotate=annotate
+        )
 
     def _above(self, threshold: np.ndarray) -> np.ndarray:
         above: np.ndarray = self.margins - threshold > self.rounding

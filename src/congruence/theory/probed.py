@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
@@ -11,6 +11,9 @@ import scipy.linalg
 from congruence._utils.arrays import to_numpy
 from congruence._utils.validation import as_matrix, check_positive, check_width
 from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Probed", "ProbedShare", "probed_share", "probed_subspace", "rounding_floor"]
 
@@ -54,6 +57,27 @@ class Probed:
         A = as_matrix(X, "X", allow_zero_rows=True)
         check_width(A.shape[1], self.basis.shape[1], "Probed")
         return A.astype(np.float64) @ self.basis.T
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the singular values and the tolerance: where they fall off, the choice of r is plain.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_singular_values
+
+        values = dict(enumerate(self.singular_values.tolist(), start=1))
+        return draw_singular_values(
+            values, ax, tolerance=self.tolerance, rank=self.rank, title="What the rows span", annotate=annotate
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import as_matrix, check_positive, check_seed
+from congruence.theory._spanning import Spanning
 from congruence.theory.probed import rounding_floor
 
 __all__ = [
@@ -33,64 +33,6 @@ DENSE = 3_000
 _FEATURES = 25_000_000
 _LOBPCG_VECTORS = 4
 _LOBPCG_ROUNDS = 300
-
-
-@dataclass(frozen=True)
-class Spanning:
-    """Whether the squares x xᵀ of a set of rows span the symmetric matrices.
-
-    Attributes
-    ----------
-    n, width : int
-        Rows, and their width d.
-    dimension : int
-        Of the symmetric matrices: d(d + 1)/2. No fewer rows can span them.
-    rank : int
-        How many dimensions the squares span. Where ``exact`` is False: a lower bound, or ``dimension`` if the
-        estimate says that they span.
-    spans : bool
-    exact : bool
-        Whether a whole decomposition stands behind ``rank`` and ``spans``. With n < dimension ``spans`` is certain anyway.
-    sigma_min, sigma_max : float
-        The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 where
-        n < dimension, and where ``exact`` is False an upper bound from an iteration.
-    tolerance : float
-        A singular value counts if it is above this.
-    witness : ndarray, shape (d, d), or None
-        The symmetric M with ‖M‖_F = 1 that the rows see least: √(Σ (xᵀ M x)²) is ``sigma_min``. Where they do not span,
-        xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t keeps the length of every
-        anchor without being a rotation. None where there are too many rows to compute it and too few to span.
-    """
-
-    n: int
-    width: int
-    dimension: int
-    rank: int
-    spans: bool
-    exact: bool
-    sigma_min: float
-    sigma_max: float
-    tolerance: float
-    witness: np.ndarray | None
-
-    def in_words(self) -> str:
-        """Return one sentence for a person."""
-        if self.n < self.dimension:
-            return (
-                f"{self.n} anchors cannot span Sym({self.width}), which takes {self.dimension}: "
-                "their lengths alone do not force a linear map to be a rotation."
-            )
-        if self.spans:
-            sure = "" if self.exact else " (by an iterative estimate)"
-            return f"The {self.n} anchors span Sym({self.width}){sure}; smallest singular value {self.sigma_min:.3g}."
-        return (
-            f"The {self.n} anchors do not span Sym({self.width}): rank {self.rank} of {self.dimension}"
-            f"{'' if self.exact else ' at least'}."
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {**asdict(self), "witness": None if self.witness is None else self.witness.tolist()}
 
 
 def anchors_needed(d: int) -> int:
@@ -204,7 +146,7 @@ def analyse(
         s, vt = decompose(A)
         tolerance = floor(float(s[0]))
         rank = int(np.count_nonzero(s > tolerance))
-        found = Spanning(n, d, D, rank, rank == D, True, float(s[-1]), float(s[0]), tolerance, unpack(vt[-1], d))
+        found = Spanning(n, d, D, rank, rank == D, True, float(s[-1]), float(s[0]), tolerance, unpack(vt[-1], d), s)
         return found, (s, vt)
     return (_too_few if n < D else _estimate)(A, floor, rng), None
 
@@ -231,7 +173,7 @@ def _too_few(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Gene
             c = U[:, seen] @ ((U[:, seen].T @ seen_by(A, M)) / values[seen])
             M = M - (A * c[:, None]).T @ A
         witness = M / np.linalg.norm(M)
-    return Spanning(n, d, D, rank, False, exact, 0.0, float(s[0]), tolerance, witness)
+    return Spanning(n, d, D, rank, False, exact, 0.0, float(s[0]), tolerance, witness, s if exact else None)
 
 
 def _estimate(A: np.ndarray, floor: Callable[[float], float], rng: np.random.Generator) -> Spanning:

@@ -16,7 +16,7 @@ anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.linalg
@@ -35,6 +35,9 @@ from congruence.theory._base import (
     numerical_rank,
     paired_models,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = [
     "PolarRotation",
@@ -100,6 +103,24 @@ class RankTradeOff:
     def best(self) -> int:
         """The r at which the bound on the whole text error is least."""
         return int(self.ranks[self.whole.argmin()])
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the bound on the text error by r, its two parts, and the error measured within U_r; dashed, the best r.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_rank_trade_off
+
+        return draw_rank_trade_off({**vars(self), "best": self.best}, ax, annotate=annotate)
 
 
 def polar_rotation(A: Any, *, rtol: float | None = None) -> PolarRotation:

@@ -8,10 +8,10 @@ from typing import Any
 
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
+from congruence.maps.history import History
 from congruence.train._base import HeadTrainer
 from congruence.train._trainer import Method, Trainer
 from congruence.train.captions import split_by_group
-from congruence.train.checkpoint import History
 from congruence.train.closed import CCA, ClosedForm, Procrustes
 from congruence.train.contrastive import Contrastive
 from congruence.train.csa import CSA

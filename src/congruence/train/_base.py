@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive
+from congruence.maps.history import History
 from congruence.train._objective import HeadsObjective
 from congruence.train._reading import Data, read_data, space_of
 from congruence.train._trainer import Trainer
-from congruence.train.checkpoint import History
 from congruence.train.loop import Schedule
 
 __all__ = ["HeadTrainer"]
@@ -55,8 +55,10 @@ precision, device, random_state
     ----------
     source_layers_, target_layers_ : list of dict
         The heads, as :class:`~congruence.HeadsMap` describes them.
+    history_ : History
+        Losses and validation scores by step; ``history_.plot()`` draws them.
     facts_ : dict
-        Sizes, the parameters (``"training"``), and losses and validation scores (``"history"``).
+        Sizes, the parameters (``"training"``), and what ``history_`` reads (``"history"``).
     scores_ : dict
         ``"validation_mean_recall_at_1"``, if there were validation rows.
     """

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 
 from congruence.embeddings import Embeddings, Space
 from congruence.maps import HeadsMap, LayeredMap
+from congruence.maps.history import History
 from congruence.maps.two_sided import TwoSidedMap
-from congruence.train.checkpoint import History
 from congruence.train.loop import Objective, Schedule, run
 from congruence.train.retrieval import mean_recall
 

@@ -1,24 +1,22 @@
-"""The record of a training run, and the folder that keeps it with the weights so that the run can go on."""
+"""The folder that keeps a training run with its record, so that the run can go on."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import atomic_path, check_output, recover, why_foreign
-from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError, FileError, TrainingError
+from congruence.maps.history import History
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from torch.nn import Module
     from torch.optim import Optimizer
 
-__all__ = ["Checkpoint", "History", "why_no_checkpoint"]
+__all__ = ["Checkpoint", "why_no_checkpoint"]
 
 WEIGHTS, STATE = "checkpoint.safetensors", "checkpoint.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1
@@ -33,71 +31,6 @@ def why_no_checkpoint(folder: Path) -> str | None:
         FORMAT,
         lambda name: name in (WEIGHTS, STATE),
     )
-
-
-@dataclass
-class History:
-    """What happened in a run.
-
-    Attributes
-    ----------
-    losses : dict of str to list of float
-        ``"step"`` and each term of the loss, every ``log_every`` steps.
-    validation : list of (int, float)
-        Steps done and score; larger is better.
-    best_step : int or None
-        Steps done when the score was highest.
-    steps : int
-        Steps done in all.
-    """
-
-    losses: dict[str, list[float]] = field(default_factory=dict)
-    validation: list[tuple[int, float]] = field(default_factory=list)
-    best_step: int | None = None
-    steps: int = 0
-
-    @property
-    def best_score(self) -> float | None:
-        """The highest validation score."""
-        return max((score for _, score in self.validation), default=None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
-
-    def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the validation score or a term of the loss by step; dashed, the step whose weights were kept.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            By default of a new figure, which a notebook shows and pyplot does not know.
-        term : str, optional
-            ``"validation"``, or a term of the loss; of ``x_source`` and ``x_target``, which share a picture, it is ``"x"``. By default
-            the validation score where there is one, else ``"loss"``.
-        annotate : bool, default=True
-            Add a title, and say which is which.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ParameterError
-            A term that the training does not have.
-        """
-        from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
-
-        record = self.to_dict()
-        score, terms = validation_curve(record), {data["term"]: data for data in loss_curves(record)}
-        names = [*(["validation"] if score else []), *terms]
-        term = check_choice(
-            names[0] if term is None and names else term, names or ["none, before the first step"], "term"
-        )
-        if score and term == "validation":
-            return draw_validation(score, ax, annotate=annotate)
-        return draw_loss(terms[term], ax, annotate=annotate)
 
 
 class Checkpoint:
@@ -177,7 +110,7 @@ class Checkpoint:
             raw = (self.path / WEIGHTS).read_bytes()
             if state["sha256"] != hashlib.sha256(raw).hexdigest():
                 raise ValueError("the weights are not those it was written with")
-            history = _read_history(state["history"])
+            history = History.from_dict(state["history"])
             groups = _grouped({**safetensors.torch.load(raw), **state["optimizer"]})
             identity = state["identity"]
             if not isinstance(identity, dict):
@@ -218,21 +151,6 @@ class Checkpoint:
             raise TrainingError(
                 f"Got a checkpoint at {self.path} of another run ({key} was {theirs.get(key)!r}, is {mine.get(key)!r}); expected the same data and options. Pass another checkpoint=…, or remove this one."
             )
-
-
-def _read_history(data: dict[str, Any]) -> History:
-    """Return a record from plain data, whose contents a checksum of the weights does not vouch for."""
-    history = History(**data)
-    history.validation = [(int(step), float(score)) for step, score in history.validation]
-    counts = [history.steps, *([] if history.best_step is None else [history.best_step])]
-    if not all(type(count) is int and count >= 0 for count in counts):
-        raise ValueError(f"steps {counts}")
-    if not isinstance(history.losses, dict) or not all(
-        isinstance(values, list) and all(type(value) in (int, float) for value in values)
-        for values in history.losses.values()
-    ):
-        raise TypeError("losses that are no lists of numbers")
-    return history
 
 
 def _grouped(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -13,13 +13,13 @@ from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
+from congruence.maps.history import History
 from congruence.metrics import recall_at_k
 from congruence.train._autoencoders import AutoencoderObjective, ends
 from congruence.train._reading import pair_by_id, space_of
 from congruence.train._trainer import Trainer
 from congruence.train.autoencoder import count, in_units
 from congruence.train.captions import Captions, read_captions, read_validation_captions, split_by_group
-from congruence.train.checkpoint import History
 from congruence.train.loop import Schedule
 from congruence.train.retrieval import partners
 
@@ -66,6 +66,11 @@ class JAM(Trainer):
         Epochs between checkpoints.
     precision, device, random_state
         See :class:`congruence.train.Schedule`. ``random_state`` also divides the rows. The paper's are 5, 42 and 55.
+
+    Attributes
+    ----------
+    history_ : History
+        Losses and validation scores by step; ``history_.plot()`` draws them.
 
     References
     ----------

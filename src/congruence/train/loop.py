@@ -14,7 +14,8 @@ from congruence._utils.optional import choose_device, require
 from congruence._utils.progress import progress_bar
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, TrainingError
-from congruence.train.checkpoint import Checkpoint, History
+from congruence.maps.history import History
+from congruence.train.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor, device

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap, ProcrustesHeads
+from congruence.maps.history import History
 from congruence.maps.two_sided import TwoSidedMap
 from congruence.train._base import HeadTrainer
 from congruence.train._objective import Batch, HeadsObjective
 from congruence.train._reading import Data
-from congruence.train.checkpoint import History
 from congruence.train.loop import Schedule
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall

@@ -39,7 +39,15 @@ class Tuned:
 
 
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return every combination of the values.
+    """Return every combination of the values, the last parameter changing fastest.
+
+    Parameters
+    ----------
+    grid : mapping of str to sequence
+
+    Returns
+    -------
+    list of dict
 
     Raises
     ------
@@ -51,6 +59,8 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
             raise ParameterError(
                 f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
             )
+    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep the order they were written in: the first of equals wins,
+    # checkpoints go by the number of the point, and the recorded tables of the papers were chosen so.
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.transport.sliced import choose_cost, circle_costs, random_frames, sphere_pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["Distance", "DistributionShift", "distribution_shift"]
 
@@ -53,6 +56,24 @@ class DistributionShift:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return asdict(self)
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the distances with their standard deviations, beside what samples of one collection are apart.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_shift
+
+        return draw_shift(self.to_dict(), ax, annotate=annotate)
 
 
 def distribution_shift(

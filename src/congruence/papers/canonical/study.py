@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from congruence.datasets import DATASETS
 from congruence.errors import ParameterError
@@ -16,30 +18,13 @@ from congruence.papers.canonical.figures import KINDS
 from congruence.papers.canonical.metrics import METRICS
 from congruence.papers.canonical.models import open_models
 from congruence.papers.canonical.sample_data import SAMPLE_DATA, open_sample
-from congruence.papers.checks import check_type
 from congruence.papers.job import Config
 from congruence.papers.study import Request, Study
 
 __all__ = ["STUDY", "CanonicalStudy"]
 
 
-def _check_classes(where: str, value: Any) -> None:
-    for n in value:
-        check_type(where, "classes", n, int)
-        if n < 2:
-            raise ParameterError(f"Got {n} classes in {where}; expected at least 2. Write a larger number.")
-
-
-def _check_share(where: str, value: Any) -> None:
-    if not 0 < value <= 1:
-        raise ParameterError(
-            f"Got share {value} in {where}; expected a share above 0 and up to 1. Write 0.5, for example."
-        )
-
-
-def _check_edits(where: str, value: Any) -> None:
-    for name in (*value, *value.values()):
-        check_type(where, "edits", name, str)
+_SHARE = Field(gt=0, le=1, description="a share above 0 and up to 1", examples=[0.5])
 
 
 class CanonicalStudy(Study[Collection]):
@@ -59,11 +44,7 @@ class CanonicalStudy(Study[Collection]):
         "fit_templates": ("all", "single"),
         "evaluation_templates": ("all", "single"),
     }
-    checks: Mapping[str, Callable[[str, Any], None]] = {
-        "classes": _check_classes,
-        "share": _check_share,
-        "edits": _check_edits,
-    }
+    types: Mapping[str, Any] = {"share": Annotated[float, _SHARE], "edits": dict[str, str]}
     drawings: Mapping[str, tuple[str, str]] = {
         "fig8": ("a drawing of how the theorems follow from each other", "C"),
     }

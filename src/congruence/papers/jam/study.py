@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from congruence.errors import ParameterError
-from congruence.papers.checks import check_type
+from pydantic import Field
+
 from congruence.papers.jam.baselines import BASELINES
 from congruence.papers.jam.data import TASKS, JAMData
 from congruence.papers.jam.features import open_features
@@ -21,16 +21,7 @@ from congruence.papers.study import Request, Study
 __all__ = ["STUDY", "JAMStudy"]
 
 
-def _check_spread_mix(where: str, value: Any) -> None:
-    if len(value) != 2 or not all(type(end) in (int, float) and 0 <= end <= 1 for end in value):
-        raise ParameterError(
-            f"Got spread_mix {value} in {where}; expected two numbers from 0 to 1. Write spread_mix: [0.5, 0.5], for example."
-        )
-
-
-def _check_dual_encoders(where: str, value: Any) -> None:
-    for name in value:
-        check_type(where, "dual_encoders", name, str)
+_ENDS = Field(min_length=2, max_length=2, description="two numbers from 0 to 1", examples=[[0.5, 0.5]])
 
 
 class JAMStudy(Study[JAMData]):
@@ -45,9 +36,9 @@ class JAMStudy(Study[JAMData]):
     baselines = BASELINES
     kinds = KINDS
     choices: Mapping[str, tuple[str, ...]] = {"tasks": TASKS}
-    checks: Mapping[str, Callable[[str, Any], None]] = {
-        "spread_mix": _check_spread_mix,
-        "dual_encoders": _check_dual_encoders,
+    types: Mapping[str, Any] = {
+        "spread_mix": Annotated[list[Annotated[float, Field(ge=0, le=1)]], _ENDS],
+        "dual_encoders": list[str],
     }
     drawings: Mapping[str, tuple[str, str]] = {
         "jam-fig2": ("a drawing of the method", "3"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from congruence.maps import TwoSidedMap
 from congruence.papers.sotalign.data import Parts
 from congruence.papers.sotalign.metrics import measure_heads
 from congruence.train import METHODS, HeadTrainer, make_method
+from congruence.train.tuning import grid_points
 
 __all__ = ["BASELINES", "Baseline", "choose", "combinations", "fit_baseline", "method_parameters"]
 
@@ -115,8 +115,7 @@ def combinations(name: str) -> list[dict[str, Any]]:
     -------
     list of dict
     """
-    grid = BASELINES[name].grid
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return grid_points(BASELINES[name].grid)
 
 
 def fit_baseline(

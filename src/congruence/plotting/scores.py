@@ -1,0 +1,249 @@
+"""Pictures of scores beside what they would be by chance: a line each, with the score, its interval and its controls as marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
+
+__all__ = ["draw_pairing", "draw_scores", "draw_separations", "draw_shift", "draw_similarities"]
+
+#: Height in points of a line with its name above it, and of what stands around all lines.
+_LINE, _AROUND = 36, 96
+
+#: Places between two standard errors of a mean that hold 95 % of a normal distribution.
+_NORMAL = 1.96
+
+_OTHERS = {
+    "noise": ("noise", "faint"),
+    "shuffled": ("re-paired texts", "mid"),
+    "unrelated": ("unrelated texts", "mid"),
+    "hard": ("hard non-matches", "source"),
+}
+
+
+def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw scores of two spaces with their intervals; as bars, where random re-pairings of the rows lie.
+
+    Parameters
+    ----------
+    data : sequence of mapping
+        One a metric, as :meth:`congruence.compare.spaces.Similarity.to_dict` gives it. Where smaller is closer, the line says so.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax, _size(data)) as ax:
+        names = [one["metric"] + ("" if one["larger_is_closer"] else ", smaller is closer") for one in data]
+        _bars(ax, data, "re-paired, 95 %")
+        heldout = [one["held_out"] for one in data]
+        _marks(ax, [one["value"] for one in data], "score, 95 %", "after", ends=_ends(data))
+        _marks(ax, heldout, "held out", "target", marker="D")
+        _frame(ax, names, "score")
+        if annotate:
+            explain(ax, f"Similarity of two spaces, {data[0]['n']:,} rows")
+    return ax
+
+
+def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw a map's scores before and after it, beside what the target reaches by itself and what the controls reach.
+
+    Parameters
+    ----------
+    data : sequence of mapping
+        Lines of :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    rows = [row for row in data if row["metric"] != "distance"]
+    with canvas(ax, _size(rows)) as ax:
+        sides = [f"{row['query']} → {row['against']}".replace("aligned", "mapped") for row in rows]
+        names = [f"{row['metric'].replace('_', ' ')}, {side}" for row, side in zip(rows, sides, strict=True)]
+        for row, y in zip(rows, _heights(rows), strict=True):
+            if row["before"] is not None:
+                ax.hlines(y, row["before"], row["after"], color=COLOR["faint"], linewidth=1.2, zorder=1)
+        chance = [row["chance"] if row["control_constant"] is None else row["control_constant"] for row in rows]
+        _marks(ax, chance, "chance, or a constant", "ink", marker="|")
+        _marks(ax, [row["control_random_rotation"] for row in rows], "random rotation", "mid", marker="|")
+        _marks(ax, [row["before"] for row in rows], "unmapped", "source")
+        _marks(ax, [row["target"] for row in rows], "target alone", "target", marker="D")
+        _marks(ax, [row["after"] for row in rows], "mapped", "after")
+        _frame(ax, names, "score")
+        if annotate:
+            explain(ax, "Scores of the map")
+    return ax
+
+
+def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw scores of matching pairs and of non-matches, means and standard deviations over random subsets of the rows.
+
+    Parameters
+    ----------
+    data : sequence of mapping
+        As :meth:`congruence.compare.matching.Separation.to_dict` gives them; those of one metric and formula share a line.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    lines: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for one in data:
+        name = ", ".join(part for part in (one["metric"], one["formula"]) if part)
+        lines.setdefault(name, {})[one["against"]] = one
+    with canvas(ax, _size(lines)) as ax:
+        kinds = [kind for kind in _OTHERS if any(kind in line for line in lines.values())]
+        first = [next(iter(line.values()))["match_scores"] for line in lines.values()]
+        shifts = np.linspace(-0.12, 0.12, len(kinds) + 1)
+        for kind, shift in zip(kinds, shifts[1:], strict=True):
+            label, color = _OTHERS[kind]
+            _spread(
+                ax, [line[kind]["other_scores"] if kind in line else () for line in lines.values()], label, color, shift
+            )
+        _spread(ax, first, "matching pairs", "after", shifts[0])
+        _frame(ax, list(lines), "score")
+        if annotate:
+            explain(ax, f"Matches and non-matches, draws of {data[0]['rows']:,} rows")
+    return ax
+
+
+def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw distances between two collections with their standard deviations, beside the floor that samples of one collection reach.
+
+    Parameters
+    ----------
+    data : mapping
+        As :meth:`congruence.transport.shift.DistributionShift.to_dict` gives it.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    kinds = {"vectors": data["total"]}
+    if data["text"] is not None:
+        kinds = {"images": data["image"], "texts": data["text"], "total": data["total"]}
+    with canvas(ax, _size(kinds)) as ax:
+        found = list(kinds.values())
+        _marks(ax, [one["floor"] for one in found], "samples of one collection", "ink", marker="|")
+        ends = [(one["value"] - one["sd"], one["value"] + one["sd"]) for one in found]
+        _marks(ax, [one["value"] for one in found], "distance, ± sd", "after", ends=ends)
+        _frame(ax, list(kinds), "sliced Wasserstein distance, turns")
+        ax.set_xlim(left=min(0.0, *(low for low, _ in ends)))
+        if annotate:
+            explain(ax, "Distance between the collections")
+    return ax
+
+
+def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the alignment of held-out pairs; as a bar, where it lies when they are paired at random.
+
+    Parameters
+    ----------
+    data : mapping
+        As :meth:`congruence.compare.pairing.PairingReport.to_dict` gives it, of enough pairs.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax, _size([data])) as ax:
+        _bars(ax, [data], "re-paired, 95 %")
+        _marks(ax, [data["alignment"]], "as paired", "after")
+        wrong = len(data["suspects"])
+        note = f", {wrong:,} of them look wrong" if wrong else ""
+        _frame(ax, [f"{data['n_pairs']:,} pairs{note}: {data['state']}"], "mean cosine of held-out pairs")
+        if annotate:
+            explain(ax, "Alignment of the anchors")
+    return ax
+
+
+# ------------------------------------------------------------------ lines and marks
+
+
+def _size(rows: Any) -> tuple[float, float]:
+    return WIDTH, _AROUND + _LINE * len(rows)
+
+
+def _heights(rows: Any) -> np.ndarray:
+    return np.arange(len(rows)) + 0.12
+
+
+def _ends(data: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    return [(one["low"], one["high"]) for one in data]
+
+
+def _marks(
+    ax: Axes,
+    values: Sequence[float | None],
+    label: str,
+    color: str,
+    *,
+    marker: str = "o",
+    ends: Sequence[tuple[float, float]] | None = None,
+    shift: float = 0.0,
+) -> None:
+    """Mark a value on each line that has one, with an interval."""
+    shown = [
+        (value, y + shift, k)
+        for k, (value, y) in enumerate(zip(values, _heights(values), strict=True))
+        if value is not None
+    ]
+    if not shown:
+        return
+    x, y, lines = zip(*shown, strict=True)
+    if ends is not None:
+        low, high = zip(*(ends[k] for k in lines), strict=True)
+        ax.hlines(y, low, high, color=COLOR[color], linewidth=1.6)
+    size, edge = (11, 1.8) if marker == "|" else (5 if marker == "D" else 7, 0)
+    ax.plot(x, y, marker, color=COLOR[color], markersize=size, markeredgewidth=edge, label=label, zorder=3)
+
+
+def _spread(ax: Axes, draws: Sequence[Sequence[float]], label: str, color: str, shift: float) -> None:
+    """Mark mean and standard deviation of the draws of each line that has some."""
+    means = [float(np.mean(line)) if len(line) else None for line in draws]
+    sds = [float(np.std(line)) if len(line) else 0.0 for line in draws]
+    ends = [((mean or 0.0) - sd, (mean or 0.0) + sd) for mean, sd in zip(means, sds, strict=True)]
+    _marks(ax, means, label, color, ends=ends, shift=shift)
+
+
+def _bars(ax: Axes, data: Sequence[Mapping[str, Any]], label: str) -> None:
+    """Draw the range of each line's null distribution."""
+    low, high = ([one["null_mean"] + way * _NORMAL * one["null_sd"] for one in data] for way in (-1, 1))
+    ax.hlines(_heights(data), low, high, color=COLOR["rule"], linewidth=9, label=label)
+
+
+def _frame(ax: Axes, names: Sequence[str], label: str) -> None:
+    """Write the name of each line above it, and leave lines from above to below."""
+    for k, name in enumerate(names):
+        ax.text(0, k - 0.2, words(name), transform=ax.get_yaxis_transform(), va="center_baseline", color=COLOR["ink"])
+    ax.set(ylim=(len(names) - 0.45, -0.5), xlabel=label)
+    tidy(ax)
+    ax.grid(visible=False, axis="y")
+    ax.grid(axis="x", color=COLOR["rule"], linewidth=0.6)
+    ax.set_yticks([])

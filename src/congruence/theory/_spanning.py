@@ -1,0 +1,96 @@
+"""What sym_spanning finds out about a set of anchors: whether their squares span the symmetric matrices."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Spanning:
+    """Whether the squares x xᵀ of a set of rows span the symmetric matrices.
+
+    Attributes
+    ----------
+    n, width : int
+        Rows, and their width d.
+    dimension : int
+        Of the symmetric matrices: d(d + 1)/2. No fewer rows can span them.
+    rank : int
+        How many dimensions the squares span. Where ``exact`` is False: a lower bound, or ``dimension`` if the
+        estimate says that they span.
+    spans : bool
+    exact : bool
+        Whether a whole decomposition stands behind ``rank`` and ``spans``. With n < dimension ``spans`` is certain anyway.
+    sigma_min, sigma_max : float
+        The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 where
+        n < dimension, and where ``exact`` is False an upper bound from an iteration.
+    tolerance : float
+        A singular value counts if it is above this.
+    witness : ndarray, shape (d, d), or None
+        The symmetric M with ‖M‖_F = 1 that the rows see least: √(Σ (xᵀ M x)²) is ``sigma_min``. Where they do not span,
+        xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t keeps the length of every
+        anchor without being a rotation. None where there are too many rows to compute it and too few to span.
+    singular_values : ndarray, shape (min(n, dimension),), or None
+        All of that matrix, descending; None where ``exact`` is False.
+    """
+
+    n: int
+    width: int
+    dimension: int
+    rank: int
+    spans: bool
+    exact: bool
+    sigma_min: float
+    sigma_max: float
+    tolerance: float
+    witness: np.ndarray | None
+    singular_values: np.ndarray | None = None
+
+    def in_words(self) -> str:
+        """Return one sentence for a person."""
+        if self.n < self.dimension:
+            return (
+                f"{self.n} anchors cannot span Sym({self.width}), which takes {self.dimension}: "
+                "their lengths alone do not force a linear map to be a rotation."
+            )
+        if self.spans:
+            sure = "" if self.exact else " (by an iterative estimate)"
+            return f"The {self.n} anchors span Sym({self.width}){sure}; smallest singular value {self.sigma_min:.3g}."
+        return (
+            f"The {self.n} anchors do not span Sym({self.width}): rank {self.rank} of {self.dimension}"
+            f"{'' if self.exact else ' at least'}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        arrays = {"witness": self.witness, "singular_values": self.singular_values}
+        return {**asdict(self), **{name: None if array is None else array.tolist() for name, array in arrays.items()}}
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the singular values and the tolerance they have to be above; where they were not computed, the first and the last.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default of a new figure, which a notebook shows and pyplot does not know.
+        annotate : bool, default=True
+            Add a title, and say which is which.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence.plotting import draw_singular_values
+
+        ends = {1: self.sigma_max} | ({self.dimension: self.sigma_min} if self.n >= self.dimension else {})
+        values = ends if self.singular_values is None else dict(enumerate(self.singular_values.tolist(), start=1))
+        title = f"Squares of the anchors: rank {self.rank:,}{'' if self.exact else ' or more'} of {self.dimension:,}"
+        return draw_singular_values(
+            values, ax, tolerance=self.tolerance, rank=self.rank, title=title, annotate=annotate
+        )
