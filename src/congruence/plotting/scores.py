@@ -45,9 +45,9 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
     with canvas(ax, _size(data)) as ax:
         names = [one["metric"] + ("" if one["larger_is_closer"] else ", smaller is closer") for one in data]
         _bars(ax, data, "re-paired, 95 %")
-        held = [one["held_out"] for one in data]
+        heldout = [one["held_out"] for one in data]
         _marks(ax, [one["value"] for one in data], "score, 95 %", "after", ends=_ends(data))
-        _marks(ax, held, "held out", "target", marker="D")
+        _marks(ax, heldout, "held out", "target", marker="D")
         _frame(ax, names, "score")
         if annotate:
             explain(ax, f"Similarity of two spaces, {data[0]['n']:,} rows")

@@ -38,7 +38,7 @@ class _Recipe(BaseModel):
     keep_pairs: Annotated[int, Field(ge=1, lt=2**63)] | None = Field(
         None, description="a whole number > 0", examples=[100]
     )
-    parameters: dict[str, Any] = Field({}, description="a mapping of names to values", examples=[{"dim": 256}])
+    parameters: dict[str, Any] = Field({}, description="a mapping of names to values", examples=[{"n_components": 256}])
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="a mapping of names to lists of values", examples=[{"divergence_weight": [0.1, 1.0]}]
     )
