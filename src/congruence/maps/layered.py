@@ -104,7 +104,7 @@ class LayeredMap(TwoSidedMap):
             raise AttributeError(f"{type(self).__name__} of method {self.method_!r} keeps no record of a training")
         try:
             return History.from_dict(self.facts_["history"])
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise CorruptFileError(
                 f"Got a record of the training that cannot be read ({error}); expected losses and scores by step. Save the map again from where it was trained."
             ) from error
