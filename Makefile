@@ -23,11 +23,10 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 demo: $(VENV)/.core
 	$(BIN)/congruence demo
 
+LINTED := src tests benchmarks examples
+LINT := $(BIN)/ruff check $(LINTED) && $(BIN)/ruff format --check $(LINTED) && $(BIN)/mypy && $(BIN)/lint-imports
 lint: $(VENV)/.test
-	$(BIN)/ruff check src tests benchmarks examples
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(LINT)
 
 # The report is looked at in a real browser. This installs one, where that is allowed, which `make test` alone never does: without one those tests are
 # skipped. CI calls it first.
@@ -36,8 +35,13 @@ browser:
 	&& { apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; } \
 	|| echo "no chromium: the browser tests will be skipped"
 
-test: $(VENV)/.test lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup  # small matrices: processes pay, threads cost more than they save
+# Lint runs beside the tests, and is printed after them; a failure of either is one of this target. Small matrices: processes pay, threads cost
+# more than they save. Work is stolen from the end of a queue, so that a module's tests, and what they share, mostly stay in one process.
+# Bytecode is kept, also where the environment says not to: each of many processes would compile all of it anew.
+test: $(VENV)/.test
+	@{ $(LINT); } >$(VENV)/lint.txt 2>&1 & lint=$$!; \
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal; tests=$$?; \
+	wait $$lint; lint=$$?; cat $(VENV)/lint.txt; exit $$((tests | lint))
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
 audit: constraints.txt

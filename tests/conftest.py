@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,20 @@ from congruence.errors import CongruenceWarning
 settings.register_profile(
     "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+settings.register_profile("costly", settings.get_profile("ci"), max_examples=15)  # 40 ms an example, in many cases
+settings.register_profile("process", settings.get_profile("ci"), max_examples=30)  # a new interpreter for every example
 settings.load_profile("ci")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Collect garbage neither while thousands of tests and their libraries are loaded, nor among them later: they stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

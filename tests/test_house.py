@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -186,3 +187,24 @@ def test_only_ci_installs_system_packages():
     assert not re.search(r"^(?!\.PHONY)[\w$().-]+:.*\bbrowser\b", (ROOT / "Makefile").read_text(), flags=re.M)
     commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line.startswith("make ")]
     assert commands[:2] == ["make browser", "make test"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("fails", ["", "ruff", "lint-imports", "python"])
+def test_make_test_lints_beside_and_fails_with_either(fails, tmp_path):
+    """With tools that only say their names, of which one may fail."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    bin_ = tmp_path / ".venv" / "bin"
+    bin_.mkdir(parents=True)
+    for tool in ("ruff", "mypy", "lint-imports", "python"):
+        (bin_ / tool).write_text(f"#!/bin/sh\necho {tool} $1\n" + "exit 1\n" * (tool == fails))
+        (bin_ / tool).chmod(0o755)
+    for stamp in (".core", ".test"):
+        (tmp_path / ".venv" / stamp).touch()
+    done = subprocess.run(["make", "test"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode != 0) == bool(fails), done.stderr
+    said = [line.split()[0] for line in done.stdout.splitlines()]
+    linted = ["ruff", "ruff", "mypy", "lint-imports"]
+    assert said == ["python", *(linted[:1] if fails == "ruff" else linted)]  # lint is shown whole, after the tests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from congruence.errors import DtypeError, NotFiniteError, ShapeError, TooFewAnchorsError
@@ -125,6 +125,7 @@ def test_the_pretence_counts_and_refuses():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("metric", KINDS)
+@settings(settings.get_profile("costly"))  # of each metric and precision
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(1, 30), blocked=st.integers(1, 50))
 def test_tables_are_numpys_to_the_bit(metric, dtype, seed, n, d, blocked):
     rng = np.random.default_rng(seed)

@@ -9,8 +9,8 @@ import pytest
 from congruence.papers import load_config, run
 from congruence.papers.canonical import open_sample
 
-#: Tests share the runs of experiments, so one worker takes them all.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("effects")]
+#: They begin first, and one after another in one worker: tests share the runs of experiments.
+pytestmark = pytest.mark.slow
 
 
 @cache

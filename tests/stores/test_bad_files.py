@@ -30,6 +30,7 @@ from congruence.errors import (
 )
 from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
 from congruence.stores._ids import column_texts
+from congruence.stores.formats import FORMATS
 
 RNG = np.random.default_rng(0)
 
@@ -42,7 +43,8 @@ def _little_patience():
         yield
 
 
-FILES = [suffix for suffix in suffixes() if suffix not in ("", ".lance")]
+#: One suffix a reader: ``.feather`` is ``.arrow``'s and ``.hdf5`` is ``.h5``'s.
+FILES = [one.suffixes[0] for one in FORMATS if one.source is not None and not one.directory]
 IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
 
@@ -64,14 +66,29 @@ def intact(tmp_path_factory):
     files["deflated.npz"] = (home / "d.npz").read_bytes()
     pq.write_table(pa.table({"id": IDS, "v": list(X)}), home / "z.parquet", compression="zstd")
     files["zstd.parquet"] = (home / "z.parquet").read_bytes()
+    with h5py.File(home / "f.h5", "w") as file:
+        file["vectors"], file["ids"] = X, np.array(IDS, "S")
+    files["fixed.h5"] = (home / "f.h5").read_bytes()
     return files
 
 
-@pytest.mark.parametrize("suffix", [*FILES, "deflated.npz", "zstd.parquet"])
+@pytest.mark.parametrize(
+    "suffix", [*(suffix for suffix in FILES if suffix != ".h5"), "deflated.npz", "zstd.parquet", "fixed.h5"]
+)
 @settings(max_examples=150)
 @given(data=st.data())
 def test_damage_never_shows_another_librarys_traceback(suffix, intact, data, tmp_path_factory):
-    raw = bytearray(intact[suffix])
+    read_damaged(intact[suffix], data, tmp_path_factory.mktemp("b") / f"v{suffix}")
+
+
+@settings(settings.get_profile("process"))
+@given(data=st.data())
+def test_nor_does_damage_of_strings_that_a_process_reads(intact, data, tmp_path_factory):
+    read_damaged(intact[".h5"], data, tmp_path_factory.mktemp("b") / "v.h5")
+
+
+def read_damaged(raw, data, path):
+    raw = bytearray(raw)
     for _ in range(data.draw(st.integers(0, 3))):
         # Half of the changes hit the first or last bytes, where the structure is.
         place = data.draw(
@@ -80,7 +97,6 @@ def test_damage_never_shows_another_librarys_traceback(suffix, intact, data, tmp
         raw[place % len(raw)] = data.draw(st.integers(0, 255))
     if data.draw(st.booleans()):
         raw = raw[: data.draw(st.integers(0, len(raw)))]
-    path = tmp_path_factory.mktemp("b") / f"v{suffix}"
     path.write_bytes(raw)
     with contextlib.suppress(CongruenceError):
         assert read_embeddings(path).vectors.ndim == 2

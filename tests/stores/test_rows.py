@@ -355,7 +355,10 @@ def test_an_epoch_needs_two_stretches(suffix, tmp_path):
     X = np.zeros((4096, 256), dtype=np.float32)
     X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
-    blocks = 100 if suffix in (".parquet", ".lance") else 50  # of 4 MB: a file larger than what reading it may take
+    # Two stretches are 32 MB, two batches 8, a few blocks 4 each; Parquet holds a row group (64 MB) and its pages,
+    # and zipfile seeks by reading 16 MB at a time.
+    limit = {".parquet": 190_000, ".lance": 250_000, ".npz": 150_000}.get(suffix, 70_000)
+    blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
     with open_sink(path, n=4096 * blocks, dim=256) as sink:
         for _ in range(blocks):
             sink.write(None, X)
@@ -363,6 +366,4 @@ def test_an_epoch_needs_two_stretches(suffix, tmp_path):
     command = [sys.executable, "-c", DRAW, str(path), str(steps)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert int(out[0]) == 4096 * steps
-    # Two stretches are 32 MB, two batches 8, a few blocks 4 each; Parquet holds a row group (64 MB) and its pages,
-    # and zipfile seeks by reading 16 MB at a time.
-    assert int(out[1]) < {".parquet": 190_000, ".lance": 250_000, ".npz": 150_000}.get(suffix, 70_000)
+    assert int(out[1]) < limit

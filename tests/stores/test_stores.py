@@ -511,13 +511,15 @@ def test_a_scan_needs_little_memory(suffix, tmp_path):
     X = np.zeros((4096, 256), dtype=np.float32)
     X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
-    with open_sink(path, n=4096 * 100, dim=256) as sink:  # 400 MB
-        for _ in range(100):
+    # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block or two.
+    limit = {".parquet": 150_000, ".lance": 250_000}.get(suffix, 60_000)
+    blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
+    with open_sink(path, n=4096 * blocks, dim=256) as sink:
+        for _ in range(blocks):
             sink.write(None, X)
     out = subprocess.run([sys.executable, "-c", SCAN, path], capture_output=True, text=True, check=True).stdout.split()
-    assert int(out[0]) == 4096 * 100
-    # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block or two.
-    assert int(out[1]) < {".parquet": 150_000, ".lance": 250_000}.get(suffix, 60_000)
+    assert int(out[0]) == 4096 * blocks
+    assert int(out[1]) < limit
 
 
 def test_real_archives(lvis_path):

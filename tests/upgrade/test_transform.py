@@ -164,10 +164,11 @@ def test_memory_does_not_grow_with_the_store(tmp_path):
     X = rng.standard_normal((200, 256)).astype(np.float32)
     OrthogonalMap().fit(X, X[:, ::-1]).save(tmp_path / "map")
     peaks = []
-    for k, n in enumerate((4096, 4096 * 80)):  # 4 MB and 335 MB
+    block = rng.standard_normal((4096, 256)).astype(np.float32)
+    for k, n in enumerate((4096, 4096 * 50)):  # 4 MB and 210 MB
         with open_sink(tmp_path / f"in{k}.npy", n=n, dim=256) as sink:
             for _ in range(n // 4096):
-                sink.write(None, rng.standard_normal((4096, 256)).astype(np.float32))
+                sink.write(None, block)
         arguments = [sys.executable, "-c", MEMORY, tmp_path / "map", tmp_path / f"in{k}.npy", tmp_path / f"out{k}.npy"]
         peaks.append(int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout))
     assert peaks[1] < 600

@@ -6,14 +6,17 @@ be written; 128 and the number of a signal; 141 the reader of the output went aw
 
 from __future__ import annotations
 
+import copy
 import signal
 import sys
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import typer
+import typer.main
 from typer.core import TyperCommand
 
 from congruence._utils.atomic import published
@@ -140,6 +143,16 @@ def _root(
     """Find the rigid motion between two embedding spaces, and map vectors across it."""
 
 
+@cache
+def _program(command: str) -> Any:
+    """Return the program as it runs one command, or with all of them for any other word: reading the options of all takes 0.1 s."""
+    chosen = copy.copy(app)
+    chosen.registered_commands = [
+        one for one in app.registered_commands if one.name == command
+    ] or app.registered_commands
+    return typer.main.get_command(chosen)
+
+
 def main() -> None:
     """Run the command line; whatever ends it becomes one sentence and an exit code."""
     import warnings
@@ -158,7 +171,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
-                    app()
+                    _program(sys.argv[1] if len(sys.argv) > 1 else "")()
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, where a failure can still be told
