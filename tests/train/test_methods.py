@@ -131,6 +131,12 @@ def test_fit_returns_the_method_itself_which_is_then_a_map(latent, retrieval, fi
     assert json.dumps(loaded.describe()) == json.dumps(method.describe())
 
 
+def test_a_score_of_one_side_asks_for_the_other(latent, fits):
+    method, _ = fits("cca")
+    with pytest.raises(InputError, match=r"Got rows of the source alone; .* Pass Y="):
+        method.score(latent.X_test)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clone_of_a_fitted_method_is_unfitted(fits, name):
     method, _ = fits(name)

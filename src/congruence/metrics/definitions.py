@@ -6,7 +6,7 @@ to 9). The metrics here default to the mean of the canonical correlations, the d
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics import null
 from congruence.metrics._base import unit
-from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
+from congruence.metrics.local_alignment import Masked, compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.null import PermutationStatistic, entry
 
 __all__ = ["FORMULAS", "Measure", "measures"]
@@ -47,7 +47,7 @@ class Measure(NamedTuple):
     metric: str
     definition: str
     formula: str
-    steps: PermutationStatistic
+    steps: PermutationStatistic[Any]
 
 
 def measures(
@@ -97,7 +97,7 @@ def measures(
     return [one for one in every if definition in ("both", one.definition)]
 
 
-def _masked(definition: str, *, normalize: bool) -> PermutationStatistic:
+def _masked(definition: str, *, normalize: bool) -> PermutationStatistic[Masked]:
     def prepare(A: np.ndarray, name: str) -> object:
         return prepare_masked(unit(A, name) if normalize else A, name, definition=definition)
 

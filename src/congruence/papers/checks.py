@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from congruence.errors import ParameterError
 
@@ -19,7 +18,7 @@ _NAMES = {
 }
 
 
-def check_keys(where: str, data: Mapping[str, Any], known: Collection[str]) -> None:
+def check_keys(where: str, data: Mapping[str, object], known: Collection[str]) -> None:
     """Refuse a key that is not known.
 
     Raises
@@ -34,7 +33,7 @@ def check_keys(where: str, data: Mapping[str, Any], known: Collection[str]) -> N
         )
 
 
-def check_type(where: str, key: str, value: Any, kind: type) -> None:
+def check_type(where: str, key: str, value: object, kind: type) -> None:
     """Refuse a value of another type; a whole number is taken where a number is wanted.
 
     Raises
@@ -48,7 +47,7 @@ def check_type(where: str, key: str, value: Any, kind: type) -> None:
         raise ParameterError(f"Got {key}: {value!r} in {where}; expected {_NAMES[kind]}. Write such a value.")
 
 
-def check_chosen(where: str, key: str, values: Iterable[Any], choices: Collection[str]) -> None:
+def check_chosen(where: str, key: str, values: Iterable[object], choices: Collection[str]) -> None:
     """Refuse a value that is not among the choices.
 
     Raises

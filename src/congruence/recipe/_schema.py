@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -79,41 +79,41 @@ def check_parameters(usual: Mapping[str, Any], parameters: Mapping[str, Any], gr
             raise ParameterError(f"Got {name}={_short(value)}; expected {words}. Pass {name}={default!r}, for example.")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _is_files(value: Any) -> bool:
+def _is_files(value: object) -> bool:
     return isinstance(value, (tuple, list)) and all(map(_is_text, value))
 
 
-def _is_count(value: Any, least: int) -> bool:
+def _is_count(value: object, least: int) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value < 2**63)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
         return False
     return math.isfinite(value) and bool(-(2**63) < value < 2**63)
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numbers(value: object) -> bool:
     return isinstance(value, (tuple, list)) and all(map(_is_number, value))
 
 
-def _is_held_out(value: Any) -> bool:
+def _is_held_out(value: object) -> bool:
     # A share is below 1; from 1 on only whole numbers count pairs.
     return _is_files(value) or _is_count(value, 0) or (_is_number(value) and bool(0 <= value < 1))
 
 
-def _is_mapping(value: Any) -> bool:
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
-def _is_grid(value: Any) -> bool:
+def _is_grid(value: object) -> bool:
     return _is_mapping(value) and all(isinstance(values, (list, tuple)) and values for values in value.values())

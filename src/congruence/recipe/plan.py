@@ -121,7 +121,7 @@ class Recipe:
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain data, as :func:`read_recipe` takes it."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
@@ -184,7 +184,7 @@ def make_recipe(entries: Mapping[str, Any], **changes: Any) -> Recipe:
     return Recipe(**chosen)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

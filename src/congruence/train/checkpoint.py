@@ -61,7 +61,7 @@ class History:
         """The highest validation score."""
         return max((score for _, score in self.validation), default=None)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 
