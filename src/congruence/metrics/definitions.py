@@ -6,6 +6,7 @@ to 9). The metrics here default to the mean of the canonical correlations, the d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,17 +89,17 @@ def measures(
     theirs, here = FORMULAS[metric]
     if metric == "svcca":
         return [Measure(metric, "both", here, ours)]
-    steps = {
+    steps: dict[str, Callable[[], PermutationStatistic[Any]]] = {
         "linear_cka": lambda: null.BIASED_CKA,
         "cknna": lambda: _masked("jam", normalize=normalize),
         "cca": lambda: PermutationStatistic(ours.prepare, ours.reorder, null.compare_first),
-    }[metric]()
-    every = [Measure(metric, "jam", theirs, steps), Measure(metric, "congruence", here, ours)]
+    }
+    every = [Measure(metric, "jam", theirs, steps[metric]()), Measure(metric, "congruence", here, ours)]
     return [one for one in every if definition in ("both", one.definition)]
 
 
 def _masked(definition: str, *, normalize: bool) -> PermutationStatistic[Masked]:
-    def prepare(A: np.ndarray, name: str) -> object:
+    def prepare(A: np.ndarray, name: str) -> Masked:
         return prepare_masked(unit(A, name) if normalize else A, name, definition=definition)
 
     return PermutationStatistic(prepare, reorder_masked, compare_masked)
