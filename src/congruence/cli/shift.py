@@ -36,7 +36,7 @@ def command(
 
     images = vectors(unpaired), vectors(paired)
     texts = [None if spec is None else vectors(spec) for spec in (unpaired_text, paired_text)]
-    with progress("drawing", repeats, as_json) as advance:
+    with progress("drawing", repeats, as_json) as callback:
         shift = distribution_shift(
             *images,
             *texts,
@@ -47,7 +47,7 @@ def command(
             max_rows=rows,
             repeats=repeats,
             random_state=seed,
-            advance=advance,
+            callback=callback,
         )
     if as_json:
         counts = [None if side is None else min(len(side), rows) for side in (*images, *texts)]
