@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from congruence._utils.columns import index_ids
 from congruence._utils.ids import as_ids, same_ids
+from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space, has_unit_rows
 from congruence.errors import IdError, InputError, ModalityError
@@ -17,7 +17,7 @@ from congruence.errors import IdError, InputError, ModalityError
 UNNAMED = "other"
 
 
-def as_embeddings(data: Any, name: str, *, ids: Any = None, allow_zero_rows: bool = False) -> Embeddings:
+def as_embeddings(data: RowsLike, name: str, *, ids: Ids | None = None, allow_zero_rows: bool = False) -> Embeddings:
     """Return embeddings as they are, and anything else that holds vectors as embeddings.
 
     Parameters
@@ -53,7 +53,7 @@ def as_embeddings(data: Any, name: str, *, ids: Any = None, allow_zero_rows: boo
 
 
 def as_pair(
-    source: Any, target: Any, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
+    source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
     """Return two sides as embeddings that :meth:`~congruence.Pairs.join` pairs as their caller means it.
 
@@ -87,8 +87,8 @@ def as_pair(
 
 
 def by_modality(
-    source: Any,
-    target: Any,
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
     modality: str | None = None,
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
@@ -119,8 +119,7 @@ def by_modality(
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
-    mapped = isinstance(source, Mapping), isinstance(target, Mapping)
-    if all(mapped):
+    if isinstance(source, Mapping) and isinstance(target, Mapping):
         if modality is not None:
             raise ModalityError(
                 f"Got modality={modality!r} beside embeddings by modality, whose keys say it; expected one of the two. "
@@ -136,8 +135,8 @@ def by_modality(
             else:
                 sides[1][name] = as_embeddings(target[name], words[1])
         return sides
-    if any(mapped):
-        side = "source" if mapped[0] else "target"
+    if isinstance(source, Mapping) or isinstance(target, Mapping):
+        side = "source" if isinstance(source, Mapping) else "target"
         raise InputError(
             f"Got the {side} by modality and the other side not; expected the same form of both. Pass two mappings, or two "
             "tables of vectors."
@@ -155,15 +154,16 @@ def by_modality(
     return {keys[0]: pair[0]}, {keys[1]: pair[1]}
 
 
-def check_order(X: Any, Y: Any) -> None:
+def check_order(X: object, Y: object) -> None:
     """Refuse embeddings as rows paired by position whose ids say otherwise.
 
     Raises
     ------
     IdError
     """
-    both = isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
-    if both and not same_ids(X.ids, Y.ids):
+    if not (isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids):
+        return
+    if not same_ids(X.ids, Y.ids):
         raise IdError(
             "Got embeddings whose ids are not the same in the same order; expected rows paired by position. Use "
             "congruence.fit(source, target), which pairs by id, or congruence.Pairs.join."

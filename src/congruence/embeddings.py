@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from congruence._space import MODALITIES, Space, check_space
 from congruence._utils.arrays import UNIT_TOLERANCE, has_unit_rows, normalize_rows
@@ -14,8 +15,12 @@ from congruence._utils.columns import index_ids
 from congruence._utils.display import as_html, as_text
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._utils.optional import require
+from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, name_rows, shorten
 from congruence.errors import IdError, ParameterError, SpaceMismatchError
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = [
     "MODALITIES",
@@ -66,10 +71,20 @@ class Embeddings:
     """
 
     vectors: np.ndarray
-    ids: Any = None
+    ids: np.ndarray = None  # type: ignore[assignment]  # after __post_init__ always an array
     space: Space = field(default_factory=Space)
     allow_zero_rows: bool = False
     has_ids: bool = field(init=False, default=False)
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            vectors: RowsLike,
+            ids: Ids | None = None,
+            space: Space = ...,
+            allow_zero_rows: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         raw_ids = index_ids(self.vectors) if self.ids is None else self.ids
@@ -118,7 +133,7 @@ class Embeddings:
         """Width of the vectors."""
         return self.vectors.shape[1]
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if copy:
             return np.array(self.vectors, dtype=dtype)
         if copy is False and dtype is not None and np.dtype(dtype) != self.vectors.dtype:
@@ -136,18 +151,26 @@ class Embeddings:
         known = isinstance(name, (str, int, np.integer)) and not isinstance(name, bool)
         return known and bool(id_rows(self.ids, id_texts([name]))[0] >= 0)
 
-    def __getitem__(self, which: Any) -> Any:
+    @overload
+    def __getitem__(self, which: str | int | np.integer) -> np.ndarray: ...  # type: ignore[overload-overlap]
+    @overload
+    def __getitem__(self, which: slice | Sequence[str] | Sequence[int] | np.ndarray) -> Embeddings: ...
+    def __getitem__(
+        self, which: str | int | np.integer | slice | Sequence[str] | Sequence[int] | np.ndarray
+    ) -> np.ndarray | Embeddings:
         if isinstance(which, tuple):
             raise ParameterError(
                 f"Got {len(which)} indices; expected one, which selects rows. Index the matrix instead: vectors[…, …]."
             )
         if isinstance(which, slice):
             return self._with(self.vectors[which], self.ids[which])
-        if isinstance(which, (str, int, np.integer, np.str_)) and not isinstance(which, bool):
-            return self.take([which]).vectors[0] if isinstance(which, str) else self.vectors[which]
-        return self.take(which)
+        if isinstance(which, str):
+            return self.take([which]).vectors[0]
+        if isinstance(which, (int, np.integer)) and not isinstance(which, bool):
+            return self.vectors[which]
+        return self.take(np.asarray(which) if isinstance(which, bool) else which)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """Return the vectors as a DataFrame, one item a row (extra ``pandas``).
 
         Returns
@@ -160,9 +183,9 @@ class Embeddings:
         MissingExtraError
             Without pandas.
         """
-        pandas = require("pandas", extra="pandas")
-        index = pandas.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
-        return pandas.DataFrame(self.vectors.copy(), index=index)
+        pd = require("pandas", extra="pandas")
+        index = pd.Index(self.ids, name="id", dtype=self.ids.dtype) if self.has_ids else None
+        return pd.DataFrame(self.vectors.copy(), index=index)
 
     def __repr__(self) -> str:
         return as_text(*self._shown())
@@ -183,7 +206,7 @@ class Embeddings:
         """Mean vector in float64, shape (d,)."""
         return self.vectors.mean(axis=0, dtype=np.float64)
 
-    def take(self, which: Sequence[str] | np.ndarray) -> Embeddings:
+    def take(self, which: Sequence[str] | Sequence[int] | np.ndarray) -> Embeddings:
         """Return the rows with these ids, in this order.
 
         Parameters

@@ -78,7 +78,7 @@ def write_folder(
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "congruence_version": __version__,
-        **_plain(config),
+        **{str(key): _plain(value) for key, value in config.items()},
         "weights_sha256": hashlib.sha256(weights).hexdigest(),
     }
     whole["numbers_sha256"] = numbers_digest(whole)
@@ -230,7 +230,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return plain data that strict JSON holds: NumPy scalars become numbers, NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}

@@ -13,6 +13,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks, to_numpy
 from congruence._utils.ids import id_texts
+from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
@@ -44,7 +45,9 @@ class Split:
     exceptions: tuple[int, ...] = ()
 
     @classmethod
-    def choose(cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Any = None) -> Split:
+    def choose(
+        cls, ids: np.ndarray, holdout: float | int, random_state: int = 0, groups: Labels | None = None
+    ) -> Split:
         """Choose the rule that holds out a share, or an exact number, of these ids.
 
         Parameters
@@ -141,7 +144,7 @@ class Split:
         below = hashes < np.uint64(self.threshold)
         return below ^ np.isin(hashes, np.array(self.exceptions, np.uint64)) if self.exceptions else below
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the rule as plain data.
 
         The threshold is text, since JSON readers round large integers; exceptions, of which there may be thousands, are the base64 of
@@ -165,7 +168,7 @@ def _hashes(ids: np.ndarray, random_state: int) -> np.ndarray:
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
-def duplicate_groups(*sides: Any) -> np.ndarray:
+def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     """Label the rows of which one must not be trained on and another measured on: those with identical vectors.
 
     Parameters

@@ -161,6 +161,12 @@ def test_heads_trained_elsewhere_have_no_history(tmp_path):
         _ = damaged.history_
 
 
+def test_a_score_of_one_side_asks_for_the_other(latent, fits):
+    method, _ = fits("cca")
+    with pytest.raises(InputError, match=r"Got rows of the source alone; .* Pass Y="):
+        method.score(latent.X_test)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_clone_of_a_fitted_method_is_unfitted(fits, name):
     method, _ = fits(name)

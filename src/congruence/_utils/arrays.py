@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
+
+from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor, TensorT
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 #: Bytes one temporary block may take. Large enough for BLAS to run at full speed, small enough that a
 #: handful of them stay far below a laptop's memory.
@@ -15,7 +20,7 @@ BLOCK_BYTES = 32 * 2**20
 UNIT_TOLERANCE = 5e-3
 
 
-def to_numpy(array: Any) -> np.ndarray:
+def to_numpy(array: object) -> np.ndarray:
     """Return ``array`` as a NumPy array, copying only when it lives elsewhere.
 
     Parameters
@@ -35,11 +40,11 @@ def to_numpy(array: Any) -> np.ndarray:
             array = array.float()
         return np.asarray(array)
     if type(array).__module__.split(".")[0] == "cupy":
-        return np.asarray(array.get())
+        return np.asarray(array.get())  # type: ignore[attr-defined]
     return np.asarray(array)
 
 
-def namespace(*arrays: Any) -> Any:
+def namespace(*arrays: object) -> ArrayNamespace:
     """Return the array-API namespace the arrays share; sequences count as NumPy.
 
     Parameters
@@ -61,12 +66,12 @@ def namespace(*arrays: Any) -> Any:
     return array_api_compat.array_namespace(*known)
 
 
-def is_tensor(array: Any) -> bool:
+def is_tensor(array: object) -> TypeIs[Tensor]:
     """Say whether ``array`` is a torch tensor, without loading torch."""
     return hasattr(array, "detach")
 
 
-def widen(tensor: Any) -> Any:
+def widen(tensor: Array) -> Array:
     """Return a tensor in a precision to compute in: half precision as float32, integers as float64; with its graph."""
     xp = namespace(tensor)
     if xp.isdtype(tensor.dtype, "real floating"):
@@ -74,7 +79,7 @@ def widen(tensor: Any) -> Any:
     return xp.astype(tensor, xp.float64)
 
 
-def as_given(out: Any, given: Any) -> Any:
+def as_given(out: Array, given: object) -> Array:
     """Return a result in the dtype of the tensor it was computed from; NumPy arrays, and results for integers, as they are."""
     if not (is_tensor(out) and is_tensor(given)):
         return out
@@ -82,19 +87,23 @@ def as_given(out: Any, given: Any) -> Any:
     return xp.astype(out, given.dtype, copy=False) if xp.isdtype(given.dtype, "real floating") else out
 
 
-def beside(array: np.ndarray, rows: Any) -> Any:
+@overload
+def beside(array: np.ndarray, rows: np.ndarray) -> np.ndarray: ...
+@overload
+def beside(array: np.ndarray, rows: Array) -> Array: ...
+def beside(array: np.ndarray, rows: Array) -> Array:
     """Return an array of a map in the library, on the device and in the dtype of the rows it is to meet."""
-    if not is_tensor(rows):
+    if isinstance(rows, np.ndarray):
         return array.astype(rows.dtype, copy=False)
-    return namespace(rows).asarray(array, dtype=rows.dtype, device=rows.device)
+    return namespace(rows).asarray(array, dtype=rows.dtype, device=device(rows))
 
 
-def is_remote(array: Any) -> bool:
+def is_remote(array: object) -> TypeIs[Tensor]:
     """Say whether ``array`` is a torch tensor outside the host's memory, which NumPy cannot read in place."""
     return is_tensor(array) and array.device.type != "cpu"
 
 
-def device(array: Any) -> Any:
+def device(array: Array) -> Device:
     """Return where ``array`` lives, in the form in which its namespace takes it."""
     import array_api_compat
 
@@ -141,7 +150,13 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
         return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
 
 
-def normalize_rows(X: Any) -> Any:
+@overload
+def normalize_rows(X: np.ndarray) -> np.ndarray: ...
+@overload
+def normalize_rows(X: TensorT) -> TensorT: ...
+@overload
+def normalize_rows(X: Array) -> Array: ...
+def normalize_rows(X: Array) -> Array:
     """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; of a tensor with its graph.
 
     Zero rows stay zero: a direction cannot be invented. What cannot do without one refuses such rows before
@@ -165,9 +180,10 @@ def normalize_rows(X: Any) -> Any:
             )  # squares of huge numbers overflow, of tiny ones vanish
         norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
         return xp.astype(wide / xp.where(norms > 0, norms, xp.ones_like(norms)), X.dtype)
-    out = np.empty_like(X, order="C")
-    for part in blocks(len(X), X.shape[1] * 8, budget=4 * 2**20):
-        block = X[part].astype(np.float64)
+    rows = to_numpy(X)
+    out = np.empty_like(rows, order="C")
+    for part in blocks(len(rows), rows.shape[1] * 8, budget=4 * 2**20):
+        block = rows[part].astype(np.float64)
         with np.errstate(over="ignore", under="ignore"):
             norms = np.linalg.norm(block, axis=1, keepdims=True)
         odd = ~((norms > 1e-140) & (norms < 1e140))[:, 0]

@@ -8,12 +8,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.arrays import is_tensor, to_numpy
+from congruence._utils.typing import ArrowStream
 from congruence.errors import DtypeError, IdError, InputError, NotFiniteError, ShapeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pandas import DataFrame, Series
 
 
 def to_rows(X: Any, name: str) -> np.ndarray:
@@ -77,7 +83,7 @@ def to_rows(X: Any, name: str) -> np.ndarray:
     return _array(to_numpy(X), name)
 
 
-def refuse_sparse(X: Any, name: str) -> None:
+def refuse_sparse(X: object, name: str) -> None:
     """Refuse a sparse matrix or tensor.
 
     Raises
@@ -109,7 +115,7 @@ def _array(A: np.ndarray, name: str) -> np.ndarray:
     return A
 
 
-def _is_vector(row: Any) -> bool:
+def _is_vector(row: object) -> bool:
     return isinstance(row, (np.ndarray, list, tuple)) or is_tensor(row)
 
 
@@ -158,7 +164,7 @@ def _refuse_missing(rows: np.ndarray, n: int, name: str) -> None:
 # ------------------------------------------------------------------ pandas
 
 
-def _frame(pandas: Any, frame: Any, name: str) -> np.ndarray:
+def _frame(pandas: ModuleType, frame: DataFrame, name: str) -> np.ndarray:
     """Return a frame of numeric columns, or of one column of vectors, as an array."""
     other = [label for label, dtype in frame.dtypes.items() if not pandas.api.types.is_numeric_dtype(dtype)]
     if not other:
@@ -179,11 +185,11 @@ def _frame(pandas: Any, frame: Any, name: str) -> np.ndarray:
     raise _refuse_columns(other, vectors, name)
 
 
-def _holds_vectors(series: Any) -> bool:
+def _holds_vectors(series: Series) -> bool:
     return _is_vector(series.iloc[0]) or str(series.dtype).startswith(("list<", "fixed_size_list<", "large_list<"))
 
 
-def _refuse_columns(other: Sequence[Any], vectors: Sequence[Any], name: str) -> DtypeError:
+def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: str) -> DtypeError:
     listed = ", ".join(repr(str(label)) for label in other[:5]) + (" …" if len(other) > 5 else "")
     pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
     what = "the column of vectors" if vectors else "the numeric columns"
@@ -193,7 +199,7 @@ def _refuse_columns(other: Sequence[Any], vectors: Sequence[Any], name: str) -> 
     )
 
 
-def _series(pandas: Any, series: Any, name: str) -> np.ndarray:
+def _series(pandas: ModuleType, series: Series, name: str) -> np.ndarray:
     if isinstance(series.dtype, pandas.ArrowDtype):
         return to_rows(series.array.__arrow_array__(), name)
     if series.dtype == object:
@@ -206,7 +212,7 @@ def _series(pandas: Any, series: Any, name: str) -> np.ndarray:
 # ------------------------------------------------------------------ Arrow
 
 
-def _from_stream(X: Any) -> Any:
+def _from_stream(X: ArrowStream) -> pa.Table | pa.ChunkedArray:
     """Import an object of any library that speaks Arrow's C stream: a table, or else a column."""
     import pyarrow as pa
 
@@ -214,7 +220,7 @@ def _from_stream(X: Any) -> Any:
     return pa.Table.from_struct_array(column) if pa.types.is_struct(column.type) else column
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return any(
@@ -224,7 +230,7 @@ def _is_list(kind: Any) -> bool:
     )
 
 
-def _arrow_column(column: Any, name: str) -> np.ndarray:
+def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     """Return an Arrow column of lists (or a 1-D one) as an array; values are not copied where they lie in one piece."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -257,10 +263,10 @@ def _arrow_column(column: Any, name: str) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False).reshape(len(column), int(widths[0]))
 
 
-def _arrow_table(table: Any, name: str) -> np.ndarray:
+def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
     import pyarrow as pa
 
-    def numeric(kind: Any) -> bool:
+    def numeric(kind: pa.DataType) -> bool:
         return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
     if table.num_columns == 1 and not numeric(table.schema.types[0]):
@@ -273,7 +279,7 @@ def _arrow_table(table: Any, name: str) -> np.ndarray:
     return np.column_stack([np.asarray(column) for column in table.columns])
 
 
-def index_ids(X: Any, *, default: bool = False) -> Any:
+def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     """Return the index of a pandas object as ids, or None where it says no more than the order of rows.
 
     Parameters

@@ -10,14 +10,19 @@ import datetime
 import os
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from congruence._utils.arrays import blocks, is_tensor, to_numpy
+from congruence._utils.typing import Ids
 from congruence._utils.validation import name_rows, shorten
 from congruence.errors import IdError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Bytes that one id may take in UTF-8. Names of items are far shorter; what is longer is a text or an image in the wrong column.
 MAX_ID_BYTES = 65_536
@@ -28,7 +33,7 @@ _Value = TypeVar("_Value")
 _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 
 
-def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
+def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     """Return ids as an array of whole numbers or of texts, each different from the others.
 
     Parameters
@@ -64,7 +69,7 @@ def as_ids(ids: Any, n: int | None = None, name: str = "ids") -> np.ndarray:
     return array
 
 
-def to_ids(ids: Any, name: str = "ids") -> np.ndarray:
+def to_ids(ids: Ids, name: str = "ids") -> np.ndarray:
     """Return ids as :func:`as_ids` does, repeated or not. Raises IdError."""
     values = _values(ids, name)
     if isinstance(values, np.ndarray):
@@ -89,7 +94,7 @@ def _repeats(ids: np.ndarray) -> bool:
     return bool((ordered[1:] == ordered[:-1]).any())
 
 
-def id_texts(ids: Any) -> np.ndarray:
+def id_texts(ids: Iterable[object]) -> np.ndarray:
     """Return the texts of ids, by which those of different sides are compared.
 
     Parameters
@@ -147,13 +152,13 @@ def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
     return all(ours[part].tolist() == theirs[part].tolist() for part in blocks(len(ids), 4096))
 
 
-def _compute() -> Any:
+def _compute() -> ModuleType:
     import pyarrow.compute  # not with `import congruence`
 
     return pyarrow.compute
 
 
-def _arrow(ids: np.ndarray) -> Any:
+def _arrow(ids: np.ndarray) -> pa.Array:
     """Return the texts of ids as Arrow holds them, whose hash tables are faster than those of Python's objects."""
     import pyarrow as pa
 
@@ -205,11 +210,11 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
     return np.datetime_as_string(array).tolist() if kind == "M" else array.tolist()
 
 
-def _nested(shape: tuple[Any, ...], name: str) -> IdError:
+def _nested(shape: tuple[object, ...], name: str) -> IdError:
     return IdError(f"Got {name} with shape {shape}; expected one id a row. Pass a flat list.")
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     """Say whether a value stands for a missing one: None, NaN, NaT, NA, masked, or an empty text."""
     if isinstance(value, (str, bytes)):
         return not value
@@ -222,7 +227,7 @@ def _odd(value: Any) -> bool:
     return isinstance(different, (bool, np.bool_)) and bool(different)
 
 
-def refuse_missing(rows: Any, name: str, *, floats: bool = False) -> None:
+def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool = False) -> None:
     """Refuse rows without an id; ``floats`` where they are NaN. Raises IdError."""
     if not len(rows):
         return
@@ -251,7 +256,7 @@ def _plain(value: Any, row: int, name: str) -> str | int:
     raise _not_an_id(value, row, name)
 
 
-def _not_an_id(value: Any, row: int, name: str) -> IdError:
+def _not_an_id(value: object, row: int, name: str) -> IdError:
     why = " (pandas turns whole numbers into floats where some are missing)" if isinstance(value, float) else ""
     return IdError(
         f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts or whole numbers. "

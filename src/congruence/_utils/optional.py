@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import Any
 
 from congruence.errors import MissingExtraError, ParameterError
 
@@ -38,7 +37,7 @@ def require(module: str, *, extra: str) -> ModuleType:
         ) from error
 
 
-def choose_device(torch: Any, device: str) -> str:
+def choose_device(torch: ModuleType, device: str) -> str:
     """Return the device to run on; ``"auto"`` takes the first of cuda, mps and cpu that there is. Raises ParameterError."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":

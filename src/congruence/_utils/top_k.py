@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import is_tensor, namespace, to_numpy
+from congruence._utils.typing import Array
 
 # Proposals handled at once. Ties can make every entry a proposal, and then this bounds the memory.
 _PROPOSALS = 2**20
 
 
-def top_k(similarity: Any, k: int) -> np.ndarray:
+def top_k(similarity: Array, k: int) -> np.ndarray:
     """Return the columns of the k largest entries of each row, largest first; equal entries come lowest column first.
 
     Parameters
@@ -27,7 +27,7 @@ def top_k(similarity: Any, k: int) -> np.ndarray:
     -------
     ndarray of int, shape (m, k)
     """
-    if k == 1 and not is_tensor(similarity):  # whose argmax is the first of equal entries
+    if k == 1 and isinstance(similarity, np.ndarray):  # whose argmax is the first of equal entries
         return np.argmax(similarity, axis=1)[:, None]
     xp = namespace(similarity)
     out = np.empty((len(similarity), k), dtype=np.intp)
@@ -62,7 +62,7 @@ def best_of(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> 
     return j[kept].reshape(m, k), value[kept].reshape(m, k)
 
 
-def kth_from_below(similarity: Any, k: int) -> Any:
+def kth_from_below(similarity: Array, k: int) -> Array:
     """Return for each row a number not above its k-th largest entry, and seldom much below it, shape (m,).
 
     The columns are dealt into many groups; the k-th largest of the groups' maxima has k entries at or above it. Maxima
@@ -72,11 +72,11 @@ def kth_from_below(similarity: Any, k: int) -> Any:
     groups = max(256, 16 * k)
     width = n // groups
     if width > 1:
-        similarity = namespace(similarity).max(similarity[:, : groups * width].reshape(m, width, groups), axis=1)
+        similarity = namespace(similarity).max(similarity[:, : groups * width].reshape((m, width, groups)), axis=1)
     if is_tensor(similarity):
         return similarity.topk(k, dim=1, sorted=True).values[:, -1]
     place = similarity.shape[1] - k
-    return np.partition(similarity, place, axis=1)[:, place]
+    return np.partition(to_numpy(similarity), place, axis=1)[:, place]
 
 
 def portions(counts: np.ndarray) -> Iterator[slice]:

@@ -7,12 +7,14 @@ The wording satisfies two readers: a person ("Got …; expected …. Do this.") 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
+from congruence._utils.typing import Array, ArrayT, ArrowStream, Ids, RowsLike, TensorT
 from congruence.errors import (
     DtypeError,
     NotFiniteError,
@@ -22,13 +24,15 @@ from congruence.errors import (
     ZeroRowError,
 )
 
+_T = TypeVar("_T")
+
 
 def shorten(text: str, most: int = 80) -> str:
     """Return a text of at most so many characters: an id in a message may have tens of thousands."""
     return text if len(text) <= most else f"{text[: most - 2]}…{text[-1]}"
 
 
-def name_rows(rows: np.ndarray, ids: Any = None, limit: int = 5) -> str:
+def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 5) -> str:
     """Write row numbers, or their ids, as a short readable list.
 
     Parameters
@@ -61,7 +65,7 @@ class RowNames:
         Of the first row, where they follow each other, or of each.
     """
 
-    def __init__(self, ids: Any, numbers: int | Sequence[int] | np.ndarray) -> None:
+    def __init__(self, ids: Ids | None, numbers: int | Sequence[int] | np.ndarray) -> None:
         self._ids, self._numbers = ids, numbers
 
     def __getitem__(self, row: int) -> str:
@@ -70,7 +74,7 @@ class RowNames:
         return f"row {self._numbers + int(row) if isinstance(self._numbers, int) else self._numbers[row]}"
 
 
-def check_rows(X: np.ndarray, name: str, *, ids: Any = None, allow_zero_rows: bool = False) -> None:
+def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, allow_zero_rows: bool = False) -> None:
     """Refuse rows with NaN, infinity or nothing but zeros, in one pass over memory.
 
     Parameters
@@ -119,10 +123,10 @@ def check_rows(X: np.ndarray, name: str, *, ids: Any = None, allow_zero_rows: bo
 
 
 def as_matrix(
-    X: Any,
+    X: RowsLike | None,
     name: str,
     *,
-    ids: Any = None,
+    ids: Ids | None = None,
     min_rows: int = 1,
     allow_zero_rows: bool = False,
     numeric_objects: bool = False,
@@ -214,7 +218,11 @@ def as_matrix(
     return A
 
 
-def as_native(X: Any, name: str, *, min_rows: int = 1) -> Any:
+@overload
+def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
+@overload
+def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
+def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
     """Do as :func:`as_matrix`, zero rows allowed, but leave a torch tensor as it is, on its device and with its graph.
 
     Parameters
@@ -241,11 +249,11 @@ def as_native(X: Any, name: str, *, min_rows: int = 1) -> Any:
             if bool(xp.all(xp.stack([xp.all(xp.isfinite(A[part, :])) for part in parts]))):
                 return X
     # A tensor that comes this far is refused, or of a kind that only NumPy's rules cover.
-    A = as_matrix(X, name, min_rows=min_rows, allow_zero_rows=True, copy_half=False)
-    return X if is_tensor(X) else A
+    checked = as_matrix(X, name, min_rows=min_rows, allow_zero_rows=True, copy_half=False)
+    return X if is_tensor(X) else checked
 
 
-def check_scale(X: Any, name: str, *, squares: bool = True) -> None:
+def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     """Refuse a matrix whose sums, or sums of squares, would overflow in float64 or vanish.
 
     Parameters
@@ -273,7 +281,7 @@ def check_scale(X: Any, name: str, *, squares: bool = True) -> None:
         )
 
 
-def refuse_overflow(Z: Any, X: Any, name: str) -> Any:
+def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
     """Return mapped rows if they are finite; rows that were finite and are so no longer are too large for their dtype.
 
     Parameters
@@ -343,7 +351,7 @@ def check_width(d: int, expected: int, owner: str, other: int | None = None, rem
         raise ShapeError(f"X has {d} features, but {owner} is expecting {expected} features as input. {hint}.")
 
 
-def check_choice(value: Any, choices: Iterable[str], name: str) -> Any:
+def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
     """Return ``value`` if it is one of ``choices``; an unknown one lists them.
 
     Raises
@@ -358,7 +366,7 @@ def check_choice(value: Any, choices: Iterable[str], name: str) -> Any:
     return value
 
 
-def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool = False) -> Any:
+def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
     """Return ``value`` if it is a positive (or non-negative) finite number.
 
     Raises
@@ -366,15 +374,16 @@ def check_positive(value: Any, name: str, *, zero: bool = False, integer: bool =
     ParameterError
     """
     kind = (int, np.integer) if integer else (int, float, np.integer, np.floating)
-    good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
-    if not good or value < 0 or (value == 0 and not zero):
+    number: Any = value  # compared only if it is one
+    good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(number)
+    if not good or number < 0 or (number == 0 and not zero):
         what = "an integer" if integer else "a number"
         least = f"{name}={0 if zero else 1} or more" if zero or integer else f"a {name}=… above 0"
         raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Pass {least}.")
     return value
 
 
-def check_seed(value: Any, name: str = "random_state") -> Any:
+def check_seed(value: int, name: str = "random_state") -> int:
     """Return ``value`` if it can begin a sequence of random numbers in NumPy and in torch: an integer from 0 to 2⁶³ − 1.
 
     Raises

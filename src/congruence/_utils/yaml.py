@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence.errors import CorruptFileError, FileError
+
+if TYPE_CHECKING:
+    import yaml
 
 #: Longest text that is parsed, in bytes; the longest of our own has 3,000.
 LONGEST = 256 * 2**10
@@ -124,7 +127,7 @@ def _check_length(length: int, where: str | Path) -> None:
         )
 
 
-def _check_events(events: Any) -> None:
+def _check_events(events: Iterable[yaml.Event]) -> None:
     """Refuse aliases and deep nesting while the text is read token by token, before anything is built of it."""
     import yaml
 
@@ -139,13 +142,13 @@ def _check_events(events: Any) -> None:
             raise yaml.MarkedYAMLError(problem=f"more than {DEEPEST} levels", problem_mark=event.start_mark)
 
 
-def _loader() -> Any:
+def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
         """Refuses a key given twice, of which YAML would silently keep the last."""
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
             """Return the mapping of a node."""
             seen = set()
             for key, _ in node.value:

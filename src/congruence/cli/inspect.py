@@ -30,7 +30,7 @@ def command(
     rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
     try:
         rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
-        rows += held_out_rows(facts["scores"])
+        rows += held_out_rows(mapping.scores_)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # What a map remembers of its training has many forms, and none decides where vectors go: loading does not check them.
         raise CorruptFileError(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["command"]
 
@@ -28,13 +31,15 @@ def command(
     from congruence.embeddings import Space
     from congruence.transport import distribution_shift
 
-    sides = [
-        None if spec is None else read(spec, None, Space()).vectors
-        for spec in (unpaired, paired, unpaired_text, paired_text)
-    ]
+    def vectors(spec: str) -> np.ndarray:
+        return read(spec, None, Space()).vectors
+
+    images = vectors(unpaired), vectors(paired)
+    texts = [None if spec is None else vectors(spec) for spec in (unpaired_text, paired_text)]
     with progress("drawing", repeats, as_json) as callback:
         shift = distribution_shift(
-            *sides,
+            *images,
+            *texts,
             p=p,
             n_projections=projections,
             variant=variant,
@@ -45,7 +50,7 @@ def command(
             callback=callback,
         )
     if as_json:
-        counts = [None if side is None else min(len(side), rows) for side in sides]
+        counts = [None if side is None else min(len(side), rows) for side in (*images, *texts)]
         names = ("unpaired", "paired", "unpaired_text", "paired_text")
         drawn = {name: count for name, count in zip(names, counts, strict=True) if count is not None}
         print_json({"first": unpaired, "second": paired, "rows": drawn, **shift.to_dict()})

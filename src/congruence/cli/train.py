@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -144,16 +145,16 @@ def _split(entry: str, option: str) -> tuple[str, str]:
     return name.replace("-", "_"), text
 
 
-def _assigned(entry: str, option: str) -> tuple[str, Any]:
+def _assigned(entry: str, option: str) -> tuple[str, object]:
     name, text = _split(entry, option)
     return name, _value(text)
 
 
-def _values(text: str) -> list[Any]:
+def _values(text: str) -> list[object]:
     return [_value(part) for part in text.split(",")]
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     """Read a value as YAML does, and 1e-4 as the number people mean by it."""
     from congruence._utils.yaml import parse_yaml
     from congruence.errors import CorruptFileError
@@ -164,7 +165,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _held_out(text: str, option: str) -> Any:
+def _held_out(text: str, option: str) -> float | int | list[str]:
     from congruence.errors import ParameterError
 
     if "," in text:
@@ -177,11 +178,11 @@ def _held_out(text: str, option: str) -> Any:
         ) from None
 
 
-def _say(grid: Any) -> Any:
+def _say(grid: object) -> Callable[[dict[str, object], float], None]:
     """Return what tells the score of each point of a grid on stderr."""
     import sys
 
-    def say(point: dict[str, Any], score: float) -> None:
+    def say(point: dict[str, object], score: float) -> None:
         if point:
             chosen = ", ".join(
                 f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in point.items()

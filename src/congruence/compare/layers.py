@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError
 from congruence.metrics import METRICS
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["LayerComparison", "compare_layers"]
+
+#: Layers of one model on the same items, by name or in their order.
+Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +84,7 @@ class LayerComparison:
         above = np.maximum(self.z_scores, 0)
         return above / (above.max() or 1.0)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         data = {field.name: getattr(self, field.name) for field in fields(self)} | {"z_scores": self.z_scores}
         return {
@@ -109,8 +113,8 @@ class LayerComparison:
 
 
 def compare_layers(
-    X_layers: Mapping[str, Any] | Sequence[Any],
-    Y_layers: Mapping[str, Any] | Sequence[Any],
+    X_layers: Layers,
+    Y_layers: Layers,
     metric: str = "linear_cka",
     *,
     permutations: int = 200,
@@ -188,7 +192,7 @@ def compare_layers(
             n = max_rows
     ours, theirs = ([steps.prepare(A, name) for name, A in side.items()] for side in sides)
 
-    def compare(others: list[Any]) -> list[list[float]]:
+    def compare(others: list[object]) -> list[list[float]]:
         return [[steps.compare(one, other) for other in others] for one in ours]
 
     values = np.array(compare(theirs))
@@ -224,11 +228,11 @@ def compare_layers(
     )
 
 
-def _names(layers: Mapping[str, Any] | Sequence[Any]) -> tuple[str, ...]:
+def _names(layers: Layers) -> tuple[str, ...]:
     return tuple(map(str, layers if isinstance(layers, Mapping) else range(len(layers))))
 
 
-def _layers(layers: Mapping[str, Any] | Sequence[Any], side: str) -> dict[str, np.ndarray]:
+def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
     """Return validated layers by the names messages call them."""
     names = _names(layers)
     if not names:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import METRICS
@@ -70,7 +71,7 @@ class Separation:
     rows: int
     permutations: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 
@@ -98,11 +99,11 @@ class Separations(list[Separation]):
 
 
 def match_test(
-    images: Any,
-    texts: Any,
-    hard: Any = None,
+    images: RowsLike,
+    texts: RowsLike,
+    hard: RowsLike | None = None,
     *,
-    unrelated: Any = None,
+    unrelated: RowsLike | None = None,
     metrics: Sequence[str] = DEFAULT,
     definition: str = "both",
     components: int | None = 10,
@@ -296,7 +297,7 @@ def match_test(
     )
 
 
-def _hard(hard: Any, T: np.ndarray) -> np.ndarray:
+def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     """Return hard non-matches, given or made."""
     if isinstance(hard, str):
         if hard != "nearest":
@@ -325,7 +326,7 @@ def _nearest_places(T: np.ndarray) -> np.ndarray:
     return linear_sum_assignment(likeness, maximize=True)[1]
 
 
-def _unrelated(unrelated: Any, T: np.ndarray) -> np.ndarray:
+def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     U = as_matrix(unrelated, "unrelated", allow_zero_rows=True)
     check_same_width(T, U)
     if len(U) < len(T):
@@ -336,10 +337,11 @@ def _unrelated(unrelated: Any, T: np.ndarray) -> np.ndarray:
 
 
 #: Prepared sides, one for all definitions that begin alike.
-_Side = dict[tuple[str, Any], Any]
+_Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], Any]]
+_Side: TypeAlias = dict[_Key, Any]
 
 
-def _key(measure: Measure) -> tuple[str, Any]:
+def _key(measure: Measure) -> _Key:
     return measure.metric, measure.steps.prepare
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._inputs import check_order
 from congruence._utils.ids import id_texts
+from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
 from congruence.compare.wrong_pairs import find_wrong_pairs
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
@@ -84,7 +85,7 @@ class PairingReport:
     suspect_probability: tuple[float, ...]
     state: str = "paired"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
         return {**asdict(self), "suspects": list(self.suspects), "suspect_probability": list(self.suspect_probability)}
 
@@ -135,10 +136,10 @@ class PairingReport:
 
 
 def check_pairing(
-    X: Any,
-    Y: Any,
+    X: RowsLike,
+    Y: RowsLike,
     *,
-    ids: Any = None,
+    ids: Ids | None = None,
     folds: int = 5,
     permutations: int = 999,
     level: float = 0.01,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._inputs import as_pair
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
@@ -63,7 +64,7 @@ class Similarity:
     n: int
     permutations: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 
@@ -91,8 +92,8 @@ class Similarities(list[Similarity]):
 
 
 def compare_spaces(
-    X: Any,
-    Y: Any,
+    X: RowsLike,
+    Y: RowsLike,
     metrics: Sequence[str] = DEFAULT,
     *,
     permutations: int = 200,
@@ -178,7 +179,7 @@ def compare_spaces(
         values.append(steps.compare(first, second))
         nulls.append([steps.compare(first, steps.reorder(second, order)) for order in orders])
         errors.append(
-            float(np.std([METRICS[name].fn(A[part], B[part]) for part in parts], ddof=1)) if halves > 1 else 0.0
+            float(np.std([float(METRICS[name].fn(A[part], B[part])) for part in parts], ddof=1)) if halves > 1 else 0.0
         )
         if callback:
             callback(1)

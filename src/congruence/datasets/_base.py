@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
 from congruence._utils.ids import id_texts
@@ -18,6 +19,9 @@ from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, name_rows
 from congruence.datasets.download import Resource
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, ParameterError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 #: What Pillow raises about files that are no image, or half of one.
 _NO_IMAGE = (OSError, ValueError, SyntaxError, EOFError, LookupError, ArithmeticError, struct.error)
@@ -52,7 +56,13 @@ class ImageDataset(ABC):
     """
 
     def __init__(
-        self, name: str, split: str, classes: Sequence[str], templates: Sequence[str], ids: Sequence[str], labels: Any
+        self,
+        name: str,
+        split: str,
+        classes: Sequence[str],
+        templates: Sequence[str],
+        ids: Sequence[str],
+        labels: ArrayLike,
     ) -> None:
         self.name, self.split = name, split
         self.classes, self.templates = tuple(classes), tuple(templates)
@@ -86,7 +96,7 @@ class ImageDataset(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.split!r}, {len(self)} images, {len(self.classes)} classes)"
 
-    def image(self, i: int) -> Any:
+    def image(self, i: int) -> Image.Image:
         """Open one image.
 
         Parameters
@@ -113,7 +123,7 @@ class ImageDataset(ABC):
         return self._image(int(i))
 
     @abstractmethod
-    def _image(self, i: int) -> Any:
+    def _image(self, i: int) -> Image.Image:
         """Open image ``i``, which exists."""
 
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
@@ -168,7 +178,7 @@ class ImageFiles(ImageDataset):
         classes: Sequence[str],
         templates: Sequence[str],
         ids: Sequence[str],
-        labels: Any,
+        labels: ArrayLike,
         folder: str | Path,
     ) -> None:
         super().__init__(name, split, classes, templates, ids, labels)
@@ -186,7 +196,7 @@ class ImageFiles(ImageDataset):
         """Return where image ``i`` lies."""
         return self.folder / str(self.ids[i])
 
-    def _image(self, i: int) -> Any:
+    def _image(self, i: int) -> Image.Image:
         pillow = require("PIL.Image", extra="images")
         path = self.path(i)
         if not path.is_file():
@@ -220,13 +230,13 @@ class ImagePixels(ImageDataset):
         classes: Sequence[str],
         templates: Sequence[str],
         ids: Sequence[str],
-        labels: Any,
+        labels: ArrayLike,
         pixels: np.ndarray,
     ) -> None:
         super().__init__(name, split, classes, templates, ids, labels)
         self._pixels = pixels
 
-    def _image(self, i: int) -> Any:
+    def _image(self, i: int) -> Image.Image:
         return require("PIL.Image", extra="images").fromarray(np.ascontiguousarray(self._pixels[i]))
 
 

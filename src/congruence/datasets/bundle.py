@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import DTypeLike
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.ids import id_texts, is_in, text_keys
@@ -131,7 +132,7 @@ class Bundle:
         )
 
 
-def write_bundle(path: str | Path, bundle: Bundle, *, dtype: Any = np.float16, force: bool = False) -> None:
+def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.float16, force: bool = False) -> None:
     """Write a bundle as one Parquet file, atomically.
 
     Parameters

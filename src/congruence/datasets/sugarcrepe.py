@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class SugarCrepe:
         """The distinct file names, sorted."""
         return np.unique(self.filenames)
 
-    def take(self, rows: Any) -> SugarCrepe:
+    def take(self, rows: np.ndarray | slice | Sequence[int]) -> SugarCrepe:
         """Return some of the items.
 
         Parameters

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import os
+from collections.abc import Mapping
 
 from congruence._utils.validation import check_choice
 from congruence.encoders._base import ENCODED, POOLINGS, Encoder, Options, item_digest, open_image
@@ -42,7 +43,7 @@ def load_encoder(
     pooling: str | None = None,
     normalize: bool | None = None,
     safetensors_only: bool = True,
-    description: Any = None,
+    description: Mapping[str, object] | str | os.PathLike[str] | None = None,
 ) -> Encoder:
     """Load a frozen model by name. No code that comes with a model is run.
 

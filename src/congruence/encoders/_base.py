@@ -7,12 +7,12 @@ import io
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
 from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 #: Kinds of items that can be encoded.
 ENCODED = ("image", "text")
@@ -29,6 +32,10 @@ POOLINGS = ("cls", "mean", "cls_mean", "last")
 
 #: Raster formats only: Pillow would hand PostScript to an interpreter.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+
+#: What is encoded: a text, or an image as a path, the bytes of a file, or decoded.
+Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class Options:
     pooling: str | None = None
     normalize: bool | None = None
     safetensors_only: bool = True
-    description: Any = None
+    description: Mapping[str, object] | str | os.PathLike[str] | None = None
 
     def refuse(self, *names: str) -> None:
         """Refuse options that an adapter cannot honour. Raises ParameterError."""
@@ -95,7 +102,7 @@ class Encoder(ABC):
     n_layers: int | None = None
 
     def encode(
-        self, items: Iterable[Any], batch_size: int = 64, callback: Callable[[int], Any] | None = None
+        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
         """Encode items in their order, a batch at a time.
 
@@ -128,7 +135,7 @@ class Encoder(ABC):
         return self._batches(iter(items), batch_size, callback)
 
     def _batches(
-        self, items: Iterator[Any], batch_size: int, callback: Callable[[int], Any] | None
+        self, items: Iterator[Item], batch_size: int, callback: Callable[[int], object] | None
     ) -> Iterator[np.ndarray]:
         start = 0
         while batch := list(islice(items, batch_size)):
@@ -142,7 +149,7 @@ class Encoder(ABC):
                 callback(len(batch))
 
     def encode_all(
-        self, items: Iterable[Any], batch_size: int = 64, callback: Callable[[int], Any] | None = None
+        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> np.ndarray:
         """Encode items and stack the vectors; see :meth:`encode`.
 
@@ -154,7 +161,7 @@ class Encoder(ABC):
         return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
 
     def encode_layers(
-        self, items: Iterable[Any], batch_size: int = 64, callback: Callable[[int], Any] | None = None
+        self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
         """Encode items in every layer with one pass of an encoder loaded with ``layer="all"``; see :meth:`encode`.
 
@@ -180,7 +187,7 @@ class Encoder(ABC):
         dim = (self.space.dim or 0) // (self.n_layers or 1)
         return replace(self.space, model=(self.space.model or "").replace("layer=all", f"layer={layer}"), dim=dim)
 
-    def _read(self, item: Any) -> Any:
+    def _read(self, item: Item) -> Item:
         """Check one item and decode it."""
         if self.space.modality == "image":
             return open_image(item)
@@ -191,7 +198,7 @@ class Encoder(ABC):
         return item
 
     @abstractmethod
-    def _embed(self, items: list[Any]) -> np.ndarray:
+    def _embed(self, items: list[Item]) -> np.ndarray:
         """Return raw vectors of decoded items, shape (b, dim)."""
 
     def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
@@ -202,7 +209,7 @@ class Encoder(ABC):
         self.space = Space(model, revision, modality, dim or None, normalize)
 
 
-def open_image(item: Any) -> Any:
+def open_image(item: Item) -> Image.Image:
     """Decode an image in full, in RGB, without turning it by its EXIF data.
 
     Parameters
@@ -242,7 +249,7 @@ def open_image(item: Any) -> Any:
         ) from error
 
 
-def item_digest(item: Any) -> str:
+def item_digest(item: Item) -> str:
     """Name an item by its content: SHA-256 in hex of a text, of a file's bytes, or of an image's pixels.
 
     Parameters
@@ -270,7 +277,7 @@ def item_digest(item: Any) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(**facts: Any) -> str:
+def fingerprint(**facts: object) -> str:
     """Return SHA-256 in hex of plain data."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._utils.optional import choose_device, require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import Encoder, Options
+from congruence.encoders._base import Encoder, Item, Options
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+    from torch.nn import Module
 
 #: Precisions a model can run in; its weights stay in float32, autocast lowers the products.
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -36,15 +41,15 @@ class TorchEncoder(Encoder):
         fallback = "float16" if self.device.startswith("cuda") else "float32"
         self.dtype = fallback if options.dtype == "auto" else options.dtype
 
-    def _settle(self, model: Any) -> None:
+    def _settle(self, model: Module) -> None:
         """Put the model where it will run, once and for all."""
         self._model = model.to(self.device).eval().requires_grad_(False)
 
-    def _measure(self, sample: Any) -> None:
+    def _measure(self, sample: Item) -> None:
         """Complete the space with the width of what the model gives for a sample."""
         self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
 
-    def _lowered(self) -> Any:
+    def _lowered(self) -> AbstractContextManager[object]:
         """Return the context in which products have the precision asked for."""
         if self.dtype == "float32":
             return nullcontext()
@@ -54,22 +59,22 @@ class TorchEncoder(Encoder):
 class TensorEncoder(TorchEncoder):
     """A torch encoder that prepares its inputs as tensors on the CPU and moves them to its device."""
 
-    def _embed(self, items: list[Any]) -> np.ndarray:
+    def _embed(self, items: list[Item]) -> np.ndarray:
         inputs = self._prepare(items)  # in full precision: only the model is lowered
         with self._torch.inference_mode(), self._lowered():
             vectors = self._forward({key: value.to(self.device) for key, value in inputs.items()})
         return vectors.float().cpu().numpy()
 
     @abstractmethod
-    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+    def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         """Return the model's inputs as tensors on the CPU."""
 
     @abstractmethod
-    def _forward(self, inputs: dict[str, Any]) -> Any:
+    def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return vectors as a tensor, shape (b, dim)."""
 
 
-def weights_digest(model: Any) -> str:
+def weights_digest(model: Module) -> str:
     """Return SHA-256 in hex of a module's weights, names, shapes and types.
 
     Parameters
@@ -90,6 +95,6 @@ def weights_digest(model: Any) -> str:
     return digest.hexdigest()
 
 
-def blank_image() -> Any:
+def blank_image() -> Image.Image:
     """Return a picture to try a model on."""
     return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

@@ -7,14 +7,20 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Options, check_modality, check_pooling, fingerprint, loading
+from congruence.encoders._base import Item, Options, check_modality, check_pooling, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from torch import Tensor
+    from torch.nn import Module
 
 __all__ = ["HfEncoder"]
 
@@ -55,7 +61,7 @@ class HfEncoder(TensorEncoder):
             # A hub's commit names the weights; a folder on this machine may hold any.
             commit = None if options.folder else _commit(transformers, place, options.revision)
             revision = commit or options.revision
-            hub: dict[str, Any] = {"revision": revision} if revision else {}
+            hub: dict[str, str] = {"revision": revision} if revision else {}
             model = transformers.AutoModel.from_pretrained(
                 place,
                 dtype=self._torch.float32,
@@ -95,7 +101,9 @@ class HfEncoder(TensorEncoder):
 
     # ------------------------------------------------------------------ inputs
 
-    def _start_images(self, transformers: Any, place: str, model: Any, hub: dict[str, Any]) -> Any:
+    def _start_images(
+        self, transformers: ModuleType, place: str, model: Module, hub: dict[str, str]
+    ) -> dict[str, object]:
         facts, _ = transformers.ImageProcessingMixin.get_image_processor_dict(place, **hub)
         kind = facts.get("image_processor_type") or ""
         if kind.startswith("DINOv3ViT"):
@@ -106,7 +114,9 @@ class HfEncoder(TensorEncoder):
         )
         return {"class": type(self._processor).__name__, **json.loads(self._processor.to_json_string())}
 
-    def _start_texts(self, transformers: Any, place: str, model: Any, hub: dict[str, Any]) -> Any:
+    def _start_texts(
+        self, transformers: ModuleType, place: str, model: Module, hub: dict[str, str]
+    ) -> dict[str, object]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False, **hub)
         if tokenizer.pad_token_id is None:  # language models have none; what is padded is masked
             tokenizer.pad_token = tokenizer.eos_token
@@ -126,7 +136,7 @@ class HfEncoder(TensorEncoder):
             "length": self._length,
         }
 
-    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+    def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         if self._modality == "image":
             # Said outright: a picture three pixels high would be taken for one with its channels first.
             batch = self._processor(images=items, return_tensors="pt", input_data_format="channels_last")
@@ -143,7 +153,7 @@ class HfEncoder(TensorEncoder):
 
     # ------------------------------------------------------------------ vectors
 
-    def _start_pooling(self, tower: Any, options: Options, modality: str) -> None:
+    def _start_pooling(self, tower: Module, options: Options, modality: str) -> None:
         names = [name.rpartition(".")[2] for name, _ in tower.named_parameters()]
         has_cls = "cls_token" in names or "class_embedding" in names
         if modality == "text":
@@ -177,7 +187,7 @@ class HfEncoder(TensorEncoder):
             )
         self._layer = layer % count
 
-    def _forward(self, inputs: dict[str, Any]) -> Any:
+    def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         mask = inputs.get("attention_mask")
         if mask is not None and not self._masked:
             inputs = {key: value for key, value in inputs.items() if key != "attention_mask"}
@@ -195,7 +205,7 @@ class HfEncoder(TensorEncoder):
         self._stacked = len(out.hidden_states)
         return self._torch.cat([self._pool(states, mask) for states in out.hidden_states], dim=1)
 
-    def _pool(self, states: Any, mask: Any) -> Any:
+    def _pool(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """Pool hidden states, shape (b, tokens, d); those of a convolution (b, d, height, width) count as tokens."""
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
@@ -217,7 +227,7 @@ class HfEncoder(TensorEncoder):
 class _Dinov3Processor:
     """DINOv3's preparation, whose own class needs torchvision: rescale, resize with antialiasing, standardise."""
 
-    def __init__(self, torch: Any, facts: dict[str, Any]) -> None:
+    def __init__(self, torch: ModuleType, facts: dict[str, Any]) -> None:
         size = facts.get("size") or {"height": 224, "width": 224}
         self._torch = torch
         self.facts = {
@@ -236,7 +246,7 @@ class _Dinov3Processor:
             )
         self.facts["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
-    def __call__(self, images: list[Any], **_: Any) -> dict[str, Any]:
+    def __call__(self, images: list[Image.Image], **_: object) -> dict[str, Tensor]:
         torch, facts = self._torch, self.facts
         out = []
         for image in images:
@@ -250,7 +260,7 @@ class _Dinov3Processor:
         return {"pixel_values": (torch.cat(out) - mean) / std}
 
 
-def _commit(transformers: Any, name: str, revision: str | None) -> str | None:
+def _commit(transformers: ModuleType, name: str, revision: str | None) -> str | None:
     """Return the commit that a branch or tag of the hub stands for, so that every file is of the same one."""
     file = transformers.utils.cached_file(name, "config.json", revision=revision)
     found = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
@@ -258,7 +268,7 @@ def _commit(transformers: Any, name: str, revision: str | None) -> str | None:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def _quiet(transformers: ModuleType) -> Iterator[None]:
     """Silence notes on unused weights and bars for weights that load in a second."""
     log = transformers.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
@@ -272,7 +282,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def _tower(model: Any, modality: str) -> Any:
+def _tower(model: Module, modality: str) -> Module:
     """Return the part of a dual encoder that sees one modality."""
     names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
     found = next((getattr(model, name) for name in names if hasattr(model, name)), None)

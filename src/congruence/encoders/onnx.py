@@ -8,14 +8,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import POOLINGS, Encoder, Options, check_modality, fingerprint, loading
+from congruence.encoders._base import POOLINGS, Encoder, Item, Options, check_modality, fingerprint, loading
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 __all__ = ["OnnxEncoder"]
 
@@ -114,7 +118,7 @@ class OnnxEncoder(Encoder):
         self._tokenizer = tokenizer
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _embed(self, items: list[Any]) -> np.ndarray:
+    def _embed(self, items: list[Item]) -> np.ndarray:
         mask: np.ndarray | None = None
         if self.space.modality == "image":
             feed = {self._image: np.stack([self._pixels(item) for item in items])}
@@ -166,7 +170,7 @@ class OnnxEncoder(Encoder):
         mean = (rest * weight[..., None]).sum(axis=1) / np.maximum(weight.sum(axis=1, keepdims=True), 1)
         return mean if pooling == "mean" else np.concatenate([out[:, 0], mean], axis=1)
 
-    def _pixels(self, image: Any) -> np.ndarray:
+    def _pixels(self, image: Image.Image) -> np.ndarray:
         """Resize, crop and standardise one image."""
         pil = require("PIL.Image", extra="images")
         facts = self._facts
@@ -201,12 +205,13 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
                 raise CorruptFileError(
                     f"Got {place}, which is no JSON ({error}); expected one JSON object. Write the description again."
                 ) from error
-    if not isinstance(given, Mapping) or given.get("modality") not in DEFAULTS:
+    modality = given.get("modality") if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
         raise ParameterError(
             f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
             f"{graph.with_suffix('.json').name} beside the graph. Write the entry modality into it."
         )
-    known = {"modality": None, **_COMMON, **DEFAULTS[given["modality"]]}
+    known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
     if odd := sorted(set(given) - set(known)):
         raise ParameterError(
             f"Got {', '.join(odd)} in the description of {options.name!r}; expected some of {', '.join(known)}. Remove the others."
@@ -227,7 +232,7 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
     return facts
 
 
-def _providers(runtime: Any, device: str) -> list[str]:
+def _providers(runtime: ModuleType, device: str) -> list[str]:
     offered = runtime.get_available_providers()
     wanted = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
     if device == "auto":

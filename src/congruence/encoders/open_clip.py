@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Options, check_modality, fingerprint, loading
+from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
 from congruence.errors import ParameterError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["OpenClipEncoder"]
 
@@ -71,15 +74,15 @@ class OpenClipEncoder(TensorEncoder):
         """Return the tokens of a text with letters, marks and digits: tokenizers of open_clip have no common description."""
         return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
 
-    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+    def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         if self._tokenizer is not None:
             return {"text": self._tokenizer(items)}
         return {"image": self._torch.stack([self._transform(item) for item in items])}
 
-    def _forward(self, inputs: dict[str, Any]) -> Any:
+    def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         return self._model.encode_text(**inputs) if "text" in inputs else self._model.encode_image(**inputs)
 
 
-def _plain(facts: Any) -> Any:
+def _plain(facts: Any) -> dict[str, object]:
     facts = asdict(facts) if is_dataclass(facts) and not isinstance(facts, type) else dict(facts)
     return {key: list(value) if isinstance(value, tuple) else value for key, value in facts.items()}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Options, check_modality, fingerprint, loading
+from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TorchEncoder, weights_digest
 
 __all__ = ["SentenceTransformersEncoder"]
@@ -63,7 +62,7 @@ class SentenceTransformersEncoder(TorchEncoder):
             dtype=self.dtype,
         )
 
-    def _embed(self, items: list[Any]) -> np.ndarray:
+    def _embed(self, items: list[Item]) -> np.ndarray:
         with self._lowered():
             out = self._model.encode(
                 items, batch_size=len(items), convert_to_tensor=True, show_progress_bar=False, device=self.device

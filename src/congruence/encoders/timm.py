@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Options, check_modality, fingerprint, loading
+from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["TimmEncoder"]
 
@@ -49,8 +52,8 @@ class TimmEncoder(TensorEncoder):
             dtype=self.dtype,
         )
 
-    def _prepare(self, items: list[Any]) -> dict[str, Any]:
+    def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         return {"image": self._torch.stack([self._transform(item) for item in items])}
 
-    def _forward(self, inputs: dict[str, Any]) -> Any:
+    def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
         return self._model(inputs["image"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TypedDict
 
 import numpy as np
 
 from congruence._inputs import by_modality
 from congruence._utils.ids import id_texts, text_keys
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
@@ -23,8 +24,8 @@ __all__ = ["Score", "Scores", "evaluate"]
 
 def evaluate(
     mapping: Map,
-    source: Any,
-    target: Any,
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
     *,
     modality: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -37,8 +38,8 @@ def evaluate(
     mapping : Map
         Fitted.
     source, target : Embeddings or array_like, or mapping of str to those
-        Rows of one modality in both models, or by modality (``"image"``, ``"text"``), of which any may be missing; what can be measured
-        is. Rows of both sides pair as in :func:`congruence.fit`: by id, or by position where they have none.
+        RowsLike of one modality in both models, or by modality (``"image"``, ``"text"``), of which any may be missing; what can be measured
+        is. RowsLike of both sides pair as in :func:`congruence.fit`: by id, or by position where they have none.
     modality : str, optional
         Of rows that are not in a mapping; by default what embeddings say, or else the modality the map was fitted on, or else
         ``"other"``.
@@ -140,6 +141,21 @@ def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
     return Embeddings(vectors, ids=classes, space=prompts.space)
 
 
+class _Both(TypedDict):
+    """The columns of a line that hold a measure with and without the map."""
+
+    after: float
+    before: float | None
+    n: int
+
+
+class _Controlled(TypedDict):
+    """Those that hold its controls."""
+
+    control_constant: float | None
+    control_random_rotation: float | None
+
+
 def _within(
     mapping: Map,
     modality: str,
@@ -155,7 +171,7 @@ def _within(
     what = (f"aligned {modality}", f"target {modality}")
     n = len(raw)
 
-    def both(fn: Any) -> dict[str, Any]:
+    def both(fn: Callable[[np.ndarray, np.ndarray], float]) -> _Both:
         return {"after": fn(*moved), "before": fn(*raw) if same_width else None, "n": n}
 
     controls = control_rows(mapping.for_modality(_known(mapping, modality)), raw.source.vectors, raw.target.vectors)
@@ -168,8 +184,8 @@ def _within(
             target=1.0,
             chance=chance_at_k(sizes[group], n),
         ),
-        Score("cosine", *what, **both(paired_cosine) | _controlled(controls, paired_cosine, moved), target=1.0),
-        Score("distance", *what, **both(paired_distance) | _controlled(controls, paired_distance, moved), target=0.0),
+        Score("cosine", *what, **both(paired_cosine), **_controlled(controls, paired_cosine, moved), target=1.0),
+        Score("distance", *what, **both(paired_distance), **_controlled(controls, paired_distance, moved), target=0.0),
     ]
     if len(sizes) < n:
         # With several items a class the query's own counterpart makes the task easy; leave it out as well.
@@ -185,7 +201,7 @@ def _within(
     return rows
 
 
-def _controlled(controls: ControlRows, fn: Any, moved: Pairs) -> dict[str, Any]:
+def _controlled(controls: ControlRows, fn: Callable[[np.ndarray, np.ndarray], float], moved: Pairs) -> _Controlled:
     """Return the columns of a line that hold its controls."""
     found = controls.score(lambda rows: fn(rows, moved.target.vectors))
     return {"control_constant": found.constant, "control_random_rotation": found.random_rotation}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
+from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError, TooFewAnchorsError
 
-__all__ = ["TIE", "TaskRecall", "chosen", "distractors", "recall_by_task", "same_words", "sugarcrepe_recall"]
+__all__ = ["TIE", "TaskRecall", "TaskRow", "chosen", "distractors", "recall_by_task", "same_words", "sugarcrepe_recall"]
 
 #: Cosines this close to each other are one: sums of the same numbers in another order differ by so much in float32.
 TIE = 1e-6
@@ -47,13 +48,29 @@ class TaskRecall:
     options: int
     ties: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 
 
+class TaskRow(TypedDict):
+    """A line of :func:`recall_by_task`: as in :class:`TaskRecall`, with ``choice`` None where too few captions can be drawn."""
+
+    task: str
+    n: int
+    binary: float
+    choice: float | None
+    ties: int
+
+
 def sugarcrepe_recall(
-    items: SugarCrepe, image: Any, caption: Any, negative: Any, *, options: int = 5, random_state: int = 0
+    items: SugarCrepe,
+    image: RowsLike,
+    caption: RowsLike,
+    negative: RowsLike,
+    *,
+    options: int = 5,
+    random_state: int = 0,
 ) -> list[TaskRecall]:
     """Measure image-to-text recall at 1 among a caption and a wrong one, and among these and distractors, by task.
 
@@ -111,16 +128,16 @@ def sugarcrepe_recall(
 
 
 def recall_by_task(
-    image: Any,
-    caption: Any,
-    wrong: Any,
-    groups: Any,
-    tasks: Any = None,
+    image: np.ndarray,
+    caption: np.ndarray,
+    wrong: np.ndarray,
+    groups: Labels,
+    tasks: Labels | None = None,
     *,
     texts: np.ndarray | None = None,
     options: int = 5,
     random_state: int = 0,
-) -> tuple[list[dict[str, Any]], str | None]:
+) -> tuple[list[TaskRow], str | None]:
     """Measure recall at 1 between a caption and its wrong ones, and among these and distractors, by task.
 
     Parameters
@@ -181,7 +198,7 @@ def recall_by_task(
     parts = [(str(name), codes == code) for code, name in enumerate(names)]
     if len(parts) > 1:
         parts.append(("all", np.ones(n, bool)))
-    rows = [
+    rows: list[TaskRow] = [
         {
             "task": name,
             "n": int(of.sum()),

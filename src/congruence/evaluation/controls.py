@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_seed
 from congruence.maps import AffineMap, Map, OrthogonalMap
 from congruence.metrics import paired_cosine
@@ -27,7 +28,7 @@ _NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True)
 class ControlRows:
-    """Rows that take the place of mapped ones, by :func:`control_rows`.
+    """RowsLike that take the place of mapped ones, by :func:`control_rows`.
 
     Attributes
     ----------
@@ -131,7 +132,7 @@ class Controls:
     random_rotation: float | None
 
 
-def control_rows(mapping: Map, X: Any, Y: Any) -> ControlRows:
+def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     """Return what replaces the mapped rows of a map in the two controls.
 
     Parameters
@@ -139,9 +140,9 @@ def control_rows(mapping: Map, X: Any, Y: Any) -> ControlRows:
     mapping : Map
         Fitted, with the means of the rows' modality chosen (:meth:`~congruence.OrthogonalMap.for_modality`).
     X : array_like, shape (n, d_source)
-        Rows of the source model.
+        RowsLike of the source model.
     Y : array_like, shape (m, d_target)
-        Rows of the target model they are compared with.
+        RowsLike of the target model they are compared with.
 
     Returns
     -------
@@ -196,7 +197,9 @@ def control_rows_of(moved: np.ndarray, theirs: np.ndarray, center: np.ndarray | 
     return ControlRows(target, _lengths(moved, about), theirs.shape[1], center is None)
 
 
-def cosine_controls(mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_state: int = RANDOM_STATE) -> Controls:
+def cosine_controls(
+    mapping: Map, X: RowsLike, Y: RowsLike, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
+) -> Controls:
     """Return the mean cosine that the constant and the random rotation reach on paired rows.
 
     Parameters
@@ -217,7 +220,7 @@ def cosine_controls(mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_
     Raises
     ------
     ShapeError
-        Rows do not pair.
+        RowsLike do not pair.
 
     Examples
     --------
@@ -234,7 +237,7 @@ def cosine_controls(mapping: Map, X: Any, Y: Any, *, draws: int = DRAWS, random_
     return rows.score(lambda moved: paired_cosine(moved, theirs), draws=draws, random_state=random_state)
 
 
-def chance_at_k(matching: Any, n: int, k: int = 1) -> float:
+def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
     """Return the share of queries that find a match among k of n rows drawn at random.
 
     Parameters
@@ -242,9 +245,9 @@ def chance_at_k(matching: Any, n: int, k: int = 1) -> float:
     matching : array_like of int, shape (q,)
         For each query the number of the n rows that match it.
     n : int
-        Rows of the gallery.
+        RowsLike of the gallery.
     k : int, default=1
-        Rows looked at.
+        RowsLike looked at.
 
     Returns
     -------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
 from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
-from congruence.evaluation.controls import chance_at_k, control_rows_of
+from congruence.evaluation.controls import Controls, chance_at_k, control_rows_of
 from congruence.maps import TwoSidedMap
 from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
 
@@ -172,11 +171,23 @@ def _score(
     fn: Callable[[_Rows, _Rows], float],
     n: int,
     k: int = 1,
-    **beside: float | None,
+    chance: float | None = None,
+    controls: Controls | None = None,
 ) -> Score:
     """Fill a line: every case whose gallery has the k rows that are looked at, and what stands beside them."""
-    values: dict[str, Any] = {name: fn(*both) for name, both in cases.items() if len(both[1].keys) >= k}
-    return Score(metric, names[0], names[1], n=n, **values, **beside)  # type: ignore[arg-type]
+    values = {name: fn(*both) for name, both in cases.items() if len(both[1].keys) >= k}
+    return Score(
+        metric,
+        *names,
+        after=values["after"],
+        before=values.get("before"),
+        source=values.get("source"),
+        target=values.get("target"),
+        n=n,
+        chance=chance,
+        control_constant=None if controls is None else controls.constant,
+        control_random_rotation=None if controls is None else controls.random_rotation,
+    )
 
 
 def _matched(names: tuple[str, str], cases: _Cases) -> list[Score]:
@@ -184,11 +195,7 @@ def _matched(names: tuple[str, str], cases: _Cases) -> list[Score]:
     a, b = cases["after"]
     _, ours, theirs = _counts(a.keys, b.keys)
     controls = control_rows_of(a.vectors, b.vectors).score(lambda rows: _mean_cosine(_Rows(rows, a.keys), b))
-    columns: dict[str, Any] = {
-        "control_constant": controls.constant,
-        "control_random_rotation": controls.random_rotation,
-    }
-    scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs), **columns)]
+    scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs), controls=controls)]
     for k in RECALLS:
         ways = []
         for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
@@ -201,12 +208,24 @@ def _matched(names: tuple[str, str], cases: _Cases) -> list[Score]:
                 ways.append(_score(f"recall_at_{k}", way, both, recall, len(known), k, chance=chance))
         scores += ways
         if k == 1:
-            columns = {}
-            for name in ("after", "before", "source", "target", "chance"):
-                values = [getattr(score, name) for score in ways]
-                columns[name] = None if None in values else float(np.mean(values))
-            scores.append(Score("mean_recall_at_1", *names, n=sum(score.n for score in ways), **columns))
+            scores.append(
+                Score(
+                    "mean_recall_at_1",
+                    *names,
+                    after=float(np.mean([way.after for way in ways])),
+                    before=_mean([way.before for way in ways]),
+                    source=_mean([way.source for way in ways]),
+                    target=_mean([way.target for way in ways]),
+                    n=sum(way.n for way in ways),
+                    chance=_mean([way.chance for way in ways]),
+                )
+            )
     return scores
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
 def _counts(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,13 +13,16 @@ from congruence._utils.optional import require
 from congruence.errors import NormWarning, ParameterError, ShapeError
 from congruence.maps import AffineMap, Map
 
+if TYPE_CHECKING:
+    import faiss
+
 __all__ = ["export_faiss", "to_faiss", "to_faiss_index"]
 
 #: Names of files that hold an index, and with it several transforms.
 INDEX_SUFFIXES = (".index", ".faiss")
 
 
-def to_faiss(mapping: Map) -> Any:
+def to_faiss(mapping: Map) -> faiss.VectorTransform:
     """Return the map as a FAISS vector transform.
 
     Parameters
@@ -57,7 +60,9 @@ def to_faiss(mapping: Map) -> Any:
     return transform
 
 
-def to_faiss_index(mapping: Map, index: Any = None, *, normalize: bool | str = "auto") -> Any:
+def to_faiss_index(
+    mapping: Map, index: faiss.Index | None = None, *, normalize: bool | str = "auto"
+) -> faiss.IndexPreTransform:
     """Return a FAISS index that maps what it is given: the map's transform, then the L2 norm where rows are to be unit rows.
 
     Parameters
@@ -132,6 +137,7 @@ def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "aut
         The file holds the affine map alone, and mapped rows are to be unit rows; or the map does not know.
     """
     whole = Path(path).suffix.lower() in INDEX_SUFFIXES
+    exported: faiss.VectorTransform | faiss.IndexPreTransform
     if whole:
         exported = to_faiss_index(mapping, normalize=normalize)
     else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple, overload
 
 import numpy as np
 
+from congruence._utils.typing import Array, ArrayNamespace
 from congruence.linalg.procrustes import cross_svd
 
 __all__ = ["Canonical", "canonical_correlations", "canonical_directions", "gains", "whiten"]
@@ -31,7 +33,11 @@ class Canonical(NamedTuple):
     rank: int
 
 
-def gains(xp: Any, s: Any, ridge: Any) -> Any:
+@overload
+def gains(xp: ModuleType, s: np.ndarray, ridge: float) -> np.ndarray: ...
+@overload
+def gains(xp: ArrayNamespace, s: Array, ridge: Array | float) -> Array: ...
+def gains(xp: ArrayNamespace | ModuleType, s: Array, ridge: Array | float) -> Array:
     """Return what a ridge leaves of each singular direction: s / √(s² + λ).
 
     Parameters
@@ -72,7 +78,7 @@ def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[
     return U * gains(np, s, ridge), Vt.T / np.sqrt(s * s + ridge)
 
 
-def canonical_correlations(xp: Any, x_basis: Any, y_basis: Any) -> Any:
+def canonical_correlations(xp: ArrayNamespace, x_basis: Array, y_basis: Array) -> Array:
     """Return the canonical correlations of two whitened sides, descending, in [0, 1].
 
     Parameters

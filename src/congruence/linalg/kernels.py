@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
+from congruence._utils.typing import Array
 from congruence._utils.validation import check_seed
 
 __all__ = [
@@ -34,18 +35,18 @@ class KernelSums(NamedTuple):
     n : int
     """
 
-    product: Any
-    product_off: Any
-    rows: Any
-    rows_off: Any
-    first: Any
-    first_off: Any
-    second: Any
-    second_off: Any
+    product: Array
+    product_off: Array
+    rows: Array
+    rows_off: Array
+    first: Array
+    first_off: Array
+    second: Array
+    second_off: Array
     n: int
 
 
-def hsic_biased(sums: KernelSums) -> Any:
+def hsic_biased(sums: KernelSums) -> Array:
     """Return tr(K H L H), the biased Hilbert–Schmidt independence criterion up to a factor of (n − 1)².
 
     Parameters
@@ -64,7 +65,7 @@ def hsic_biased(sums: KernelSums) -> Any:
     return sums.product - 2 / n * sums.rows + sums.first * sums.second / n**2
 
 
-def hsic_unbiased(sums: KernelSums) -> Any:
+def hsic_unbiased(sums: KernelSums) -> Array:
     """Return the unbiased estimate of the Hilbert–Schmidt independence criterion.
 
     Parameters
@@ -85,7 +86,7 @@ def hsic_unbiased(sums: KernelSums) -> Any:
     return (total - 2 / (n - 2) * sums.rows_off) / (n * (n - 3))
 
 
-def linear_sums(X: Any, Y: Any, x_mean: Any, y_mean: Any) -> KernelSums:
+def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
     """Return sums over the linear kernels of centered rows, K = XXᵀ and L = YYᵀ, in one pass and without either.
 
     Centering changes neither HSIC, and makes sums over whole rows of K and L vanish.
@@ -125,13 +126,13 @@ def linear_sums(X: Any, Y: Any, x_mean: Any, y_mean: Any) -> KernelSums:
     return _of_centered(xp.sum(cross * cross), diagonal, first, second, n)
 
 
-def _of_centered(product: Any, diagonal: Any, first: Any, second: Any, n: int) -> KernelSums:
+def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n: int) -> KernelSums:
     """Complete the sums of centered linear kernels, whose rows sum to zero."""
     zero = 0.0 * product
     return KernelSums(product, product - diagonal, zero, diagonal, zero, -first, zero, -second, n)
 
 
-def rbf_sums(X: Any, Y: Any, x_scale: Any, y_scale: Any) -> KernelSums:
+def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
     """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), a block of rows at a time.
 
     Parameters
@@ -159,7 +160,11 @@ def rbf_sums(X: Any, Y: Any, x_scale: Any, y_scale: Any) -> KernelSums:
     return KernelSums(product, product - n, rows, rows - first - second + n, first, first - n, second, second - n, n)
 
 
-def squared_distances(A: Any, B: Any) -> Any:
+@overload
+def squared_distances(A: np.ndarray, B: np.ndarray) -> np.ndarray: ...
+@overload
+def squared_distances(A: Array, B: Array) -> Array: ...
+def squared_distances(A: Array, B: Array) -> Array:
     """Squared Euclidean distances between rows.
 
     Parameters
@@ -177,7 +182,7 @@ def squared_distances(A: Any, B: Any) -> Any:
     return xp.clip(square, 0.0, None)
 
 
-def median_squared_distance(X: Any, most: int = 4_000, random_state: int = 0) -> float:
+def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) -> float:
     """Median of the non-zero squared distances between rows.
 
     Parameters
@@ -196,8 +201,8 @@ def median_squared_distance(X: Any, most: int = 4_000, random_state: int = 0) ->
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median need not sort
     xp, place = namespace(X), device(X)
     if len(X) > most:
-        rows = np.random.default_rng(random_state).choice(len(X), most, replace=False)
-        X = xp.take(X, xp.asarray(rows, device=place), axis=0)
+        chosen = np.random.default_rng(random_state).choice(len(X), most, replace=False)
+        X = xp.take(X, xp.asarray(chosen, device=place), axis=0)
     rows = xp.arange(len(X), device=place)
     square = squared_distances(X, X)[rows[:, None] < rows]
     # Rounding leaves tiny distances between equal rows: below this they are zero.

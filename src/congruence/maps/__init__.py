@@ -74,7 +74,7 @@ def make_map(method: str, **parameters: Any) -> Map:
     return METHODS[check_choice(method, METHODS, "method")](**parameters)
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path) -> Map:
     """Load a map saved with :meth:`Map.save`. Nothing in the folder is executed.
 
     Parameters
@@ -106,7 +106,7 @@ def load(path: str | Path) -> Any:
     return loaded
 
 
-def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Any:
+def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Map:
     """Load a map from a local folder or from the Hugging Face hub (extra ``hub``).
 
     Parameters

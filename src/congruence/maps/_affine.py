@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given, beside, is_tensor
+from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
 from congruence._utils.validation import refuse_overflow
 from congruence.maps._base import Map
 
@@ -32,7 +34,11 @@ class AffineMap(Map):
     def _n_features_out(self) -> int:
         return len(self.target_mean_)
 
-    def transform(self, X: Any) -> Any:
+    @overload
+    def transform(self, X: TensorT) -> TensorT: ...
+    @overload
+    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def transform(self, X: RowsLike) -> Array:
         """Map source rows into the target space.
 
         Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from congruence._inputs import as_embeddings, check_order
 from congruence._utils.arrays import as_given, is_tensor
 from congruence._utils.columns import to_rows
+from congruence._utils.typing import Array, ArrowStream, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
     as_matrix,
     check_same_rows,
@@ -29,9 +30,6 @@ from congruence.errors import (
 from congruence.maps._checks import NotFittedMapError, check_native, check_weights, with_names
 from congruence.maps._estimator import ClassNamePrefixFeaturesOutMixin, TransformerMixin, validate_data
 from congruence.maps._saving import Saving
-
-if TYPE_CHECKING:
-    from sklearn.utils import Tags
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
@@ -58,7 +56,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
     # ------------------------------------------------------------------ contract
 
     @abstractmethod
-    def fit(self, X: ArrayLike, Y: ArrayLike | None = None, *, y: ArrayLike | None = None) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
         """Fit the map on rows paired by position.
 
         Parameters
@@ -73,8 +71,14 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
         Self
         """
 
+    @overload
     @abstractmethod
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: TensorT) -> TensorT: ...
+    @overload
+    @abstractmethod
+    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
+    @abstractmethod
+    def transform(self, X: RowsLike) -> Array:
         """Map source rows into the target space.
 
         Parameters
@@ -87,7 +91,11 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
             For a tensor a tensor, on its device, in its dtype and with its graph.
         """
 
-    def transform_target(self, Y: Any) -> Any:
+    @overload
+    def transform_target(self, Y: TensorT) -> TensorT: ...
+    @overload
+    def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def transform_target(self, Y: RowsLike) -> Array:
         """Map target rows into the space :meth:`transform` leads to: the identity for one-sided maps.
 
         Parameters
@@ -137,8 +145,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
 
     def _check_pairs(
         self,
-        X: ArrayLike,
-        Y: ArrayLike | None,
+        X: RowsLike,
+        Y: RowsLike | None,
         sample_weight: ArrayLike | None = None,
         *,
         reset: bool = True,
@@ -173,7 +181,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
             )
         return A, B, weights
 
-    def _check_source(self, X: Any) -> Any:
+    def _check_source(self, X: RowsLike) -> Array:
         """Validate rows to transform; a tensor stays one (:func:`check_native`).
 
         Zero rows pass: the estimator has no ids to name them by.
@@ -239,7 +247,15 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
             stacklevel=4,
         )
 
-    def apply(self, embeddings: Any, *, modality: str | None = None, normalize: bool | str = "auto") -> Any:
+    @overload
+    def apply(self, embeddings: TensorT, *, modality: str | None = None, normalize: bool | str = "auto") -> TensorT: ...
+    @overload
+    def apply(
+        self, embeddings: ArrayLike | ArrowStream, *, modality: str | None = None, normalize: bool | str = "auto"
+    ) -> Embeddings: ...
+    def apply(
+        self, embeddings: RowsLike, *, modality: str | None = None, normalize: bool | str = "auto"
+    ) -> Embeddings | Tensor:
         """Map embeddings, after checking that they come from this map's source space.
 
         Parameters
@@ -288,7 +304,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
             vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what is known about the fitted map as plain data (what ``congruence inspect`` prints)."""
         self._check_fitted()
         return {

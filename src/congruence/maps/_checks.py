@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import is_tensor, widen
 from congruence._utils.columns import to_rows
+from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice
 from congruence.embeddings import MODALITIES, Embeddings
 from congruence.errors import CongruenceError, InputError, ParameterError, ShapeError
@@ -23,7 +24,7 @@ class NotFittedMapError(CongruenceError, NotFittedError):
     """A map is used before it was fitted (part of the error tree; scikit-learn's own type as well)."""
 
 
-def check_native(X: Any, name: str) -> Any:
+def check_native(X: RowsLike, name: str) -> Array:
     """Return rows to map as an array, float32 or float64; a tensor stays one, on its device and with its graph.
 
     Raises
@@ -35,7 +36,7 @@ def check_native(X: Any, name: str) -> Any:
     return as_matrix(X, name, allow_zero_rows=True, numeric_objects=True)
 
 
-def with_names(X: Any, A: Any) -> Any:
+def with_names(X: object, A: Array) -> object:
     """Return the frame whose column names scikit-learn remembers and compares, or the matrix where columns are not features."""
     return X if hasattr(X, "columns") and getattr(X, "shape", ())[1:] == A.shape[1:] else A
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._utils.arrays import beside, blocks, is_tensor, namespace, normalize_rows, to_numpy
+from congruence._utils.typing import Array, Layer
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 #: Layers within layers go no deeper; a saved file must not be able to exhaust the stack.
 DEEPEST = 8
@@ -33,31 +37,32 @@ class Kind:
         Entries that are no arrays.
     """
 
-    apply: Callable[[Mapping[str, Any], Any], Any]
+    apply: Callable[[Layer, Array], Array]
     arrays: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
-def _linear(layer: Mapping[str, Any], x: Any) -> Any:
+def _linear(layer: Layer, x: Array) -> Array:
     out = x @ layer["weight"]
     return out + layer["bias"] if "bias" in layer else out
 
 
-def gelu(x: Any) -> Any:
+def gelu(x: Array) -> Array:
     """Return x Φ(x), exactly, of an array or a tensor."""
     if is_tensor(x):
         return x * 0.5 * (1 + (x * math.sqrt(0.5)).erf())
     from scipy.special import erf
 
-    return x * x.dtype.type(0.5) * (1 + erf(x * x.dtype.type(1 / math.sqrt(2))))
+    A = to_numpy(x)
+    return A * A.dtype.type(0.5) * (1 + erf(A * A.dtype.type(1 / math.sqrt(2))))
 
 
-def _relu(layer: Mapping[str, Any], x: Any) -> Any:
-    return x.relu() if is_tensor(x) else np.maximum(x, 0)
+def _relu(layer: Layer, x: Array) -> Array:
+    return x.relu() if is_tensor(x) else np.maximum(to_numpy(x), 0)
 
 
-def _silu(layer: Mapping[str, Any], x: Any) -> Any:
+def _silu(layer: Layer, x: Array) -> Array:
     if is_tensor(x):
         return x * x.sigmoid()
     from scipy.special import expit
@@ -65,7 +70,7 @@ def _silu(layer: Mapping[str, Any], x: Any) -> Any:
     return x * expit(x)
 
 
-def _layernorm(layer: Mapping[str, Any], x: Any) -> Any:
+def _layernorm(layer: Layer, x: Array) -> Array:
     xp = namespace(x)
     centered = x - xp.mean(x, axis=1, keepdims=True)
     variance = xp.mean(centered**2, axis=1, keepdims=True)
@@ -74,13 +79,13 @@ def _layernorm(layer: Mapping[str, Any], x: Any) -> Any:
     return out + layer["bias"] if "bias" in layer else out
 
 
-def _swiglu(layer: Mapping[str, Any], x: Any) -> Any:
+def _swiglu(layer: Layer, x: Array) -> Array:
     gate = x @ layer["gate_weight"]
     gate = gate + layer["gate_bias"] if "gate_bias" in layer else gate
     return _silu(layer, gate) * _linear(layer, x)
 
 
-def _residual(layer: Mapping[str, Any], x: Any) -> Any:
+def _residual(layer: Layer, x: Array) -> Array:
     return x + forward(layer["layers"], x)
 
 
@@ -102,14 +107,14 @@ LAYERS: dict[str, Kind] = {
 }
 
 
-def forward(layers: Iterable[Mapping[str, Any]], x: Any) -> Any:
+def forward(layers: Iterable[Layer], x: Array) -> Array:
     """Send rows through checked layers whose arrays are of the rows' library, device and dtype."""
     for layer in layers:
         x = LAYERS[layer["kind"]].apply(layer, x)
     return x
 
 
-def run(layers: list[dict[str, Any]], rows: Any, width: int) -> Any:
+def run(layers: list[Layer], rows: Array, width: int) -> Array:
     """Send rows through checked layers, a block at a time, in the rows' own precision and library.
 
     Parameters
@@ -126,7 +131,7 @@ def run(layers: list[dict[str, Any]], rows: Any, width: int) -> Any:
     """
     layers = cast(layers, rows)
     parts = blocks(len(rows), 4 * rows.itemsize * widest(layers, rows.shape[1]))
-    if is_tensor(rows):
+    if not isinstance(rows, np.ndarray):
         return namespace(rows).concat([forward(layers, rows[part]) for part in parts])
     out = np.empty((len(rows), width), dtype=rows.dtype)
     for part in parts:
@@ -134,7 +139,7 @@ def run(layers: list[dict[str, Any]], rows: Any, width: int) -> Any:
     return out
 
 
-def cast(layers: Iterable[Mapping[str, Any]], rows: Any) -> list[dict[str, Any]]:
+def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
     """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only where they differ."""
     return [
         {
@@ -145,12 +150,12 @@ def cast(layers: Iterable[Mapping[str, Any]], rows: Any) -> list[dict[str, Any]]
     ]
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> TypeIs[np.ndarray]:
     """Say whether an entry of a layer is an array."""
     return isinstance(value, np.ndarray)
 
 
-def check_layers(layers: Any, name: str) -> list[dict[str, Any]]:
+def check_layers(layers: object, name: str) -> list[Layer]:
     """Return the layers of a head as plain dictionaries of the kinds in :data:`LAYERS`, arrays float32 or float64.
 
     Parameters
@@ -174,7 +179,7 @@ def check_layers(layers: Any, name: str) -> list[dict[str, Any]]:
     return _check(layers, name, 0)
 
 
-def _check(layers: Any, name: str, depth: int) -> list[dict[str, Any]]:
+def _check(layers: object, name: str, depth: int) -> list[Layer]:
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
         raise ParameterError(
             f"Got {name} of type {type(layers).__name__}; expected a list of layers. Pass [layer] for a single one."
@@ -186,9 +191,9 @@ def _check(layers: Any, name: str, depth: int) -> list[dict[str, Any]]:
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
 
-def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
+def _check_layer(layer: object, name: str, depth: int) -> Layer:
     kind = layer.get("kind") if isinstance(layer, Mapping) else None
-    if not isinstance(kind, str) or kind not in LAYERS:
+    if not isinstance(layer, Mapping) or not isinstance(kind, str) or kind not in LAYERS:
         raise ParameterError(
             f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}. Choose one of these."
         )
@@ -202,7 +207,7 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
             f"Got {name}, a {kind} layer {word} {', '.join(sorted(map(str, keys)))}; expected "
             f"{', '.join(known) or 'no entries'}. Pass just these entries."
         )
-    out: dict[str, Any] = {"kind": kind}
+    out: Layer = {"kind": kind}
     widths: dict[str, int] = {}
     for key, letters in entry.arrays.items():
         if layer.get(key) is None:
@@ -226,7 +231,7 @@ def _check_layer(layer: Any, name: str, depth: int) -> dict[str, Any]:
     return out
 
 
-def _check_array(value: Any, name: str, axes: int) -> np.ndarray:
+def _check_array(value: object, name: str, axes: int) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiu":
         raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it to float32.")
@@ -239,7 +244,7 @@ def _check_array(value: Any, name: str, axes: int) -> np.ndarray:
     return array
 
 
-def widths(layers: Iterable[Mapping[str, Any]], name: str, width: int | None = None) -> tuple[int | None, int | None]:
+def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tuple[int | None, int | None]:
     """Return the widths of rows that go into and come out of checked layers.
 
     Parameters
@@ -288,7 +293,7 @@ def widths(layers: Iterable[Mapping[str, Any]], name: str, width: int | None = N
     return first, now
 
 
-def widest(layers: Iterable[Mapping[str, Any]], width: int) -> int:
+def widest(layers: Iterable[Layer], width: int) -> int:
     """Return the most numbers a row takes on its way: what a block of rows is sized by."""
     most = width
     for layer in layers:
@@ -299,16 +304,16 @@ def widest(layers: Iterable[Mapping[str, Any]], width: int) -> int:
     return most
 
 
-def flatten(layers: Iterable[Mapping[str, Any]], prefix: str) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
+def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """Split layers into their structure, which JSON holds, and their arrays by name.
 
     The structure of a layer is its ``kind``, ``eps``, inner ``layers`` and the list of its ``arrays``; array ``weight`` of the third layer
     of ``source`` is called ``source.2.weight``.
     """
-    structure: list[dict[str, Any]] = []
+    structure: list[Layer] = []
     arrays: dict[str, np.ndarray] = {}
     for k, layer in enumerate(layers):
-        entry: dict[str, Any] = {"kind": layer["kind"]}
+        entry: Layer = {"kind": layer["kind"]}
         for key, value in layer.items():
             if key == "layers":
                 entry["layers"], inner = flatten(value, f"{prefix}.{k}")
@@ -322,7 +327,7 @@ def flatten(layers: Iterable[Mapping[str, Any]], prefix: str) -> tuple[list[dict
     return structure, arrays
 
 
-def unflatten(structure: Any, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[dict[str, Any]]:
+def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[Layer]:
     """Put structure and arrays together again, taking the arrays used out of ``arrays``; to be checked afterwards.
 
     Raises

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import check_choice
+
+if TYPE_CHECKING:
+    import numpy as np
+    from sklearn.utils import Tags
 
 __all__ = [
     "BaseEstimator",
@@ -46,7 +51,7 @@ class BaseEstimator:
         call = f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
         return call[:N_CHAR_MAX]
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         from sklearn.base import BaseEstimator as Real  # only scikit-learn asks, so it is there already
 
         return Real().__sklearn_tags__()
@@ -55,7 +60,7 @@ class BaseEstimator:
 class TransformerMixin:
     """A map that can be fitted and applied at once."""
 
-    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+    def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
         """Fit the map, and return the mapped rows."""
         return self.fit(X, y, **fit_params).transform(X)  # type: ignore[attr-defined]
 
@@ -64,7 +69,7 @@ class ClassNamePrefixFeaturesOutMixin:
     """Named columns exist in frames only, and commands read matrices."""
 
 
-def validate_data(estimator: Any, X: Any, *, reset: bool = True, skip_check_array: bool = True) -> None:
+def validate_data(estimator: Any, X: np.ndarray, *, reset: bool = True, skip_check_array: bool = True) -> None:
     """Remember the number of columns; maps have compared it before they call this."""
     if reset:
         estimator.n_features_in_ = X.shape[1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given, beside, to_numpy
+from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
 from congruence._utils.validation import check_choice, check_width
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
 from congruence.errors import ModalityError
@@ -42,7 +43,11 @@ class RotationMap(AffineMap):
         self._check_fitted()
         return self.rotation_
 
-    def inverse_transform(self, Z: Any) -> Any:
+    @overload
+    def inverse_transform(self, Z: TensorT) -> TensorT: ...
+    @overload
+    def inverse_transform(self, Z: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def inverse_transform(self, Z: RowsLike) -> Array:
         """Map target rows back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
         Exact on what :meth:`transform` returns when the map is an isometry; otherwise the part that was lost
@@ -219,7 +224,7 @@ class RotationMap(AffineMap):
             "Pass one of these, or add the means of this one with recenter, or with means=… when fitting."
         )
 
-    def probed_energy(self, X: ArrayLike) -> np.ndarray:
+    def probed_energy(self, X: RowsLike) -> np.ndarray:
         """Return the share of each centered row's variance (norm²) in directions the anchors cover.
 
         Parameters
@@ -244,9 +249,9 @@ class RotationMap(AffineMap):
             return cross_svd(pooled_cross(list(self.moments_.values()), center=self.center)).U[:, : self.rank_]
         return np.linalg.svd(self.rotation_, full_matrices=False)[0][:, : self.rank_ + self.mean_directions_]
 
-    def _measure(self, shrinkage: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, Any]:
+    def _measure(self, shrinkage: str, shape: tuple[int, ...], alignment: float | None) -> dict[str, object]:
         d_source, d_target = shape
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "shrinkage_used": shrinkage,
             "n_pairs": self.n_pairs_,
             "rank": self.rank_,

@@ -83,7 +83,7 @@ def _check_scores(scores: Mapping[str, Any]) -> None:
         raise TypeError("scores of the pairing that are none")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Say whether a value is a finite number that fits a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self
 
+from congruence._utils.typing import Layer
 from congruence.embeddings import Space
 from congruence.errors import ParameterError, ShapeError
 from congruence.maps._checks import NotFittedMapError
@@ -62,11 +63,11 @@ class HeadsMap(LayeredMap):
     @classmethod
     def from_layers(
         cls,
-        source: Sequence[Mapping[str, Any]],
-        target: Sequence[Mapping[str, Any]],
+        source: Sequence[Layer],
+        target: Sequence[Layer],
         *,
-        decode_source: Sequence[Mapping[str, Any]] | None = None,
-        decode_target: Sequence[Mapping[str, Any]] | None = None,
+        decode_source: Sequence[Layer] | None = None,
+        decode_target: Sequence[Layer] | None = None,
         facts: Mapping[str, Any] | None = None,
         method: str = "custom",
         source_space: Space | None = None,
@@ -115,7 +116,7 @@ class HeadsMap(LayeredMap):
         new.scores_ = {}
         return new
 
-    def fit(self, X: Any = None, Y: Any = None, *, y: Any = None) -> NoReturn:
+    def fit(self, X: object = None, Y: object = None, *, y: object = None) -> NoReturn:
         """Refuse: heads are trained, by :mod:`congruence.train`.
 
         Raises

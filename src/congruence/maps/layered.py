@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence.errors import CorruptFileError, ParameterError, ShapeError
 from congruence.maps import _layers
-from congruence.maps._base import NotFittedMapError
+from congruence.maps._checks import NotFittedMapError
 from congruence.maps._saved import count
 from congruence.maps.history import History
 from congruence.maps.two_sided import TwoSidedMap
@@ -42,10 +44,10 @@ class LayeredMap(TwoSidedMap):
 
     kind: ClassVar[str] = "heads"
 
-    source_layers_: list[dict[str, Any]]
-    target_layers_: list[dict[str, Any]]
-    decode_source_layers_: list[dict[str, Any]] | None
-    decode_target_layers_: list[dict[str, Any]] | None
+    source_layers_: list[Layer]
+    target_layers_: list[Layer]
+    decode_source_layers_: list[Layer] | None
+    decode_target_layers_: list[Layer] | None
     method_: str
 
     def _set(self, parts: Mapping[str, Any], method: str, facts: Mapping[str, Any]) -> None:
@@ -118,12 +120,12 @@ class LayeredMap(TwoSidedMap):
     def _n_features_out(self) -> int:
         return self._joint_width
 
-    def _head(self, rows: Any, side: str) -> Any:
+    def _head(self, rows: Array, side: str) -> Array:
         if side == "source":
             return _layers.run(self.source_layers_, rows, self._joint_width)
         return _layers.run(self.target_layers_, rows, self._joint_width)
 
-    def layers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def layers(self) -> tuple[list[Layer], list[Layer]]:
         """Return the layers of both heads.
 
         Returns
@@ -137,7 +139,11 @@ class LayeredMap(TwoSidedMap):
         self._check_fitted()
         return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
 
-    def reconstruct(self, X: Any) -> Any:
+    @overload
+    def reconstruct(self, X: TensorT) -> TensorT: ...
+    @overload
+    def reconstruct(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def reconstruct(self, X: RowsLike) -> Array:
         """Map source rows into the joint space and back.
 
         Parameters
@@ -159,7 +165,11 @@ class LayeredMap(TwoSidedMap):
         joint = self._head(self._check_source(X), "source")
         return as_given(_layers.run(layers, joint, self.n_features_in_), X)
 
-    def reconstruct_target(self, Y: Any) -> Any:
+    @overload
+    def reconstruct_target(self, Y: TensorT) -> TensorT: ...
+    @overload
+    def reconstruct_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def reconstruct_target(self, Y: RowsLike) -> Array:
         """Map target rows into the joint space and back.
 
         Parameters
@@ -181,7 +191,7 @@ class LayeredMap(TwoSidedMap):
         joint = self._head(self._check_target(Y), "target")
         return as_given(_layers.run(layers, joint, self.d_target), Y)
 
-    def _decoder(self, layers: list[dict[str, Any]] | None, side: str) -> list[dict[str, Any]]:
+    def _decoder(self, layers: list[Layer] | None, side: str) -> list[Layer]:
         if layers is None:
             raise ParameterError(
                 f"Got a map of heads without a decoder for the {side} ({self.method_}); expected one. Train with "
@@ -215,16 +225,17 @@ class LayeredMap(TwoSidedMap):
             raise ValueError(f"arrays of no layer: {', '.join(sorted(rest)[:3])}")
         self._set(parts, method, known)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what is known about the map as plain data; layers as one line a head."""
         facts = super().describe()
         facts["layers"] = {
-            name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_")) for name in facts["layers"]
+            name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_"))
+            for name in self.facts_["layers"]
         }
         return facts
 
 
-def _line(layer: Mapping[str, Any]) -> str:
+def _line(layer: Layer) -> str:
     if layer["kind"] == "residual":
         return f"residual({' → '.join(_line(inner) for inner in layer['layers'])})"
     shape = layer["weight"].shape if "weight" in layer else layer["mean"].shape if "mean" in layer else ()

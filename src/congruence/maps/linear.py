@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
@@ -56,7 +58,14 @@ class LinearMap(AffineMap):
         self.ridge = ridge
         self.center = center
 
-    def fit(self, X: Any, Y: Any = None, sample_weight: Any = None, *, y: Any = None) -> Self:
+    def fit(
+        self,
+        X: RowsLike,
+        Y: RowsLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        y: RowsLike | None = None,
+    ) -> Self:
         """Fit the coefficients on rows paired by position.
 
         Parameters

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given, beside, blocks, is_tensor, namespace
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
+from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
 from congruence._utils.validation import check_positive, check_seed, refuse_overflow
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
@@ -103,7 +105,7 @@ class MLPMap(Map):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, Y: Any = None, *, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
         """Train on rows paired by position.
 
         Parameters
@@ -202,7 +204,7 @@ class MLPMap(Map):
             lr=self.learning_rate,
         )
 
-        def error(rows: Any) -> Any:
+        def error(rows: torch.Tensor) -> torch.Tensor:
             hidden = torch.nn.functional.gelu(x[rows] @ parameters["w1"].T + parameters["b1"])
             out = hidden @ parameters["w2"].T + parameters["b2"]
             return (out - r[rows]).square().mean()
@@ -239,7 +241,11 @@ class MLPMap(Map):
                 if bar is not None:
                     bar.advance(1)
 
-    def transform(self, X: Any) -> Any:
+    @overload
+    def transform(self, X: TensorT) -> TensorT: ...
+    @overload
+    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def transform(self, X: RowsLike) -> Array:
         """Carry source rows into the target space; needs NumPy only.
 
         Parameters
@@ -254,19 +260,20 @@ class MLPMap(Map):
         A = self._check_source(X)
         w = {name: beside(value, A) for name, value in self.weights_.items()}
 
-        def move(rows: Any) -> Any:
+        def move(rows: Array) -> Array:
             centered = rows - w["source_mean"]
             hidden = gelu(centered @ w["w1"] + w["b1"])
             return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
         parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
-        if is_tensor(A):
-            return refuse_overflow(as_given(namespace(A).concat([move(A[part]) for part in parts]), X), X, "X")
-        out = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
+        if not isinstance(A, np.ndarray):
+            out = as_given(namespace(A).concat([move(A[part]) for part in parts]), X)
+            return refuse_overflow(out, X if is_tensor(X) else A, "X")
+        mapped = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for part in parts:
-                out[part] = move(A[part])
-        return refuse_overflow(out, A, "X")
+                mapped[part] = move(A[part])
+        return refuse_overflow(mapped, A, "X")
 
     @property
     def _n_features_out(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import has_unit_rows
 from congruence.errors import (
@@ -150,12 +151,12 @@ class OrthogonalMap(RotationMap):
 
     def fit(
         self,
-        X: ArrayLike,
-        Y: ArrayLike | None = None,
+        X: RowsLike,
+        Y: RowsLike | None = None,
         sample_weight: ArrayLike | None = None,
         modality: Modalities = None,
         *,
-        y: ArrayLike | None = None,
+        y: RowsLike | None = None,
     ) -> Self:
         """Fit the rotation on rows paired by position.
 
@@ -187,12 +188,12 @@ class OrthogonalMap(RotationMap):
 
     def partial_fit(
         self,
-        X: ArrayLike,
-        Y: ArrayLike | None = None,
+        X: RowsLike,
+        Y: RowsLike | None = None,
         sample_weight: ArrayLike | None = None,
         modality: Modalities = None,
         *,
-        y: ArrayLike | None = None,
+        y: RowsLike | None = None,
     ) -> Self:
         """Add pairs to those already seen; the result equals one fit on all of them.
 
@@ -269,8 +270,8 @@ class OrthogonalMap(RotationMap):
 
     def _gather(
         self,
-        X: ArrayLike,
-        Y: ArrayLike | None,
+        X: RowsLike,
+        Y: RowsLike | None,
         sample_weight: ArrayLike | None,
         modality: Modalities,
         *,

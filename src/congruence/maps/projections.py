@@ -9,7 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, is_tensor
+from congruence._utils.arrays import blocks
+from congruence._utils.typing import Array, Layer, RowsLike
 from congruence._utils.validation import check_positive
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
@@ -100,7 +101,7 @@ class ProjectionMap(TwoSidedMap):
         """Return what each kept direction is multiplied by on both sides; nothing by default."""
         return None
 
-    def fit(self, X: Any, Y: Any = None, *, y: Any = None) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
         """Fit both heads on rows paired by position.
 
         Parameters
@@ -157,12 +158,12 @@ class ProjectionMap(TwoSidedMap):
     def _n_features_out(self) -> int:
         return self.source_weights_.shape[1]
 
-    def _head(self, rows: Any, side: str) -> Any:
+    def _head(self, rows: Array, side: str) -> Array:
         if side == "source":
             mean, weights = self.source_mean_, self.source_weights_
         else:
             mean, weights = self.target_mean_, self.target_weights_
-        if is_tensor(rows):
+        if not isinstance(rows, np.ndarray):
             return _layers.run(self._layers(mean, weights), rows, weights.shape[1])
         # The mean is folded into one offset, so that a block is never copied to be centered.
         offset = -(mean @ weights).astype(rows.dtype)
@@ -174,7 +175,7 @@ class ProjectionMap(TwoSidedMap):
         out += offset
         return out
 
-    def layers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def layers(self) -> tuple[list[Layer], list[Layer]]:
         """Return both heads as ``normalize``, ``center`` and ``linear`` layers.
 
         Returns
@@ -189,8 +190,8 @@ class ProjectionMap(TwoSidedMap):
         source = self._layers(self.source_mean_, self.source_weights_)
         return source, self._layers(self.target_mean_, self.target_weights_)
 
-    def _layers(self, mean: np.ndarray, weights: np.ndarray) -> list[dict[str, Any]]:
-        layers: list[dict[str, Any]] = [{"kind": "normalize"}] if self.normalize else []
+    def _layers(self, mean: np.ndarray, weights: np.ndarray) -> list[Layer]:
+        layers: list[Layer] = [{"kind": "normalize"}] if self.normalize else []
         if self.center:
             layers.append({"kind": "center", "mean": mean.copy()})
         return [*layers, {"kind": "linear", "weight": weights.copy()}]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._inputs import as_embeddings
 from congruence._utils.arrays import as_given, is_tensor
 from congruence._utils.display import as_markdown
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice, check_width, refuse_overflow
 from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
@@ -41,11 +43,11 @@ class TwoSidedMap(Map):
         """Width of the target model's vectors."""
 
     @abstractmethod
-    def _head(self, rows: Any, side: str) -> Any:
+    def _head(self, rows: Array, side: str) -> Array:
         """Map checked rows of one side into the joint space, in their own precision and library and bounded extra memory."""
 
     @abstractmethod
-    def layers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def layers(self) -> tuple[list[Layer], list[Layer]]:
         """Return both heads as layers, plain data that :meth:`HeadsMap.from_layers` takes.
 
         Returns
@@ -58,7 +60,11 @@ class TwoSidedMap(Map):
         NotFittedMapError
         """
 
-    def transform(self, X: Any) -> Any:
+    @overload
+    def transform(self, X: TensorT) -> TensorT: ...
+    @overload
+    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def transform(self, X: RowsLike) -> Array:
         """Map source rows into the joint space.
 
         Parameters
@@ -77,7 +83,11 @@ class TwoSidedMap(Map):
         """
         return self._mapped(self._check_source(X), X, "source")
 
-    def transform_target(self, Y: Any) -> Any:
+    @overload
+    def transform_target(self, Y: TensorT) -> TensorT: ...
+    @overload
+    def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def transform_target(self, Y: RowsLike) -> Array:
         """Map target rows into the joint space.
 
         Parameters
@@ -96,12 +106,12 @@ class TwoSidedMap(Map):
         """
         return self._mapped(self._check_target(Y), Y, "target")
 
-    def _mapped(self, rows: Any, given: Any, side: str) -> Any:
+    def _mapped(self, rows: Array, given: RowsLike, side: str) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
             out = as_given(self._head(rows, side), given)
         return refuse_overflow(out, rows, "X" if side == "source" else "Y")
 
-    def _check_target(self, Y: Any) -> Any:
+    def _check_target(self, Y: RowsLike) -> Array:
         self._check_fitted()
         B = check_native(Y, "Y")
         owner = f"{type(self).__name__}.transform_target"
@@ -209,14 +219,32 @@ class TwoSidedMap(Map):
     def _norm_unknown(self) -> None:
         """Say nothing: no model's own rows are in the joint space for mapped ones to stand among."""
 
+    @overload
     def apply(
         self,
-        embeddings: Any,
+        embeddings: TensorT,
         *,
         modality: str | None = None,
         normalize: bool | str = "auto",
         side: str | None = None,
-    ) -> Any:
+    ) -> TensorT: ...
+    @overload
+    def apply(
+        self,
+        embeddings: ArrayLike | ArrowStream,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
+    ) -> Embeddings: ...
+    def apply(
+        self,
+        embeddings: RowsLike,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
+    ) -> Embeddings | Tensor:
         """Map embeddings of either side into the joint space.
 
         Parameters
@@ -259,7 +287,7 @@ class TwoSidedMap(Map):
 
     # ------------------------------------------------------------------ what is told of it
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what is known about the fitted map as plain data, the width of the joint space included."""
         return {**super().describe(), "joint_dim": self.d_out}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import overload
 
 import numpy as np
 
 from congruence._inputs import check_order
 from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
+from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
 from congruence.errors import DtypeError, ShapeError, ZeroRowError
 
@@ -50,7 +51,7 @@ class Metric:
     """
 
     name: str
-    fn: Callable[..., float]
+    fn: Callable[..., float | Array]
     range: tuple[float, float]
     larger_is_closer: bool
     invariances: frozenset[str]
@@ -59,7 +60,7 @@ class Metric:
     one_space: bool = False
 
 
-def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
+def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
     """Validate two matrices of equal shape, row i of one belonging to row i of the other.
 
     Raises
@@ -74,7 +75,9 @@ def paired(X: Any, Y: Any) -> tuple[np.ndarray, np.ndarray]:
     return A, B
 
 
-def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")) -> tuple[Any, Any, Any]:
+def native_pair(
+    X: RowsLike, Y: RowsLike, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
+) -> tuple[ArrayNamespace, Array, Array]:
     """Validate two matrices with paired rows and any widths, in the array library they came in.
 
     A torch tensor stays one, on its device and with its graph; everything else becomes NumPy.
@@ -90,6 +93,8 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
     ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError
     """
     check_order(X, Y)
+    A: Array
+    B: Array
     A, B = (as_native(side, name, min_rows=min_rows) for side, name in zip((X, Y), names, strict=True))
     check_same_rows(len(A), len(B), *names)
     try:
@@ -101,7 +106,7 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
     tensors = [side for side in (A, B) if is_tensor(side)]
     if len({side.device for side in tensors}) > 1:
         raise DtypeError(
-            f"Got {names[0]} on {A.device} and {names[1]} on {B.device}; expected one device. Move one of them with .to(…)."
+            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}; expected one device. Move one of them with .to(…)."
         )
     if tensors:  # beside a list
         A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
@@ -109,7 +114,7 @@ def native_pair(X: Any, Y: Any, *, min_rows: int = 2, names: tuple[str, str] = (
     return xp, xp.asarray(A), xp.asarray(B)
 
 
-def float_pair(X: Any, Y: Any, *, min_rows: int = 2) -> tuple[Any, Any, Any]:
+def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNamespace, Array, Array]:
     """Do as :func:`native_pair`, with both matrices in float64.
 
     Raises
@@ -122,9 +127,9 @@ def float_pair(X: Any, Y: Any, *, min_rows: int = 2) -> tuple[Any, Any, Any]:
     return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
 
 
-def give(value: Any, xp: Any) -> Any:
+def give(value: Array) -> float | Tensor:
     """Return a Python float for NumPy and a 0-d tensor, with its graph, for torch."""
-    return value if "torch" in xp.__name__ else float(value)
+    return value if is_tensor(value) else float(value)
 
 
 def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
@@ -140,7 +145,11 @@ def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
         )
 
 
-def unit(A: Any, name: str) -> Any:
+@overload
+def unit(A: np.ndarray, name: str) -> np.ndarray: ...
+@overload
+def unit(A: Array, name: str) -> Array: ...
+def unit(A: Array, name: str) -> Array:
     """Return rows of an array or tensor scaled to unit norm in A's dtype; a row without direction is an error.
 
     Raises
@@ -159,7 +168,7 @@ def unit(A: Any, name: str) -> Any:
     return scaled / xp.sqrt(xp.einsum("ij,ij->i", scaled, scaled))[:, None]
 
 
-def codes(labels: Any, n: int, name: str) -> np.ndarray:
+def codes(labels: Labels, n: int, name: str) -> np.ndarray:
     """Return labels as a flat array of n entries.
 
     Raises

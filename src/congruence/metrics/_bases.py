@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import overload
 
 import numpy as np
 
-from congruence._utils.arrays import device
+from congruence._utils.arrays import device, is_tensor
+from congruence._utils.typing import Array, ArrayNamespace
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.canonical import gains
@@ -15,7 +17,9 @@ EPS = float(np.finfo(np.float64).eps)
 COMPONENTS = ("mean", "first", "all")
 
 
-def check_options(components: str, rank: Any, reduce: Any, ridge: Any, reductions: tuple[Any, ...]) -> None:
+def check_options(
+    components: str, rank: object, reduce: str | None, ridge: object, reductions: tuple[str | None, ...]
+) -> None:
     """Refuse options that do not exist. Raises ParameterError."""
     check_choice(components, COMPONENTS, "components")
     if reduce not in reductions:
@@ -33,7 +37,7 @@ def equal_rows(name: str, n: int) -> InputError:
     )
 
 
-def contrasts(xp: Any, A: Any, name: str) -> Any:
+def contrasts(xp: ArrayNamespace, A: Array, name: str) -> Array:
     """Return n − 1 orthonormal contrasts of A's rows, columns without variance dropped, largest entry 1.
 
     Inner products of columns are those of the centered columns, but no direction is lost: with fewer rows than columns
@@ -52,18 +56,22 @@ def contrasts(xp: Any, A: Any, name: str) -> Any:
     return C / xp.max(size)  # keeps squares from overflowing or vanishing
 
 
-def _number(value: Any) -> float:
-    return float(value.detach() if hasattr(value, "detach") else value)  # torch warns of leaving the graph
+def _number(value: Array) -> float:
+    return float(value.detach() if is_tensor(value) else value)  # torch warns of leaving the graph
 
 
-def spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
+@overload
+def spectrum(xp: ModuleType, C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+@overload
+def spectrum(xp: ArrayNamespace, C: Array) -> tuple[Array, Array, Array]: ...
+def spectrum(xp: ArrayNamespace | ModuleType, C: Array) -> tuple[Array, Array, Array]:
     """Return U, s and Vᵀ of C without the directions that are only rounding."""
     U, s, Vt = xp.linalg.svd(C, full_matrices=False)
     r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
     return U[:, :r], s[:r], Vt[:r, :]
 
 
-def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
+def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Array]:
     """Return basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
     n = A.shape[0]
     C = A - A[:1, :]
@@ -91,12 +99,12 @@ def _kernel_spectrum(xp: Any, A: Any, name: str) -> tuple[Any, Any]:
     return vectors[:, :r], xp.sqrt(values[:r])
 
 
-def ridge_gains(xp: Any, s: Any, ridge: float) -> Any:
+def ridge_gains(xp: ArrayNamespace, s: Array, ridge: float) -> Array:
     """Return what a ridge leaves of each basis direction; λ is a share of the mean variance."""
     return gains(xp, s, ridge * xp.mean(s * s))
 
 
-def whitened(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: float) -> Any:
+def whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | None, ridge: float) -> Array:
     """Return the whitened side: orthonormal columns, or shorter ones where a ridge damps them."""
     if reduce == "kernel":
         U, s = _kernel_spectrum(xp, A, name)
@@ -119,9 +127,13 @@ def whitened(xp: Any, A: Any, name: str, rank: int, reduce: str | None, ridge: f
     return U if ridge == 0 else U * ridge_gains(xp, s, ridge)
 
 
-def summarize(xp: Any, correlations: Any, components: str) -> Any:
+@overload
+def summarize(xp: ModuleType, correlations: np.ndarray, components: str) -> float | np.ndarray: ...
+@overload
+def summarize(xp: ArrayNamespace, correlations: Array, components: str) -> float | Array: ...
+def summarize(xp: ArrayNamespace | ModuleType, correlations: Array, components: str) -> float | Array:
     """Return the correlations asked for: a float of NumPy's, a tensor of torch's."""
     if components == "all":
         return correlations
     value = correlations[0] if components == "first" else xp.mean(correlations)
-    return value if hasattr(value, "detach") else float(value)
+    return value if is_tensor(value) else float(value)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import Array, Device
 from congruence.metrics._base import unit
 
 # Pairs compared again at once: their rows should stay in the processor's cache.
 _PAIR_BYTES = 2**20
 
 
-def courier(place: Any, dtype: Any) -> tuple[Callable[[np.ndarray], Any], float]:
+def courier(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
     """Return a function that sends arrays to a device, and the share of a factor that products there may drop.
 
     Parameters

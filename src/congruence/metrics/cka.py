@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, device, is_tensor, namespace, to_numpy
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.errors import InputError, ShapeError
 from congruence.linalg import kernels
@@ -14,10 +17,22 @@ from congruence.metrics._base import give, native_pair
 
 __all__ = ["cross_kernel_cka", "linear_cka", "rbf_cka"]
 
+_HSIC: TypeAlias = Callable[[kernels.KernelSums], Array]
+
 ESTIMATORS = ("debiased", "biased", "minibatch")
 
 
-def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0) -> Any:
+@overload
+def linear_cka(
+    X: TensorT, Y: RowsLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
+) -> TensorT: ...
+@overload
+def linear_cka(
+    X: ArrayLike, Y: ArrayLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
+) -> float: ...
+def linear_cka(
+    X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", batch_size: int = 512, random_state: int = 0
+) -> float | Tensor:
     """Linear centered kernel alignment.
 
     Parameters
@@ -70,21 +85,21 @@ def linear_cka(X: Any, Y: Any, *, estimator: str = "debiased", batch_size: int =
     check_choice(estimator, ESTIMATORS, "estimator")
     xp, A, B = native_pair(X, Y, min_rows=4)
     if estimator != "minibatch":
-        return give(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased), xp)
+        return give(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased))
     check_positive(batch_size, "batch_size", integer=True)
     if batch_size < 4:
         raise ShapeError(f"Got batch_size={batch_size}; expected at least 4 rows. Pass batch_size=4 or more.")
     order = np.random.default_rng(random_state).permutation(A.shape[0])
-    totals: list[Any] = [0.0, 0.0, 0.0]
+    totals = [xp.zeros((), dtype=xp.float64, device=device(A)) for _ in range(3)]
     for start in range(0, len(order) - 3, batch_size):
         rows = xp.asarray(np.sort(order[start : start + batch_size]), device=device(A))
         a, b = xp.take(A, rows, axis=0), xp.take(B, rows, axis=0)
         for k, value in enumerate(_three(a, b, kernels.hsic_unbiased)):
             totals[k] = totals[k] + value
-    return give(_divide(totals[0], totals[1], totals[2], xp), xp)
+    return give(_divide(totals[0], totals[1], totals[2], xp))
 
 
-def _three(A: Any, B: Any, hsic: Any) -> tuple[Any, Any, Any]:
+def _three(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
     a, b = _means(A), _means(B)
     return (
         hsic(kernels.linear_sums(A, B, a, b)),
@@ -93,11 +108,11 @@ def _three(A: Any, B: Any, hsic: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def _ratio(A: Any, B: Any, hsic: Any) -> Any:
+def _ratio(A: Array, B: Array, hsic: _HSIC) -> Array:
     return _divide(*_three(A, B, hsic), namespace(A, B))
 
 
-def _divide(both: Any, first: Any, second: Any, xp: Any) -> Any:
+def _divide(both: Array, first: Array, second: Array, xp: ArrayNamespace) -> Array:
     for value in (first, second):
         if not float(to_numpy(value)) > 0:
             raise InputError(
@@ -107,23 +122,41 @@ def _divide(both: Any, first: Any, second: Any, xp: Any) -> Any:
     return both / (xp.sqrt(first) * xp.sqrt(second))
 
 
-def _means(A: Any) -> Any:
+def _means(A: Array) -> Array:
     """Column means in float64, a block at a time so that half precision is never summed as such."""
     xp = namespace(A)
-    total: Any = 0.0
+    total = xp.zeros(A.shape[1], dtype=xp.float64, device=device(A))
     for part in blocks(A.shape[0], 8 * A.shape[1]):
         total = total + xp.sum(xp.astype(A[part, :], xp.float64), axis=0)
     return total / A.shape[0]
 
 
+@overload
 def rbf_cka(
-    X: Any,
-    Y: Any,
+    X: TensorT,
+    Y: RowsLike,
     *,
     estimator: str = "debiased",
     bandwidth: float | str = "median",
     fraction: float = 1.0,
-) -> Any:
+) -> TensorT: ...
+@overload
+def rbf_cka(
+    X: ArrayLike,
+    Y: ArrayLike,
+    *,
+    estimator: str = "debiased",
+    bandwidth: float | str = "median",
+    fraction: float = 1.0,
+) -> float: ...
+def rbf_cka(
+    X: RowsLike,
+    Y: RowsLike,
+    *,
+    estimator: str = "debiased",
+    bandwidth: float | str = "median",
+    fraction: float = 1.0,
+) -> float | Tensor:
     """Centered kernel alignment with Gaussian kernels.
 
     Parameters
@@ -174,14 +207,18 @@ def rbf_cka(
     both = hsic(kernels.rbf_sums(A, B, *scales))
     first = hsic(kernels.rbf_sums(A, A, scales[0], scales[0]))
     second = hsic(kernels.rbf_sums(B, B, scales[1], scales[1]))
-    return give(_divide(both, first, second, xp), xp)
+    return give(_divide(both, first, second, xp))
 
 
-def _median(side: Any) -> float:
+def _median(side: Array) -> float:
     return kernels.median_squared_distance(side.detach() if is_tensor(side) else side)
 
 
-def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
+@overload
+def cross_kernel_cka(F: TensorT, G: RowsLike, F_other: RowsLike, G_other: RowsLike) -> TensorT: ...
+@overload
+def cross_kernel_cka(F: ArrayLike, G: ArrayLike, F_other: ArrayLike, G_other: ArrayLike) -> float: ...
+def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsLike) -> float | Tensor:
     """Centered alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
 
     Parameters
@@ -217,8 +254,8 @@ def cross_kernel_cka(F: Any, G: Any, F_other: Any, G_other: Any) -> Any:
             )
     A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
 
-    def inner(a: Any, b: Any, c: Any, d: Any) -> Any:
+    def inner(a: Array, b: Array, c: Array, d: Array) -> Array:
         return xp.sum(xp.matmul(a.T, c) * xp.matmul(b.T, d))
 
     both = inner(A, B, A_other, B_other)
-    return give(_divide(both, inner(A, B, A, B), inner(A_other, B_other, A_other, B_other), xp), xp)
+    return give(_divide(both, inner(A, B, A, B), inner(A_other, B_other, A_other, B_other), xp))

@@ -7,29 +7,32 @@ side costs no digits.
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import to_numpy
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.linalg.canonical import canonical_correlations
-from congruence.metrics._base import float_pair
+from congruence.metrics._base import float_pair, give
 from congruence.metrics._bases import COMPONENTS, EPS, check_options, contrasts, spectrum, summarize, whitened
 
 __all__ = ["cca", "kept", "pwcca", "svcca"]
 
 
 def cca(
-    X: Any,
-    Y: Any,
+    X: RowsLike,
+    Y: RowsLike,
     *,
     components: str = "mean",
     rank: int = 50,
     reduce: str | None = "pca",
     ridge: float = 0.0,
-) -> Any:
+) -> float | Array:
     """Canonical correlations of paired rows, in sample.
 
     Parameters
@@ -81,7 +84,7 @@ def cca(
     return summarize(xp, canonical_correlations(xp, Qx, Qy), components)
 
 
-def kept(xp: Any, s: Any, keep: float | int) -> int:
+def kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
     """Return how many components :func:`svcca` keeps, by number or by share of the variance."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
@@ -91,7 +94,9 @@ def kept(xp: Any, s: Any, keep: float | int) -> int:
     return int(np.count_nonzero(share < keep - 8 * EPS)) + 1
 
 
-def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean", standardize: bool = False) -> Any:
+def svcca(
+    X: RowsLike, Y: RowsLike, *, keep: float | int = 0.99, components: str = "mean", standardize: bool = False
+) -> float | Array:
     """Singular vector CCA: canonical correlations of the leading principal components.
 
     Parameters
@@ -147,7 +152,11 @@ def svcca(X: Any, Y: Any, *, keep: float | int = 0.99, components: str = "mean",
     return summarize(xp, canonical_correlations(xp, *bases), components)
 
 
-def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any:
+@overload
+def pwcca(X: TensorT, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> TensorT: ...
+@overload
+def pwcca(X: ArrayLike, Y: ArrayLike, *, rank: int | None = None, weights: str = "X") -> float: ...
+def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> float | Tensor:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
     Variate hᵢ of the weighting side counts Σⱼ |⟨hᵢ, zⱼ⟩|, zⱼ that side's centered columns; weights are scaled to sum 1.
@@ -199,4 +208,4 @@ def pwcca(X: Any, Y: Any, *, rank: int | None = None, weights: str = "X") -> Any
     U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(Qx) @ Qy, full_matrices=False)
     used = xp.sum(xp.abs(xp.matrix_transpose(Qx @ U) @ contrasts(xp, A, names[0])), axis=1)
     value = xp.sum(used / xp.sum(used) * xp.clip(correlations, 0.0, 1.0))
-    return value if hasattr(value, "detach") else float(value)
+    return give(value)

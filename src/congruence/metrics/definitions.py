@@ -6,7 +6,8 @@ to 9). The metrics here default to the mean of the canonical correlations, the d
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
 from congruence.metrics import null
 from congruence.metrics._base import unit
-from congruence.metrics.local_alignment import compare_masked, prepare_masked, reorder_masked
+from congruence.metrics.local_alignment import Masked, compare_masked, prepare_masked, reorder_masked
 from congruence.metrics.null import PermutationStatistic, entry
 
 __all__ = ["FORMULAS", "Measure", "measures"]
@@ -47,7 +48,7 @@ class Measure(NamedTuple):
     metric: str
     definition: str
     formula: str
-    steps: PermutationStatistic
+    steps: PermutationStatistic[Any]
 
 
 def measures(
@@ -88,17 +89,17 @@ def measures(
     theirs, here = FORMULAS[metric]
     if metric == "svcca":
         return [Measure(metric, "both", here, ours)]
-    steps = {
+    steps: dict[str, Callable[[], PermutationStatistic[Any]]] = {
         "linear_cka": lambda: null.BIASED_CKA,
         "cknna": lambda: _masked("jam", normalize=normalize),
         "cca": lambda: PermutationStatistic(ours.prepare, ours.reorder, null.compare_first),
-    }[metric]()
-    every = [Measure(metric, "jam", theirs, steps), Measure(metric, "congruence", here, ours)]
+    }
+    every = [Measure(metric, "jam", theirs, steps[metric]()), Measure(metric, "congruence", here, ours)]
     return [one for one in every if definition in ("both", one.definition)]
 
 
-def _masked(definition: str, *, normalize: bool) -> PermutationStatistic:
-    def prepare(A: np.ndarray, name: str) -> object:
+def _masked(definition: str, *, normalize: bool) -> PermutationStatistic[Masked]:
+    def prepare(A: np.ndarray, name: str) -> Masked:
         return prepare_masked(unit(A, name) if normalize else A, name, definition=definition)
 
     return PermutationStatistic(prepare, reorder_masked, compare_masked)

@@ -9,11 +9,11 @@ Tensors of a GPU stay there, sorting included; only Kendall's τ fetches its ran
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
+from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
 from congruence.metrics._base import unit
@@ -35,7 +35,7 @@ class Dissimilarities:
     All of them are squared distances: 1 − cos is half that of unit vectors, and no comparison notices the factor.
     """
 
-    def __init__(self, A: Any, rdm: str, name: str) -> None:
+    def __init__(self, A: Array, rdm: str, name: str) -> None:
         self.xp = xp = namespace(A)
         A = xp.astype(A, xp.float64)
         self.root = rdm == "euclidean"
@@ -62,7 +62,7 @@ class Dissimilarities:
         self.eps = 8 * _EPS * np.sqrt(A.shape[1])
         self.tie = self.eps * self.top
 
-    def rounding(self, values: Any) -> Any:
+    def rounding(self, values: Array) -> Array:
         """Return by how much equal dissimilarities of about this size may differ: the smaller, the more exact."""
         # A product is as exact as the rows are long, but stands only where that is at most 1 / _CLOSE times the value;
         # of smaller values, differences of the rows, there remains the rounding of the entries: also between copies of
@@ -70,7 +70,7 @@ class Dissimilarities:
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
-    def blocks(self, *, root: bool) -> Iterator[tuple[slice, Any]]:
+    def blocks(self, *, root: bool) -> Iterator[tuple[slice, Array]]:
         """Yield places in the condensed vector and the dissimilarities there (squared distances unless ``root``)."""
         n, start = len(self.A), 0
         for part in blocks(n, 96 * n):  # ranks take a dozen temporaries of a block's size
@@ -88,7 +88,7 @@ class Dissimilarities:
             yield slice(start, start + len(values)), values
             start += len(values)
 
-    def _mend(self, gaps: Any, part: slice, wanted: Any) -> None:
+    def _mend(self, gaps: Array, part: slice, wanted: Array) -> None:
         """Compute the distances of close pairs from differences: the product has lost their digits."""
         lengths = self.squares[part, None] + self.squares[part.start :]
         near = wanted & (gaps < _CLOSE * lengths)
@@ -97,22 +97,22 @@ class Dissimilarities:
             gap = self.A[part.start + i[few]] - self.A[part.start + j[few]]
             gaps[i[few], j[few]] = self.xp.einsum("ij,ij->i", gap, gap)
 
-    def condensed(self, *, root: bool) -> Any:
+    def condensed(self, *, root: bool) -> Array:
         """Return all of it as one vector."""
         out = self._vector()
         for place, values in self.blocks(root=root):
             out[place] = values
         return out
 
-    def sorted(self) -> Any:
+    def sorted(self) -> Array:
         """Return the squared dissimilarities in ascending order."""
         out = self.condensed(root=False)
         if is_tensor(out):
             return out.sort().values
-        out.sort()
+        to_numpy(out).sort()  # in place: to_numpy returns an array itself
         return out
 
-    def excess(self, ordered: Any, values: Any) -> Any:
+    def excess(self, ordered: Array, values: Array) -> Array:
         """Return how many more dissimilarities lie below than above: twice the average rank, centered."""
         xp = self.xp
         order = xp.argsort(values, stable=False)  # neighboring look-ups touch neighboring memory
@@ -124,18 +124,18 @@ class Dissimilarities:
         out[order] = xp.astype(below - above, xp.float64)
         return out
 
-    def ranks(self, ordered: Any) -> Any:
+    def ranks(self, ordered: Array) -> Array:
         """Return :meth:`excess` of all of it."""
         out = self._vector()
         for place, values in self.blocks(root=False):
             out[place] = self.excess(ordered, values)
         return out
 
-    def _vector(self) -> Any:
+    def _vector(self) -> Array:
         return self.xp.empty(self.size, dtype=self.xp.float64, device=device(self.A))
 
 
-def _spread(low: Any, high: Any, tie: float, name: str) -> None:
+def _spread(low: Array, high: Array, tie: float, name: str) -> None:
     if float(high - low) <= tie:
         raise InputError(
             f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
@@ -178,7 +178,7 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
 
-def _side(X: Any, Y: Any, name: str) -> Any:
+def _side(X: RowsLike, Y: RowsLike, name: str) -> Array:
     """Validate X, as a tensor if X and Y share a device other than the host that has float64, else in NumPy."""
     if is_remote(X) and is_remote(Y) and X.device == Y.device and X.device.type != "mps":
         return as_native(X, name, min_rows=3).detach()
@@ -186,8 +186,8 @@ def _side(X: Any, Y: Any, name: str) -> Any:
 
 
 def rsa(
-    X: Any,
-    Y: Any,
+    X: RowsLike,
+    Y: RowsLike,
     *,
     rdm: str = "correlation",
     compare: str = "spearman",

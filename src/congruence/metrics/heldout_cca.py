@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import namespace
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_scale, check_width
 from congruence.errors import InputError
 from congruence.linalg.canonical import canonical_directions, whiten
@@ -84,7 +83,7 @@ class CCAFit:
             (B.astype(np.float64) - self.y_mean) @ self.y_projection,
         )
 
-    def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> Any:
+    def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> float | np.ndarray:
         """Correlate the two sides' variates on new rows.
 
         Parameters
@@ -182,7 +181,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         else:
             unit = np.where(unit > 0, unit.max(), 0)
         inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
-        U, s, Vt = spectrum(namespace(C), C * inverse)
+        U, s, Vt = spectrum(np, C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         means.append(origin + mean)

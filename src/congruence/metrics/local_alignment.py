@@ -7,11 +7,12 @@ besides a block, never an n × n array.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import Device, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
 from congruence.metrics._base import unit
@@ -21,7 +22,9 @@ from congruence.metrics.search import check_n_neighbors, home, moderate, neighbo
 __all__ = ["Masked", "cknna", "compare_masked", "masked_gram", "prepare_masked", "reorder_masked"]
 
 
-def cknna(X: Any, Y: Any, n_neighbors: int = 10, *, definition: str = "huh", normalize: bool = False) -> float:
+def cknna(
+    X: RowsLike, Y: RowsLike, n_neighbors: int = 10, *, definition: str = "huh", normalize: bool = False
+) -> float:
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
     Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number first among
@@ -182,7 +185,7 @@ def compare_masked(first: Masked, second: Masked) -> float:
     return _numerator(first[:2], second[:2], first.n, first.definition) / (first.scale * second.scale)
 
 
-def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Any = None) -> tuple[np.ndarray, np.ndarray]:
+def masked_gram(A: np.ndarray, k: int, *, centered: bool, place: Device | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the entries of a Gram matrix at each row's k nearest neighbors.
 
     Parameters

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from congruence._utils.arrays import to_numpy
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics import correlations, neighbors
@@ -23,8 +24,12 @@ from congruence.metrics.search import neighbor_table
 __all__ = ["BIASED_CKA", "REPAIRED", "Chance", "PermutationStatistic", "chance", "compare_first", "entry"]
 
 
+#: What a metric makes of a side, for itself alone: a basis, a Gram matrix, a table of neighbors.
+SideT = TypeVar("SideT")
+
+
 @dataclass(frozen=True)
-class PermutationStatistic:
+class PermutationStatistic(Generic[SideT]):
     """A metric split into prepare, compare and reorder, so that re-pairings reuse the first step.
 
     Attributes
@@ -37,9 +42,9 @@ class PermutationStatistic:
         From two prepared sides to the score.
     """
 
-    prepare: Callable[[np.ndarray, str], Any]
-    reorder: Callable[[Any, np.ndarray], Any]
-    compare: Callable[[Any, Any], float]
+    prepare: Callable[[np.ndarray, str], SideT]
+    reorder: Callable[[SideT, np.ndarray], SideT]
+    compare: Callable[[SideT, SideT], float]
 
     def __call__(self, X: np.ndarray, Y: np.ndarray) -> Callable[[np.ndarray], float]:
         """Return a function from an order of Y's rows to the score of ``(X, Y[order])``."""
@@ -47,7 +52,7 @@ class PermutationStatistic:
         return lambda order: self.compare(first, self.reorder(second, order))
 
 
-def entry(name: Any) -> PermutationStatistic:
+def entry(name: str) -> PermutationStatistic[Any]:
     """Return an entry of :data:`REPAIRED`; an unknown name lists them.
 
     Raises
@@ -137,7 +142,7 @@ def _centered(A: np.ndarray) -> np.ndarray:
     return A - A.mean(axis=0)
 
 
-def _take(A: Any, order: np.ndarray) -> Any:
+def _take(A: np.ndarray, order: np.ndarray) -> np.ndarray:
     return A[order]
 
 
@@ -248,7 +253,7 @@ def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
 def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
     _whole(A, "rsa")
     side = Dissimilarities(A, "correlation", name)
-    ranks = side.ranks(side.sorted())
+    ranks = to_numpy(side.ranks(side.sorted()))
     square = np.zeros((len(A), len(A)))
     square[np.triu_indices(len(A), 1)] = ranks / _varying(float(np.linalg.norm(ranks)), name)
     return square + square.T
@@ -316,7 +321,7 @@ def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
     return float(np.arccos(np.clip(np.linalg.norm(A.T @ B, "nuc"), 0, 1)))
 
 
-def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> PermutationStatistic:
+def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> PermutationStatistic[np.ndarray]:
     return PermutationStatistic(_prepare_neighbors, _reorder_neighbors, measure)
 
 
@@ -324,7 +329,7 @@ def _neighbors(measure: Callable[[np.ndarray, np.ndarray], float]) -> Permutatio
 BIASED_CKA = PermutationStatistic(_prepare_biased, _reorder_linear, _compare_biased)
 
 #: By name in METRICS, with the parameters that are the defaults there.
-REPAIRED: dict[str, PermutationStatistic] = {
+REPAIRED: dict[str, PermutationStatistic[Any]] = {
     "linear_cka": PermutationStatistic(_prepare_linear, _reorder_linear, _compare_linear),
     "rbf_cka": PermutationStatistic(_prepare_rbf, _reorder_square, _inner),
     "cknna": PermutationStatistic(prepare_masked, reorder_masked, compare_masked),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_scale
 from congruence.metrics._base import paired, unit
 
 __all__ = ["paired_cosine", "paired_cosines", "paired_distance"]
 
 
-def paired_cosines(X: Any, Y: Any) -> np.ndarray:
+def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
     """Cosine between row i of one matrix and row i of the other.
 
     Parameters
@@ -40,7 +39,7 @@ def paired_cosines(X: Any, Y: Any) -> np.ndarray:
     return np.clip(out, -1.0, 1.0)
 
 
-def paired_cosine(X: Any, Y: Any) -> float:
+def paired_cosine(X: RowsLike, Y: RowsLike) -> float:
     """Mean cosine of paired rows.
 
     Parameters
@@ -59,7 +58,7 @@ def paired_cosine(X: Any, Y: Any) -> float:
     return float(paired_cosines(X, Y).mean())
 
 
-def paired_distance(X: Any, Y: Any) -> float:
+def paired_distance(X: RowsLike, Y: RowsLike) -> float:
     """Mean Euclidean distance of paired rows, as they are: nothing is normalized.
 
     Parameters

@@ -8,11 +8,13 @@ is what breaking the tie at random would give on average.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TypeAlias, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import Labels, RowsLike, SizedRows
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, codes, unit
@@ -27,8 +29,12 @@ __all__ = [
 ]
 
 
+#: Vectors subtracted from queries and gallery before they are compared.
+Centers: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
 def _similarities(
-    queries: Any, gallery: Any, center: tuple[Any, Any] | None
+    queries: RowsLike, gallery: RowsLike, center: Centers | None
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
     """Yield blocks of the cosine matrix and the difference below which two entries count as equal."""
     Q = as_matrix(queries, "queries", allow_zero_rows=True)
@@ -46,12 +52,12 @@ def _similarities(
 
 
 def top1_scores(
-    queries: Any,
-    gallery: Any,
-    query_labels: Any,
-    gallery_labels: Any,
+    queries: SizedRows,
+    gallery: SizedRows,
+    query_labels: Labels,
+    gallery_labels: Labels,
     *,
-    center: tuple[Any, Any] | None = None,
+    center: Centers | None = None,
     exclude_self: bool = False,
 ) -> np.ndarray:
     """Whether each query's nearest gallery row bears the query's label.
@@ -99,7 +105,12 @@ def top1_scores(
 
 
 def class_retrieval(
-    queries: Any, gallery: Any, query_labels: Any, gallery_labels: Any = None, *, exclude_self: bool = False
+    queries: SizedRows,
+    gallery: SizedRows,
+    query_labels: Labels,
+    gallery_labels: Labels | None = None,
+    *,
+    exclude_self: bool = False,
 ) -> float:
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine).
 
@@ -134,7 +145,12 @@ def class_retrieval(
 
 
 def zero_shot_accuracy(
-    images: Any, prototypes: Any, labels: Any, classes: Any = None, *, center: tuple[Any, Any] | None = None
+    images: SizedRows,
+    prototypes: SizedRows,
+    labels: Labels,
+    classes: Labels | None = None,
+    *,
+    center: Centers | None = None,
 ) -> float:
     """Share of images whose nearest class prototype is their own class.
 
@@ -170,7 +186,12 @@ def zero_shot_accuracy(
 
 
 def zero_shot_scores(
-    images: Any, prototypes: Any, labels: Any, classes: Any = None, *, center: tuple[Any, Any] | None = None
+    images: SizedRows,
+    prototypes: SizedRows,
+    labels: Labels,
+    classes: Labels | None = None,
+    *,
+    center: Centers | None = None,
 ) -> np.ndarray:
     """Whether each image is classified right; see :func:`zero_shot_accuracy`.
 
@@ -192,7 +213,9 @@ def zero_shot_scores(
     return top1_scores(images, prototypes, wanted, names, center=center)
 
 
-def recall_at_k(queries: Any, gallery: Any, relevant: Any, k: int = 1, *, mode: str = "any") -> float:
+def recall_at_k(
+    queries: SizedRows, gallery: SizedRows, relevant: Sequence[ArrayLike] | np.ndarray, k: int = 1, *, mode: str = "any"
+) -> float:
     """Recall among the k nearest gallery rows, with any number of relevant rows a query.
 
     Parameters
@@ -254,7 +277,11 @@ def _any_drawn(good: int, among: int, draws: int) -> float:
     return 1.0 - miss
 
 
-def ensemble_prompts(embeddings: Any, classes: Sequence[Any] | np.ndarray | None = None) -> Any:
+@overload
+def ensemble_prompts(embeddings: RowsLike, classes: None = None) -> np.ndarray: ...
+@overload
+def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray, np.ndarray]: ...
+def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Average prompt embeddings into class prototypes: mean of normalized, normalized again.
 
     Parameters

@@ -12,13 +12,12 @@ Memory: one block of similarities and the table, never an m × n array.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
 from congruence._utils.top_k import best_of, kth_from_below, portions, top_k
+from congruence._utils.typing import Array, Device
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, unit
@@ -118,7 +117,7 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
     return rows
 
 
-def home(X: Any) -> Any:
+def home(X: object) -> Device | None:
     """Return the device that X's tables are searched on: a tensor's own, or None for the host, where NumPy is quicker."""
     return X.device if is_remote(X) else None
 
@@ -159,7 +158,7 @@ def moderate(A: np.ndarray, beside: np.ndarray | None = None) -> np.ndarray:
 
 
 def neighbor_table(
-    A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Any = None
+    A: np.ndarray, k: int, metric: str, blocked: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each row's k nearest other rows and how near they are; see :func:`nearest`.
 
@@ -198,7 +197,7 @@ def _search(
     exact: bool,
     blocked: int | None,
     names: tuple[str, str],
-    place: Any,
+    place: Device | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find each query's k nearest gallery rows and, with ``exact``, how near they are; see :func:`nearest`."""
     m, n = len(Q), len(G)
@@ -212,6 +211,7 @@ def _search(
     else:
         Q, G = moderate(Q), moderate(G)
     send, dropped = courier(place, G.dtype)
+    shift: Array | None
     if exact:
         asked, offered, shift, slack = quick_form(Q, G, metric, names, dropped)
         compare = exact_similarity(Q, G, metric, names)
@@ -225,7 +225,7 @@ def _search(
     here = there if asked is offered else send(asked)
     del asked, offered  # what was sent may be a copy
     xp = namespace(there)
-    room: Any = None
+    room: Array | None = None
     for part in parts:
         if room is None:  # one block serves all: a new one each time would stand beside the old one for a moment
             room = xp.empty((part.stop, n), dtype=there.dtype, device=device(there))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import overload
 
+from numpy.typing import ArrayLike
+
+from congruence._utils.arrays import is_tensor
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice
 from congruence.errors import InputError, ParameterError
-from congruence.metrics._base import float_pair
+from congruence.metrics._base import float_pair, give
 
 __all__ = ["procrustes_distance"]
 
 
-def _centered(xp: Any, A: Any, name: str, scale: bool) -> Any:
+def _centered(xp: ArrayNamespace, A: Array, name: str, scale: bool) -> Array:
     """Return A as n − 1 orthonormal contrasts of its rows, of unit Frobenius norm if asked."""
     n = A.shape[0]
     # Subtracting the first row leaves exact zeros in constant columns. What follows is Householder's reflection that
@@ -29,11 +33,11 @@ def _centered(xp: Any, A: Any, name: str, scale: bool) -> Any:
     return C / xp.sqrt(xp.sum(C * C))
 
 
-def _detached(A: Any) -> Any:
-    return A.detach() if hasattr(A, "detach") else A
+def _detached(A: Array) -> Array:
+    return A.detach() if is_tensor(A) else A
 
 
-def _turns(xp: Any, A: Any, B: Any) -> tuple[Any, Any]:
+def _turns(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, Array]:
     """Return semi-orthogonal L, R with ⟨AL, BR⟩ the nuclear norm of AᵀB, apart from the gradient's graph."""
     a, b = _detached(A), _detached(B)
     n, da, db = a.shape[0], a.shape[1], b.shape[1]
@@ -50,7 +54,7 @@ def _turns(xp: Any, A: Any, B: Any) -> tuple[Any, Any]:
     return U, xp.matrix_transpose(Vt)
 
 
-def _residual(xp: Any, A: Any, B: Any) -> Any:
+def _residual(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB, as a sum of squares.
 
     Written as a difference it loses half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of
@@ -66,7 +70,11 @@ def _residual(xp: Any, A: Any, B: Any) -> Any:
     return total
 
 
-def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = True) -> Any:
+@overload
+def procrustes_distance(X: TensorT, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> TensorT: ...
+@overload
+def procrustes_distance(X: ArrayLike, Y: ArrayLike, *, kind: str = "angular", scale: bool = True) -> float: ...
+def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scale: bool = True) -> float | Tensor:
     """Distance between two shapes: what no translation, rotation or reflection (nor scaling) removes.
 
     Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
@@ -117,4 +125,4 @@ def procrustes_distance(X: Any, Y: Any, *, kind: str = "angular", scale: bool = 
         distance = xp.clip(distance, 0.0, 2**0.5)
     if kind == "angular":
         distance = 2 * xp.asin(distance / 2)  # arccos ν without arccos's loss of digits near ν = 1
-    return distance if hasattr(distance, "detach") else float(distance)
+    return give(distance)

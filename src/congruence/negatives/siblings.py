@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.top_k import top_k
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
 from congruence.errors import ParameterError
 from congruence.negatives.generate import Negative, check_captions
@@ -20,7 +20,7 @@ __all__ = ["sibling_negatives"]
 def sibling_negatives(
     names: Sequence[str],
     classes: Sequence[str],
-    similarity: Any = None,
+    similarity: RowsLike | None = None,
     *,
     template: str = "a photo of a {}",
     per_caption: int = 1,
@@ -99,7 +99,9 @@ def _drawn(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> 
     return rng.choice(distinct[distinct != own], k, replace=False)
 
 
-def _nearest(known: list[str], first: dict[str, int], similarity: Any, rows: list[int], k: int) -> dict[str, list[str]]:
+def _nearest(
+    known: list[str], first: dict[str, int], similarity: RowsLike, rows: list[int], k: int
+) -> dict[str, list[str]]:
     """Return the classes of largest cosine for each of ``rows``, best first; equal ones in the order of the classes."""
     vectors = normalize_rows(as_matrix(similarity, "similarity").astype(np.float64))
     check_same_rows(len(known), len(vectors), "classes", "similarity")

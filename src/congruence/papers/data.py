@@ -39,11 +39,11 @@ class Data:
     title: str = ""
     stand_in: str | None = None
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, object]:
         """Return numbers of rows and the like, as plain data."""
         return {}
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what the data are and hold, as plain data."""
         named = {"name": self.name, "title": self.title or self.name, "stand_in": self.stand_in}
         return {**named, **self.contents(), "notes": list(self.notes)}

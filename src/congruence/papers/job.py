@@ -65,7 +65,7 @@ class Config:
         """Return the models that a caller named: its own for ``"paper"``, else the single group of names."""
         return self.models if models == "paper" else [models]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 

@@ -27,18 +27,18 @@ class Results:
     """
 
     def __init__(self) -> None:
-        self._values: dict[tuple[Any, ...], list[float]] = {}
+        self._values: dict[tuple[object, ...], list[float]] = {}
 
-    def add(self, what: Mapping[str, Any], value: float) -> None:
+    def add(self, what: Mapping[str, object], value: float) -> None:
         """Add one value."""
         self._values.setdefault(tuple(what.get(key) for key in KEYS), []).append(float(value))
 
-    def add_all(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
+    def add_all(self, what: Mapping[str, object], values: Mapping[str, float], quantity: str = "after") -> None:
         """Add one value for each metric."""
         for metric, value in values.items():
             self.add({**what, "metric": metric, "quantity": quantity}, value)
 
-    def add_references(self, what: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> None:
+    def add_references(self, what: Mapping[str, object], values: Mapping[str, Mapping[str, float]]) -> None:
         """Add what does not depend on the map, for each metric."""
         for metric, found in values.items():
             for quantity, value in found.items():

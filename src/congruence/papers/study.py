@@ -30,7 +30,7 @@ class Kind:
 
     run: Callable[[Job[Any]], None]
     resampled: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Study(Protocol[DataT]):
     data_type: type[DataT]
     sample_data: tuple[str, ...]
     metrics: Mapping[str, str]
-    baselines: Mapping[str, Any]
+    baselines: Mapping[str, object]
     kinds: Mapping[str, Kind]
     choices: Mapping[str, tuple[str, ...]] = {}
     types: Mapping[str, Any] = {}
@@ -146,7 +146,7 @@ class Study(Protocol[DataT]):
         """Return the seeds of a number of draws: 0, 1, 2, … by default."""
         return list(range(draws))
 
-    def count(self, facts: Mapping[str, Any]) -> str:
+    def count(self, facts: Mapping[str, object]) -> str:
         """Return numbers of rows, and the split, in words.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,11 +16,15 @@ from congruence.recipe.plan import Recipe
 from congruence.splits import Split, duplicate_groups
 from congruence.stores import open_rows, open_source, read_column, read_embeddings
 from congruence.train.captions import Captions, read_captions
+from congruence.train.rows import Rows
 
 __all__ = ["Items", "group", "hold_out", "keep_some", "read_items", "read_unpaired"]
 
 #: Bytes of a file of unpaired rows above which it is not read into memory but streamed.
 MEMORY = 2**30
+
+#: Unpaired rows of one side, file by file.
+Unpaired: TypeAlias = list[Embeddings | Rows] | None
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
         columns.append(column)
     negatives = None
     if recipe.negatives is not None:
-        wrong: Any = read_embeddings(recipe.negatives)
+        wrong = read_embeddings(recipe.negatives)
         negatives = read_captions(sides[0], sides[1], wrong if by_id else wrong.vectors).negatives
     groups = columns[0] if columns[0] is not None else group(recipe, pairs)
     return Items(pairs, groups, negatives, columns[1], by_id)
@@ -110,7 +114,7 @@ def hold_out(
     return items.take(outside), items.take(~outside), rule
 
 
-def keep_some(items: Items, keep: int, unpaired: list[Any], seed: int) -> tuple[Items, list[Any]]:
+def keep_some(items: Items, keep: int, unpaired: list[Unpaired], seed: int) -> tuple[Items, list[Unpaired]]:
     """Keep some pairs, and let the others stand without their partners, each side in an order of its own."""
     if keep > len(items):
         raise ParameterError(
@@ -124,9 +128,9 @@ def keep_some(items: Items, keep: int, unpaired: list[Any], seed: int) -> tuple[
     return items.take(np.sort(order[:keep])), more
 
 
-def read_unpaired(files: Sequence[str]) -> Any:
+def read_unpaired(files: Sequence[str]) -> Unpaired:
     """Open unpaired rows: with their ids where they fit in memory, so that pairs among them are noticed."""
-    opened: list[Any] = []
+    opened: list[Embeddings | Rows] = []
     for file in files:
         source = open_source(file)
         small = source.n * source.dim * source.dtype.itemsize <= MEMORY

@@ -114,7 +114,7 @@ class Recipe:
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain data, as :func:`read_recipe` takes it."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
@@ -173,7 +173,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
         raise ParameterError(
             f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
         )
-    chosen: dict[str, Any] = _plain(entries)
+    chosen: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):
         if isinstance(chosen.get(name), str):
             chosen[name] = [chosen[name]]
@@ -182,7 +182,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     return Recipe(**chosen)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -222,4 +222,7 @@ def _choices(mapping: Any, test: Items) -> dict[str, Any]:
         scores |= {"test_choice_recall": rows[-1]["choice"], "test_choice_options": OPTIONS + k - 1}
     else:
         scores["test_choice_note"] = note
-    return {**scores, "test_tasks": {row["task"]: {name: row[name] for name in row if name != "task"} for row in rows}}
+    return {
+        **scores,
+        "test_tasks": {row["task"]: {name: value for name, value in row.items() if name != "task"} for row in rows},
+    }

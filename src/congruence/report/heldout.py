@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -103,7 +103,7 @@ def _check_test(mapping: TwoSidedMap, test: Captions) -> None:
 _WANTED = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
-def _refuse(what: str) -> Any:
+def _refuse(what: str) -> NoReturn:
     raise InputError(f"Got rows that are divided differently from those of the training ({what}); {_WANTED}.")
 
 

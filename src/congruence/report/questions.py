@@ -77,10 +77,10 @@ def by_task(asked: Questions, options: int, random_state: int) -> dict[str, Any]
     k, binary = wrong.shape[1], chosen(right, wrong)
     if asked.items is None:
         sides = asked.images, asked.captions, asked.wrong
-        rows, note = recall_by_task(
+        lines, note = recall_by_task(
             *sides, asked.groups, asked.tasks, texts=asked.same, options=options, random_state=random_state
         )
-        rows = [{**row, "part": False} for row in rows]
+        rows: list[dict[str, Any]] = [{**row, "part": False} for row in lines]
     else:
         rows, note = _of_sugarcrepe(asked, asked.items, options, random_state)
     low, high = _interval(binary, asked.groups)

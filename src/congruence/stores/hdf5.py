@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ from congruence.stores._ids import PACKED, column_ids, id_array, is_packed, pack
 from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space, space_json
 
+if TYPE_CHECKING:
+    import h5py
+
 __all__ = ["Hdf5Sink", "Hdf5Source", "hdf5_shapes", "read_hdf5_column"]
 
 #: What h5py raises about damaged files.
@@ -38,7 +41,7 @@ _PATIENCE, _STRINGS_A_SECOND = 30.0, 20_000
 
 
 @contextmanager
-def _open(path: str | Path) -> Iterator[Any]:
+def _open(path: str | Path) -> Iterator[h5py.File]:
     h5py = require("h5py", extra="hdf5")
     if not Path(path).exists():
         raise missing_file(path)
@@ -46,10 +49,10 @@ def _open(path: str | Path) -> Iterator[Any]:
         yield file
 
 
-def _shapes(file: Any) -> dict[str, tuple[int, ...]]:
+def _shapes(file: h5py.File) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def visit(name: str | bytes, item: Any) -> None:
+    def visit(name: str | bytes, item: object) -> None:
         if hasattr(item, "shape"):
             # Names that are no UTF-8 come as bytes, and cannot be asked for.
             shapes[name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")] = tuple(item.shape)
@@ -64,7 +67,7 @@ def hdf5_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
         return _shapes(file)
 
 
-def _own_dataset(file: Any, key: str, path: str | Path) -> Any:
+def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
     """Return a dataset whose values stand in this file. Raises CorruptFileError for one that reads other files."""
     data = file[key]
     if data.is_virtual or data.external:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale
 from congruence.errors import InputError, ParameterError, ShapeError
 
@@ -73,12 +73,12 @@ class Bound:
             )
         return f"{what}; {self.theorem} promises at most {self.value:.3g}."
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return {**asdict(self), "vacuous": self.vacuous, "looseness": self.looseness}
 
 
-def unit_rows(X: Any, name: str, *, min_rows: int = 1) -> np.ndarray:
+def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     """Validate rows of unit norm, which the theorems are about, and return them in float64.
 
     Norms are made exact in the copy that is returned: a bound that uses ‖g̃‖ = 1 must not fail by what half precision rounds.
@@ -101,7 +101,7 @@ def unit_rows(X: Any, name: str, *, min_rows: int = 1) -> np.ndarray:
 
 
 def paired_models(
-    source: Any, target: Any, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
+    source: RowsLike, target: RowsLike, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Validate one modality in both models, row i of one belonging to row i of the other.
 
@@ -123,7 +123,7 @@ def paired_models(
 
 
 def dual_encoders(
-    F: Any, G: Any, F_target: Any, G_target: Any
+    F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Validate images and texts of two models: row by row the same items, and one width a model.
 
@@ -155,7 +155,7 @@ def check_upwards(d: int, d_target: int) -> None:
         )
 
 
-def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
+def as_map(A: RowsLike, d: int, d_target: int, name: str) -> np.ndarray:
     """Validate a matrix that acts on rows, (d, d_target), and return it in float64.
 
     Raises
@@ -169,7 +169,7 @@ def as_map(A: Any, d: int, d_target: int, name: str) -> np.ndarray:
     return matrix
 
 
-def as_rotation(Q: Any, d: int, d_target: int, name: str = "Q") -> np.ndarray:
+def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarray:
     """Validate a matrix on rows with orthonormal rows (the paper's QᵀQ = I), and return it in float64.
 
     Raises

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice
 from congruence.theory._base import check_levels, dual_encoders, paired_models
 from congruence.theory.lines import FLAT, Envelope, Line
@@ -64,16 +64,16 @@ class KernelAgreement:
     resolution: float
     correlation: float | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
 
 
 def kernel_agreement(
-    F: Any,
-    G: Any,
-    F_target: Any,
-    G_target: Any,
+    F: RowsLike,
+    G: RowsLike,
+    F_target: RowsLike,
+    G_target: RowsLike,
     relation: str = "raw",
     quantiles: Sequence[float] = (0.5, 0.9, 0.99),
 ) -> KernelAgreement:
@@ -128,7 +128,7 @@ def kernel_agreement(
 
 
 def gram_agreement(
-    F: Any, F_target: Any, relation: str = "raw", quantiles: Sequence[float] = (0.5, 0.9, 0.99)
+    F: RowsLike, F_target: RowsLike, relation: str = "raw", quantiles: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> KernelAgreement:
     """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j.
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import RowsLike
 from congruence.errors import InputError, TooFewAnchorsError
 from congruence.linalg.procrustes import cross_svd
 from congruence.theory._base import (
@@ -77,12 +77,12 @@ class TextError:
     sigma_min: float
     sigma_max: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return {**asdict(self), "quantiles": {f"{level:g}": value for level, value in self.quantiles.items()}}
 
 
-def anchor_map(G: Any, G_target: Any, *, allow_rank_deficient: bool = False) -> AnchorMap:
+def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = False) -> AnchorMap:
     """Find the linear map for images from texts alone, A = G̃⁺ G.
 
     Parameters
@@ -134,7 +134,7 @@ def anchor_map(G: Any, G_target: Any, *, allow_rank_deficient: bool = False) -> 
     return found
 
 
-def linear_bound(F: Any, G: Any, F_target: Any, G_target: Any) -> Bound:
+def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike) -> Bound:
     """Bound ‖f̃(x) − A f(x)‖ for images by the disagreement of the kernels, and measure it.
 
     Parameters
@@ -186,7 +186,9 @@ def linear_bound(F: Any, G: Any, F_target: Any, G_target: Any) -> Bound:
     )
 
 
-def linear_text_error(G: Any, G_target: Any, A: Any, quantiles: Sequence[float] = (0.5, 0.9, 0.99)) -> TextError:
+def linear_text_error(
+    G: RowsLike, G_target: RowsLike, A: RowsLike, quantiles: Sequence[float] = (0.5, 0.9, 0.99)
+) -> TextError:
     """Measure how far Proj_{Im A} g̃(y) is from A(AᵀA)⁻¹ g(y), which Theorem 5.3 says are equal.
 
     They are when the kernels agree on image anchors that span the source space.

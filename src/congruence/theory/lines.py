@@ -8,7 +8,7 @@ the hull; the best line therefore runs parallel to an edge, midway between it an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -105,6 +105,9 @@ def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) 
     return hull[:, 0], hull[:, 1]
 
 
-def _turn(ax: Any, ay: Any, bx: Any, by: Any, cx: Any, cy: Any) -> Any:
+_N = TypeVar("_N", float, np.ndarray)
+
+
+def _turn(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
     """Say on which side of the way from a to b the point c lies: positive on the left."""
     return (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)

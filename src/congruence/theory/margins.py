@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
 from congruence.theory._base import paired_models
@@ -184,7 +185,7 @@ class Margins:
             )
         return f"{what}; retrieval finds {int(self.right.sum())}."
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the summary and the classes as plain data."""
         return {
             "rank": self.rank,
@@ -202,10 +203,10 @@ class Margins:
 
 
 def class_margins(
-    F_anchors: Any,
-    G_classes: Any,
-    G_target_classes: Any,
-    Q: Any,
+    F_anchors: RowsLike,
+    G_classes: RowsLike,
+    G_target_classes: RowsLike,
+    Q: RowsLike,
     *,
     rank: int | None = None,
     rtol: float | None = None,
@@ -313,7 +314,7 @@ def class_margins(
     )
 
 
-def _orthonormal(Q: Any, d: int, d_target: int) -> np.ndarray:
+def _orthonormal(Q: RowsLike, d: int, d_target: int) -> np.ndarray:
     """Validate Q and return the nearest matrix with exactly orthonormal rows."""
     R = as_matrix(Q, "Q", allow_zero_rows=True).astype(np.float64)
     if R.shape != (d, d_target):

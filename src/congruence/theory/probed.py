@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import to_numpy
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_width
 from congruence.errors import ParameterError
 
@@ -39,7 +40,7 @@ class Probed:
     singular_values: np.ndarray
     tolerance: float
 
-    def coordinates(self, X: Any) -> np.ndarray:
+    def coordinates(self, X: RowsLike) -> np.ndarray:
         """Return each row's coordinates in the basis, and so the projection onto the subspace.
 
         Parameters
@@ -98,12 +99,12 @@ class ProbedShare:
     shares: np.ndarray
     quantiles: dict[str, float]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return {**asdict(self), "shares": self.shares.tolist()}
 
 
-def probed_subspace(S: Any, *, rtol: float | None = None, rank: int | None = None) -> Probed:
+def probed_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> Probed:
     """Find the subspace that a set of rows spans.
 
     Parameters
@@ -162,7 +163,7 @@ def probed_subspace(S: Any, *, rtol: float | None = None, rank: int | None = Non
     return Probed(r, np.ascontiguousarray(vt[:r]), s, tolerance)
 
 
-def probed_share(S: Any, queries: Any, *, rtol: float | None = None, rank: int | None = None) -> ProbedShare:
+def probed_share(S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> ProbedShare:
     """Measure how much of each query lies in the subspace that the anchors probe.
 
     A map fitted on the anchors maps this part on evidence; the rest it makes up.

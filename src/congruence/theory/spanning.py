@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.theory._spanning import Spanning
 from congruence.theory.probed import rounding_floor
@@ -57,7 +57,7 @@ def anchors_needed(d: int) -> int:
     return int(d) * (int(d) + 1) // 2
 
 
-def sym_spanning(S: Any, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
+def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
     """Say whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
 
     If anchors are, and a linear map keeps the length of each, it keeps all lengths and angles (Lemma C.14). If they are
@@ -109,7 +109,7 @@ def sym_spanning(S: Any, *, rtol: float | None = None, random_state: int = 0) ->
 
 
 def analyse(
-    S: Any, A: np.ndarray, rtol: float | None, random_state: int
+    S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
     """Do what :func:`sym_spanning` does, and hand on the decomposition where there is one.
 

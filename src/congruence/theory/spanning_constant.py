@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 from scipy.optimize import linprog
 
 from congruence._utils.arrays import normalize_rows
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.theory._base import unit_rows
 from congruence.theory.spanning import analyse, anchors_needed, features, pack, seen_by, unpack
@@ -60,7 +60,7 @@ class Kappa:
             "anchors kept in squared length to within ε leave other squared lengths free by κ·ε."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         arrays = {
             name: None if array is None else array.tolist()
@@ -69,7 +69,7 @@ class Kappa:
         return {**asdict(self), **arrays, "exact": self.exact}
 
 
-def kappa(S: Any, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
+def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
     """Bound the constant κ_S of Theorem C.23 from both sides.
 
     If a linear map A keeps the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and no smaller constant

@@ -16,12 +16,13 @@ anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive
 from congruence.errors import ParameterError
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
@@ -123,7 +124,7 @@ class RankTradeOff:
         return draw_rank_trade_off({**vars(self), "best": self.best}, ax, annotate=annotate)
 
 
-def polar_rotation(A: Any, *, rtol: float | None = None) -> PolarRotation:
+def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
     """Find the rotation nearest to a linear map, its polar factor, and how near it is.
 
     Parameters
@@ -168,7 +169,7 @@ def polar_rotation(A: Any, *, rtol: float | None = None) -> PolarRotation:
     )
 
 
-def orthogonal_bound(F: Any, F_target: Any, A: Any, kappa: float) -> Bound:
+def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float) -> Bound:
     """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it.
 
     Parameters
@@ -224,7 +225,9 @@ def orthogonal_bound(F: Any, F_target: Any, A: Any, kappa: float) -> Bound:
     )
 
 
-def text_bound(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol: float | None = None) -> Bound:
+def text_bound(
+    F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
+) -> Bound:
     """Bound ‖Qᵀ g̃(y) − g(y)‖ for texts by what a rotation does to image anchors, and measure it.
 
     Parameters
@@ -264,7 +267,14 @@ def text_bound(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol: fl
 
 
 def projected_text_bound(
-    F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, rank: int | None = None, *, rtol: float | None = None
+    F: RowsLike,
+    G: RowsLike,
+    F_target: RowsLike,
+    G_target: RowsLike,
+    Q: RowsLike,
+    rank: int | None = None,
+    *,
+    rtol: float | None = None,
 ) -> Bound:
     """Bound the text error within the directions that image anchors probe, and measure it.
 
@@ -300,7 +310,9 @@ def projected_text_bound(
     return probe.bound("Thm C.28", quantity, float(probe.s[r - 1]), r, float(probe.within[r - 1]))
 
 
-def rank_trade_off(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol: float | None = None) -> RankTradeOff:
+def rank_trade_off(
+    F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
+) -> RankTradeOff:
     """Return the bound of :func:`projected_text_bound` for every r at once, and one on the whole text error.
 
     Parameters
@@ -332,7 +344,9 @@ def rank_trade_off(F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, *, rtol
 class _Probe:
     """What image anchors say of texts under a rotation, in each of the anchors' singular directions."""
 
-    def __init__(self, F: Any, G: Any, F_target: Any, G_target: Any, Q: Any, rtol: float | None) -> None:
+    def __init__(
+        self, F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, rtol: float | None
+    ) -> None:
         F, G, F_target, G_target = dual_encoders(F, G, F_target, G_target)
         Q = as_rotation(Q, F.shape[1], F_target.shape[1])
         self.n, self.width = F.shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -96,7 +96,8 @@ class AutoencoderObjective:
         self.module.to(self.device)
         self.source, self.target = self.tensor(data.source, 0), self.tensor(data.target, 1)
         # Con compares with no wrong captions, though the validation may have some.
-        self.wrong = None if jam.loss == "con" else self.tensor(data.negatives, 1)
+        negatives = None if jam.loss == "con" else data.negatives
+        self.wrong = None if negatives is None else self.tensor(negatives, 1)
         self.batch_size = min(jam.batch_size, len(data))
         self._order = ArrayRows(np.arange(len(data))[:, None])
         if heldout is not None:
@@ -161,7 +162,7 @@ class AutoencoderObjective:
 
     # ------------------------------------------------------------------ parts
 
-    def tensor(self, rows: Any, side: int) -> Tensor:
+    def tensor(self, rows: np.ndarray, side: int) -> Tensor:
         """Return rows in the units they are trained in, on the device."""
         import torch
 
@@ -178,13 +179,13 @@ class AutoencoderObjective:
             self.module.log_scale.clamp_(max=float(np.log(LARGEST_SCALE)))
         return self.module.log_scale.neg().exp()
 
-    def between(self, span: Any, step: int) -> float:
+    def between(self, span: float | tuple[float, float], step: int) -> float:
         """Return where a linear schedule stands at a step: its first value in the first step, its last in the last."""
         first, last = ends(span, "span")
         return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
-def ends(value: Any, name: str) -> tuple[float, float]:
+def ends(value: object, name: str) -> tuple[float, float]:
     """Return where a schedule begins and ends; one number does both."""
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):

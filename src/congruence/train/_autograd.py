@@ -5,18 +5,23 @@ Imports torch: only to be imported once that is known to be there.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from congruence._utils.arrays import blocks
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
+
 #: Bytes of a strip of logits. A few of its size are alive at once; they should stay in the cache of one core.
 STRIP = 8 * 2**20
 
 
-def strips(X: Any, Y: Any) -> Any:
+def strips(X: Tensor, Y: Tensor) -> Iterator[slice]:
     """Yield slices of the rows of X whose inner products with all rows of Y fit the budget."""
     return blocks(len(X), max(1, len(Y)) * X.element_size(), budget=STRIP)
 
@@ -25,7 +30,7 @@ class Siglip(torch.autograd.Function):
     """Sum over all i, j of log(1 + exp(−z_ij (s⟨x_i, y_j⟩ + b))), with z = 1 where i = j and −1 elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, Y: Any, scale: Any, bias: Any) -> Any:
+    def forward(ctx: FunctionCtx, X: Tensor, Y: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         """Return the sum; the gradients are computed on the way."""
         total = X.new_zeros((), dtype=torch.float64)
         dX, dY = torch.zeros_like(X), torch.zeros_like(Y)
@@ -48,7 +53,7 @@ class Siglip(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         dX, dY, slopes = ctx.saved_tensors
         of_scale, of_bias = ((slope * upstream).to(kind) for slope, kind in zip(slopes, ctx.kinds, strict=True))
@@ -59,7 +64,7 @@ class InfoNCE(torch.autograd.Function):
     """Mean of the cross-entropies of rows and of columns of s⟨x_i, y_j⟩ with the diagonal as their target."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, Y: Any, scale: Any) -> Any:
+    def forward(ctx: FunctionCtx, X: Tensor, Y: Tensor, scale: Tensor) -> Tensor:
         """Return the mean; one pass for the normalizers, one for the gradients."""
         n = len(X)
         rows, columns = X.new_empty(n), X.new_full((len(Y),), -torch.inf)
@@ -85,7 +90,7 @@ class InfoNCE(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         dX, dY, slope = ctx.saved_tensors
         return dX * upstream, dY * upstream, (slope * upstream).to(ctx.kind)
@@ -95,7 +100,9 @@ class SoftmaxKL(torch.autograd.Function):
     """Mean over rows of KL(softmax(⟨tx_i, ty⟩/ε*) ‖ softmax(⟨x_i, y⟩/ε))."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, Y: Any, TX: Any, TY: Any, epsilon: float, epsilon_teacher: float) -> Any:
+    def forward(
+        ctx: FunctionCtx, X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor, epsilon: float, epsilon_teacher: float
+    ) -> Tensor:
         """Return the mean; rows are independent, so that value and gradients take one pass."""
         n = len(X)
         total = X.new_zeros((), dtype=torch.float64)
@@ -114,7 +121,7 @@ class SoftmaxKL(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         dX, dY = ctx.saved_tensors
         return dX * upstream, dY * upstream, None, None, None, None
@@ -124,7 +131,7 @@ class LogSumOthers(torch.autograd.Function):
     """For each of n rows log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows; texts of row i stand together, from i·m on."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, T: Any, scale: Any) -> Any:
+    def forward(ctx: FunctionCtx, X: Tensor, T: Tensor, scale: Tensor) -> Tensor:
         """Return the logarithms: −inf for a single row, which has no others."""
         out = X.new_empty(len(X))
         for part in strips(X, T):
@@ -134,7 +141,7 @@ class LogSumOthers(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the strips again: the weights of the sum are needed, and were not kept."""
         X, T, scale, out = ctx.saved_tensors
         if len(X) == 1:
@@ -155,7 +162,7 @@ class LogSumOthers(torch.autograd.Function):
         return dX, dT, slope.to(scale.dtype)
 
 
-def _hide_own(L: Any, start: int, m: int) -> Any:
+def _hide_own(L: Tensor, start: int, m: int) -> Tensor:
     """Set the logits of each row's own texts to −inf, in place."""
     rows = torch.arange(len(L), device=L.device)[:, None]
     return L.index_put_((rows, (rows + start) * m + torch.arange(m, device=L.device)), L.new_tensor(-torch.inf))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from congruence._utils.optional import require
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.maps.history import History
 from congruence.train._objective import HeadsObjective
-from congruence.train._reading import Data, read_data, space_of
+from congruence.train._reading import Data, Unpaired, Validation, read_data, space_of
 from congruence.train._trainer import Trainer
 from congruence.train.loop import Schedule
 
@@ -92,12 +93,12 @@ precision, device, random_state
 
     def fit(
         self,
-        X: Any,
-        Y: Any = None,
+        X: RowsLike,
+        Y: RowsLike | None = None,
         *,
-        y: Any = None,
-        unpaired: tuple[Any, Any] | None = None,
-        validation: tuple[Any, Any] | tuple[Any, Any, Any, Any] | None = None,
+        y: RowsLike | None = None,
+        unpaired: Unpaired | None = None,
+        validation: Validation | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
         verbose: bool = True,

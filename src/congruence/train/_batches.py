@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence.errors import ParameterError, ShapeError
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def batches(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
+def batches(X: Tensor, Y: Tensor, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor, Tensor]:
     """Return two batches of one width and of one type, float32 at least. Raises ShapeError."""
     import torch
 
@@ -28,7 +28,7 @@ def batches(X: Any, Y: Any, names: tuple[str, str] = ("X", "Y")) -> tuple[Tensor
     return sides[0].to(dtype), sides[1].to(dtype)
 
 
-def check_temperature(temperature: Any, like: Tensor) -> Tensor:
+def check_temperature(temperature: float | Tensor, like: Tensor) -> Tensor:
     """Return a temperature as a tensor of the type of a batch. Raises ParameterError."""
     import torch
 

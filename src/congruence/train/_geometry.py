@@ -6,12 +6,16 @@ Imports torch: only to be imported once that is known to be there.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from congruence.train._autograd import strips
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
 
 
 class GeometryDivergence(torch.autograd.Function):
@@ -21,7 +25,7 @@ class GeometryDivergence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, Z: Any, T: Any, temperature: float, published: bool) -> Any:
+    def forward(ctx: FunctionCtx, Z: Tensor, T: Tensor, temperature: float, published: bool) -> Tensor:
         """Return the mean; rows are independent but for the gradient, so that one pass is enough."""
         n = len(Z)
         total = Z.new_zeros((), dtype=torch.float64)
@@ -41,13 +45,13 @@ class GeometryDivergence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         (dZ,) = ctx.saved_tensors
         return dZ * upstream, None, None, None
 
 
-def _jensen_shannon(log_p: Any, log_q: Any) -> tuple[Any, Any]:
+def _jensen_shannon(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum over rows, and q · ∂/∂q = q (log q − log m)/2."""
     p, q = log_p.exp(), log_q.exp()
     log_m = (p + q).clamp_min_(torch.finfo(p.dtype).tiny).log_().sub_(math.log(2))  # where both underflow
@@ -56,7 +60,7 @@ def _jensen_shannon(log_p: Any, log_q: Any) -> tuple[Any, Any]:
     return 0.5 * (total + G.sum(dtype=torch.float64)), G.mul_(0.5)
 
 
-def _published(log_p: Any, log_q: Any) -> tuple[Any, Any]:
+def _published(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum over rows, and q · ∂/∂q = q (log m + 1 − (log p + log q)/2)/2 − m/2."""
     q = log_q.exp()
     m = log_p.exp().add_(q).mul_(0.5).clamp_min_(torch.finfo(q.dtype).tiny)  # where both underflow

@@ -8,14 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from congruence._utils.typing import Layer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 #: A head's layers as plain data, in the order they act: see :meth:`congruence.maps.HeadsMap.from_layers`.
-Layers = list[dict[str, Any]]
+Layers: TypeAlias = list[Layer]
 
 
 class _Layer(torch.nn.Module):
@@ -23,10 +28,10 @@ class _Layer(torch.nn.Module):
 
     fixed: tuple[str, ...] = ()
 
-    def __init__(self, layer: dict[str, Any]):
+    def __init__(self, layer: Layer):
         super().__init__()
         self.kind = layer["kind"]
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, float] = {}
         for name, value in layer.items():
             if name in ("kind", "layers"):
                 continue
@@ -37,62 +42,62 @@ class _Layer(torch.nn.Module):
             else:
                 self.register_parameter(name, torch.nn.Parameter(torch.tensor(value, dtype=torch.float32)))
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Layer:
         """Return the layer as plain data."""
         arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
         return {"kind": self.kind, **self.values, **arrays}
 
 
 class _Normalize(_Layer):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=1, eps=torch.finfo(torch.float32).tiny)
 
 
 class _Center(_Layer):
     fixed = ("mean",)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return x - self.mean
 
 
 class _Linear(_Layer):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         bias = getattr(self, "bias", None)
         return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
 
 
 class _Gelu(_Layer):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return F.gelu(x)
 
 
 class _Relu(_Layer):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
 
 class _Silu(_Layer):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return F.silu(x)
 
 
 class _LayerNorm(_Layer):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[1:], self.weight, self.bias, self.values["eps"])
 
 
 class _SwiGLU(_Layer):
     """Gate and value side by side: with a few rows one wide product takes less time than two."""
 
-    def __init__(self, layer: dict[str, Any]):
+    def __init__(self, layer: Layer):
         both = {name: np.concatenate([layer[f"gate_{name}"], layer[name]], axis=-1) for name in ("weight", "bias")}
         super().__init__({**{name: value for name, value in layer.items() if not name.startswith("gate_")}, **both})
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         gate, value = torch.addmm(self.bias, x, self.weight).chunk(2, dim=1)
         return F.silu(gate) * value
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Layer:
         layer = super().plain()
         for name in ("weight", "bias"):
             layer[f"gate_{name}"], layer[name] = (part.copy() for part in np.split(layer[name], 2, axis=-1))
@@ -102,7 +107,7 @@ class _SwiGLU(_Layer):
 class _Dropout(_Layer):
     """Only while training: it is left out of what is served."""
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         if not self.training or x.device.type != "cpu":
             return F.dropout(x, self.values["p"], self.training)
         # torch draws entry by entry here; four entries from each random word take a fifth of its time.
@@ -113,14 +118,14 @@ class _Dropout(_Layer):
 
 
 class _Residual(_Layer):
-    def __init__(self, layer: dict[str, Any]):
+    def __init__(self, layer: Layer):
         super().__init__(layer)
         self.inner = Head(layer["layers"])
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.inner(x)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Layer:
         return {"kind": self.kind, **self.values, "layers": self.inner.plain()}
 
 
@@ -151,7 +156,7 @@ class Head(torch.nn.Module):
         super().__init__()
         self.layers = torch.nn.ModuleList(_KINDS[layer["kind"]](layer) for layer in layers)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         """Return a batch, shape (b, d_in), after all layers."""
         for layer in self.layers:
             x = layer(x)
@@ -162,7 +167,7 @@ class Head(torch.nn.Module):
         return [layer.plain() for layer in self.layers if layer.kind != "dropout"]
 
 
-def linear(d_in: int, d_out: int, rng: np.random.Generator) -> dict[str, Any]:
+def linear(d_in: int, d_out: int, rng: np.random.Generator) -> Layer:
     """Return a linear layer with torch's own initial weights: uniform within 1/√d_in."""
     bound = 1 / math.sqrt(d_in)
     return {

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 from congruence._utils.arrays import blocks
 from congruence.errors import ParameterError
 from congruence.train.rows import Rows, scannable
 
 
-def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: Any = "cpu") -> np.ndarray:
+def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.device = "cpu") -> np.ndarray:
     """Find the k rows with the largest cosine for each query, by comparing all.
 
     Parameters

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from congruence._utils.typing import Layer
 from congruence.errors import ParameterError
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule, autocast, place
@@ -153,7 +154,7 @@ class HeadsObjective:
 
         return torch.from_numpy(np.ascontiguousarray(rows, np.float32)).to(self.device)
 
-    def heads(self, rows: Any, side: int) -> Tensor:
+    def heads(self, rows: Tensor, side: int) -> Tensor:
         """Map rows into the joint space: unit rows, float32."""
         import torch
 
@@ -177,11 +178,11 @@ class HeadsObjective:
         return infonce_loss(X, Y, 1 / scale)
 
 
-def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[dict[str, Any]]:
+def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[Layer]:
     """Return the fixed layers that stand before the trained ones."""
     if preprocess == "none":
         return []
-    layers: list[dict[str, Any]] = [{"kind": "normalize"}]
+    layers: list[Layer] = [{"kind": "normalize"}]
     if preprocess == "center":
         rows = paired if unpaired is None else np.concatenate([paired, sample(unpaired, MEAN_ROWS)])
         norms = np.linalg.norm(rows, axis=1, keepdims=True)

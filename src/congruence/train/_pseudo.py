@@ -6,7 +6,7 @@ Imports torch: only to be imported once that is known to be there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -14,12 +14,16 @@ from torch.autograd.function import once_differentiable
 from congruence.train._autograd import strips
 from congruence.transport import sinkhorn
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.autograd.function import FunctionCtx
+
 
 class CrossEntropy(torch.autograd.Function):
     """Mean over rows of −Σ_j q_ij log softmax_j(s⟨x_i, y_j⟩), for targets q whose rows add up to 1."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, Y: Any, scale: Any, targets: Callable[[slice], Any]) -> Any:
+    def forward(ctx: FunctionCtx, X: Tensor, Y: Tensor, scale: Tensor, targets: Callable[[slice], Tensor]) -> Tensor:
         """Return the mean; rows are independent, so that value and gradients take one pass."""
         n = len(X)
         total, slope = (X.new_zeros((), dtype=torch.float64) for _ in range(2))
@@ -40,13 +44,15 @@ class CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         dX, dY, slope = ctx.saved_tensors
         return dX * upstream, dY * upstream, (slope * upstream).to(ctx.kind), None
 
 
-def pseudo_labels(U: Any, X: Any, assignment: str, temperature: float, max_iter: int) -> Callable[[slice], Any]:
+def pseudo_labels(
+    U: Tensor, X: Tensor, assignment: str, temperature: float, max_iter: int
+) -> Callable[[slice], Tensor]:
     """Return a function from a slice of U to how much each of its rows is assigned to each row of X; see :class:`~congruence.train.SCLIP`.
 
     Parameters
@@ -66,15 +72,15 @@ def pseudo_labels(U: Any, X: Any, assignment: str, temperature: float, max_iter:
     if assignment == "ot":
         result = sinkhorn(X=U, Y=X, epsilon=temperature, max_iter=max_iter)
 
-        def transported(part: slice) -> Any:
-            P = result.plan(part)
+        def transported(part: slice) -> Tensor:
+            P: Tensor = result.plan(part)
             return P / P.sum(1, keepdim=True).clamp_min(torch.finfo(P.dtype).tiny)
 
         return transported
     if assignment == "soft":
         return lambda part: torch.softmax(U[part] @ X.T / temperature, 1)
 
-    def nearest(part: slice) -> Any:
+    def nearest(part: slice) -> Tensor:
         S = U[part] @ X.T
         return torch.zeros_like(S).scatter_(1, S.argmax(1, keepdim=True), 1)
 

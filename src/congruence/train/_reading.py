@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from congruence._utils.ids import id_texts, is_in
+from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows, check_width, shorten
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.train.rows import ArrayRows, Rows, as_rows, sample
+from congruence.train.rows import ArrayRows, Rows, Supply, as_rows, sample
 
 if TYPE_CHECKING:
     from congruence.maps import Map
+
+#: Rows without a partner, of the source and of the target.
+Unpaired: TypeAlias = tuple[Supply, Supply]
+#: Held-out rows of both sides, paired, or with labels of which equal ones belong together.
+Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, Labels, Labels]"
 
 #: The two sides of a map.
 SIDES = ("source", "target")
@@ -40,12 +46,12 @@ class Data:
     unpaired_target: Rows | None
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what tells these data from others, without holding them: sizes, and a digest of pairs and of some unpaired rows."""
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(np.ascontiguousarray(side).tobytes())
-        facts: dict[str, Any] = {"pairs": len(self.source)}
+        facts: dict[str, object] = {"pairs": len(self.source)}
         for name in ("unpaired_source", "unpaired_target"):
             rows = getattr(self, name)
             facts[name] = 0 if rows is None else len(rows)
@@ -54,7 +60,9 @@ class Data:
         return {**facts, "digest": digest.hexdigest()}
 
 
-def read_data(mapping: Map, X: Any, Y: Any, unpaired: Any, validation: Any) -> Data:
+def read_data(
+    mapping: Map, X: RowsLike, Y: RowsLike | None, unpaired: Unpaired | None, validation: Validation | None
+) -> Data:
     """Return what a map is to be trained on; its number of features and their names are noted on it.
 
     Raises
@@ -73,7 +81,7 @@ def read_data(mapping: Map, X: Any, Y: Any, unpaired: Any, validation: Any) -> D
     return Data(source, target, rows[0], rows[1], heldout)
 
 
-def _two(unpaired: Any) -> Any:
+def _two(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
     """Return the unpaired rows of both sides. Raises ParameterError."""
     if unpaired is None:
         return None, None
@@ -84,20 +92,22 @@ def _two(unpaired: Any) -> Any:
     return unpaired
 
 
-def space_of(rows: Any) -> Space:
+def space_of(rows: object) -> Space:
     """Return the space rows say they are of."""
     return rows.space if isinstance(rows, Embeddings) else Space()
 
 
-def pair_by_id(X: Any, Y: Any) -> bool:
+def pair_by_id(X: object, Y: object) -> bool:
     """Say whether both sides have ids, by which they are then paired."""
     return isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
 
 
-def read_pairs(X: Any, Y: Any, mapping: Map | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def read_pairs(
+    X: RowsLike, Y: RowsLike | None, mapping: Map | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Return paired rows as float32, and their ids where they have some; a map takes note of its features."""
     ids = None
-    if pair_by_id(X, Y):
+    if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
         joined = Pairs.join(X, Y)
         X, Y, ids = joined.source, joined.target, joined.ids
     if mapping is not None:
@@ -108,7 +118,9 @@ def read_pairs(X: Any, Y: Any, mapping: Map | None = None) -> tuple[np.ndarray, 
     return np.asarray(A, np.float32), np.asarray(B, np.float32), ids
 
 
-def read_validation(given: Any, d_source: int, d_target: int) -> Any:
+def read_validation(
+    given: Validation | None, d_source: int, d_target: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the held-out rows of both sides, float32, and their labels. Raises InputError, ParameterError."""
     if given is None:
         return None
@@ -117,22 +129,22 @@ def read_validation(given: Any, d_source: int, d_target: int) -> Any:
             "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these. Pass validation=(X, Y)."
         )
     if len(given) == 2:
-        A, B, _ = read_pairs(*given)
-        labels: tuple[np.ndarray, ...] = (np.arange(len(A)),) * 2
+        A, B, _ = read_pairs(given[0], given[1])
+        x_labels = y_labels = np.arange(len(A))
     else:
         A, B = (as_matrix(getattr(side, "vectors", side), f"validation[{i}]") for i, side in enumerate(given[:2]))
-        labels = tuple(np.asarray(side) for side in given[2:])
-        for side, rows in zip(labels, (A, B), strict=True):
-            if len(side) != len(rows):
+        x_labels, y_labels = np.asarray(given[2]), np.asarray(given[3])
+        for labels, rows in ((x_labels, A), (y_labels, B)):
+            if len(labels) != len(rows):
                 raise ShapeError(
-                    f"Got {len(side)} labels for {len(rows)} validation rows; expected one each. Pass a label for each validation row."
+                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one each. Pass a label for each validation row."
                 )
     check_width(A.shape[1], d_source, "the validation rows of the source")
     check_width(B.shape[1], d_target, "the validation rows of the target")
-    return np.asarray(A, np.float32), np.asarray(B, np.float32), *labels
+    return np.asarray(A, np.float32), np.asarray(B, np.float32), x_labels, y_labels
 
 
-def refuse_paired(given: Any, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
+def refuse_paired(given: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
     """Refuse pairs that are listed as unpaired as well: by id where both have ids, else where most of them are there as they are."""
     if isinstance(given, (list, tuple)):
         for part in given:

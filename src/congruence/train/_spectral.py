@@ -5,12 +5,15 @@ Imports torch: only to be imported once that is known to be there. All functions
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def affinities(X: Any, k: int, scale_k: int) -> Any:
+
+def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
     """Return the symmetric graph of k nearest neighbors of rows, weighted by a Gaussian kernel.
 
     Parameters
@@ -34,7 +37,7 @@ def affinities(X: Any, k: int, scale_k: int) -> Any:
     return (W + W.T) / 2
 
 
-def spectral_loss(Z: Any, W: Any) -> Any:
+def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
     """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z.
 
     The mean of ``r`` eigenvalues of (D − W)/(mean degree) at its least, where the columns span the eigenvectors of the r smallest ones but that of
@@ -60,12 +63,12 @@ def spectral_loss(Z: Any, W: Any) -> Any:
     return (torch.linalg.solve(inner, smooth).trace() / (width * degrees.mean())).to(Z.dtype)
 
 
-def squared_distances(X: Any, Y: Any) -> Any:
+def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
     """Return all squared Euclidean distances, with a gradient that is finite where they are 0."""
     return (X.square().sum(1)[:, None] + Y.square().sum(1) - 2 * X @ Y.T).clamp_min(0)
 
 
-def mmd(X: Any, Y: Any, scales: int) -> Any:
+def mmd(X: Tensor, Y: Tensor, scales: int) -> Tensor:
     """Return the squared maximum mean discrepancy of two batches, biased, under a sum of Gaussian kernels.
 
     The kernels are exp(−‖x − y‖²/(s·2ᵉ)) with s the mean squared distance of different rows of both batches together and e from −⌊scales/2⌋ on.

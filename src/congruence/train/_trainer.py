@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from congruence._utils.arrays import to_numpy
+from congruence._utils.typing import Labels, RowsLike
 from congruence.embeddings import Embeddings, Space
+from congruence.errors import InputError
 from congruence.maps import HeadsMap, LayeredMap
 from congruence.maps.history import History
 from congruence.maps.two_sided import TwoSidedMap
-from congruence.train.loop import Objective, Schedule, run
+from congruence.train.loop import BatchT, Objective, Schedule, run
 from congruence.train.retrieval import mean_recall
 
 __all__ = ["Method", "Trainer"]
@@ -29,7 +32,15 @@ class Method(TwoSidedMap):
     def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Learn from pairs, and from the rows beside them that the method takes: see each method's own ``fit``."""
 
-    def score(self, X: Any, Y: Any = None, x_labels: Any = None, y_labels: Any = None, *, y: Any = None) -> float:
+    def score(
+        self,
+        X: RowsLike,
+        Y: RowsLike | None = None,
+        x_labels: Labels | None = None,
+        y_labels: Labels | None = None,
+        *,
+        y: RowsLike | None = None,
+    ) -> float:
         """Return the mean of the recalls at 1 in both directions, what parameters and steps are chosen by.
 
         Parameters
@@ -50,11 +61,16 @@ class Method(TwoSidedMap):
         ShapeError
             Sides of different lengths, and no labels.
         InputError
-            A row whose label the other side does not have.
+            No rows of the target, or a row whose label the other side does not have.
         NotFittedMapError
         """
-        rows = self.transform(_vectors(X)), self.transform_target(_vectors(y if Y is None else Y))
-        return mean_recall(*rows, x_labels, y_labels)
+        target = y if Y is None else Y
+        if target is None:
+            raise InputError(
+                "Got rows of the source alone; expected those of the target too, in which they are searched. Pass Y=…."
+            )
+        mapped = self.transform(_vectors(X)), self.transform_target(_vectors(target))
+        return mean_recall(to_numpy(mapped[0]), to_numpy(mapped[1]), x_labels, y_labels)
 
 
 class Trainer(LayeredMap, Method):
@@ -112,7 +128,7 @@ class Trainer(LayeredMap, Method):
         """
         return self.to_heads().save(path, force=force)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what is known about the fitted map as plain data; the parameters of the training are under ``"training"``."""
         return self.to_heads().describe()
 
@@ -120,9 +136,9 @@ class Trainer(LayeredMap, Method):
 
     def _run(
         self,
-        objective: Objective,
+        objective: Objective[BatchT],
         schedule: Schedule,
-        data: Mapping[str, Any],
+        data: Mapping[str, object],
         *,
         checkpoint: str | Path | None,
         resume: bool,
@@ -136,7 +152,7 @@ class Trainer(LayeredMap, Method):
         self,
         parts: Mapping[str, Any],
         history: History,
-        facts: Mapping[str, Any],
+        facts: Mapping[str, object],
         spaces: tuple[Space, Space],
     ) -> None:
         """Become the map of these layers."""
@@ -151,16 +167,16 @@ class Trainer(LayeredMap, Method):
         self.target_space_ = replace(spaces[1], dim=self.d_target)
         self.scores_ = {} if history.best_score is None else {f"validation_{self.criterion}": history.best_score}
 
-    def _plain_params(self) -> dict[str, Any]:
+    def _plain_params(self) -> dict[str, object]:
         """Return the parameters as plain data; an object among them goes by its kind."""
         return {name: _plain(value) for name, value in self.get_params(deep=False).items()}
 
 
-def _vectors(rows: Any) -> Any:
+def _vectors(rows: RowsLike) -> RowsLike:
     return rows.vectors if isinstance(rows, Embeddings) else rows
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)

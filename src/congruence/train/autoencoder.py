@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from congruence._utils.optional import require
+from congruence._utils.typing import Layer
 
 __all__ = ["Cost", "autoencoder", "count", "in_units"]
 
-Layers = list[dict[str, Any]]
+Layers: TypeAlias = list[Layer]
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _funnel(widths: Sequence[int], d_out: int, rng: np.random.Generator, dropout
     return [*layers, linear(widths[-1], d_out, rng)]
 
 
-def _norm(width: int) -> dict[str, Any]:
+def _norm(width: int) -> Layer:
     return {
         "kind": "layernorm",
         "weight": np.ones(width, np.float32),
@@ -107,7 +108,7 @@ def _norm(width: int) -> dict[str, Any]:
     }
 
 
-def count(layers: Iterable[Mapping[str, Any]]) -> Cost:
+def count(layers: Iterable[Layer]) -> Cost:
     """Count the parameters of layers and the operations a row takes.
 
     Parameters

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from congruence._utils.ids import id_rows
+from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows, check_width
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split
 
 __all__ = ["Captions", "read_captions", "read_validation_captions", "split_by_group"]
+
+
+#: Held-out rows, with their wrong captions and the image of each row where these are known.
+HeldCaptions: TypeAlias = (
+    "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, RowsLike | None]"
+    " | tuple[RowsLike, RowsLike, RowsLike | None, Labels | None]"
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Captions:
 
 
 def split_by_group(
-    groups: Any, shares: tuple[float, float] = (0.7, 0.15), random_state: int = 5
+    groups: Labels, shares: tuple[float, float] = (0.7, 0.15), random_state: int = 5
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Divide rows into three so that rows of one group stay together.
 
@@ -120,7 +128,9 @@ def _held_out(names: np.ndarray, kept: float, random_state: int) -> np.ndarray:
     return names[Split.choose(names, rest, random_state).held_out(names)]
 
 
-def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> Captions:
+def read_captions(
+    X: RowsLike, Y: RowsLike | None, negatives: RowsLike | None = None, groups: Labels | None = None
+) -> Captions:
     """Return images, captions, wrong captions and labels in one order.
 
     Parameters
@@ -136,15 +146,15 @@ def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> 
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
     """
-    rows = None
+    rows: np.ndarray | None = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
         joined = Pairs.join(X, Y)
         A, B = joined.source.vectors, joined.target.vectors
-        rows = id_rows(Y.ids, joined.target.ids)
+        rows, n = id_rows(Y.ids, joined.target.ids), len(Y)
     else:
         A, B = (as_matrix(getattr(side, "vectors", side), name) for side, name in ((X, "X"), (Y, "Y")))
+        n = len(B)
     check_same_rows(len(A), len(B), "X", "Y")
-    n = len(Y) if rows is not None else len(B)
     wrong = None if negatives is None else _wrong(negatives, Y, n, B.shape[1])
     if groups is None:
         labels = np.arange(n)
@@ -159,7 +169,7 @@ def read_captions(X: Any, Y: Any, negatives: Any = None, groups: Any = None) -> 
     return Captions(np.asarray(A, np.float32), np.asarray(B, np.float32), wrong, labels)
 
 
-def _wrong(negatives: Any, Y: Any, n: int, width: int) -> np.ndarray:
+def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.ndarray:
     """Return the wrong captions of each row of Y, shape (n, k, width)."""
     if isinstance(negatives, Embeddings) and negatives.has_ids and isinstance(Y, Embeddings) and Y.has_ids:
         found = Pairs.join(Y, negatives)
@@ -176,7 +186,7 @@ def _wrong(negatives: Any, Y: Any, n: int, width: int) -> np.ndarray:
     return np.asarray(flat, np.float32).reshape(n, k, width)
 
 
-def read_validation_captions(validation: Any, data: Captions) -> Captions:
+def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
     """Return the rows to choose by. Raises ParameterError, ShapeError."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
+from congruence._utils.typing import RowsLike
 from congruence.maps import CCAMap, ProcrustesHeads
 from congruence.maps.projections import ProjectionMap
-from congruence.train._reading import read_data, space_of
+from congruence.train._reading import Unpaired, Validation, read_data, space_of
 from congruence.train._trainer import Method
 
 __all__ = ["CCA", "ClosedForm", "Procrustes"]
@@ -22,12 +23,12 @@ class ClosedForm(ProjectionMap, Method):
 
     def fit(
         self,
-        X: Any,
-        Y: Any = None,
+        X: RowsLike,
+        Y: RowsLike | None = None,
         *,
-        y: Any = None,
-        unpaired: tuple[Any, Any] | None = None,
-        validation: tuple[Any, Any] | tuple[Any, Any, Any, Any] | None = None,
+        y: RowsLike | None = None,
+        unpaired: Unpaired | None = None,
+        validation: Validation | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
         verbose: bool = True,

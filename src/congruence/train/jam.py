@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
 from congruence._utils.optional import require
+from congruence._utils.typing import Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
@@ -19,7 +20,7 @@ from congruence.train._autoencoders import AutoencoderObjective, ends
 from congruence.train._reading import pair_by_id, space_of
 from congruence.train._trainer import Trainer
 from congruence.train.autoencoder import count, in_units
-from congruence.train.captions import Captions, read_captions, read_validation_captions, split_by_group
+from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
 from congruence.train.loop import Schedule
 from congruence.train.retrieval import partners
 
@@ -107,13 +108,13 @@ class JAM(Trainer):
 
     def fit(
         self,
-        X: Any,
-        Y: Any = None,
+        X: RowsLike,
+        Y: RowsLike | None = None,
         *,
-        y: Any = None,
-        negatives: Any = None,
-        groups: Any = None,
-        validation: tuple[Any, ...] | None = None,
+        y: RowsLike | None = None,
+        negatives: RowsLike | None = None,
+        groups: Labels | None = None,
+        validation: HeldCaptions | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = True,
         verbose: bool = True,
@@ -195,7 +196,15 @@ class JAM(Trainer):
         self.facts_["reconstruction_error"] = self._errors(objective)
         return self
 
-    def score(self, X: Any, Y: Any = None, negatives: Any = None, groups: Any = None, *, y: Any = None) -> float:
+    def score(
+        self,
+        X: RowsLike,
+        Y: RowsLike | None = None,
+        negatives: RowsLike | None = None,
+        groups: Labels | None = None,
+        *,
+        y: RowsLike | None = None,
+    ) -> float:
         """Return the share of images whose nearest text is one of their captions, what parameters and steps are chosen by.
 
         Parameters
@@ -273,9 +282,9 @@ class JAM(Trainer):
 
     def _describe(
         self, objective: AutoencoderObjective, history: History, split: list[int] | None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> tuple[dict[str, list[Layer]], dict[str, object]]:
         """Return the layers for rows as they come, and what to remember of the training."""
-        layers: dict[str, Any] = {}
+        layers: dict[str, list[Layer]] = {}
         size: dict[str, int] = {}
         for i, side in enumerate(("source", "target")):
             halves = objective.module.encode[i].plain(), objective.module.decode[i].plain()
@@ -283,7 +292,7 @@ class JAM(Trainer):
             size |= {f"{side}_parameters": cost.parameters, f"{side}_flops_per_row": cost.flops}
             layers[side], layers[f"decode_{side}"] = in_units(*halves, objective.means[i], objective.scales[i])
         negatives = objective.data.negatives
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "n_pairs": len(objective.data),
             "negatives_each": 0 if negatives is None else negatives.shape[1],
             "size": size,
@@ -296,7 +305,7 @@ class JAM(Trainer):
             facts["temperature"] = float(objective.temperature().detach())
         return layers, facts
 
-    def _errors(self, objective: AutoencoderObjective) -> dict[str, Any]:
+    def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
         """Return the squared error of reconstruction over that of the training mean, on the validation rows if there are some."""
         heldout = objective.heldout
         rows: Captions = objective.data if heldout is None else heldout

@@ -6,17 +6,20 @@ gradients from strips.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_same_rows
 from congruence.errors import ParameterError, ShapeError
 from congruence.train._batches import batches, check_temperature
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["con_loss", "negcon_loss", "spread_loss"]
 
 
-def con_loss(v: Any, pos: Any, temperature: Any = 0.07) -> Any:
+def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
     """Contrastive loss: each image finds its caption among the captions of the batch, each caption its image.
 
     Parameters
@@ -50,7 +53,7 @@ def con_loss(v: Any, pos: Any, temperature: Any = 0.07) -> Any:
     return (_among(v, pos[:, None], scale) + _among(pos, v[:, None], scale)) / 2
 
 
-def negcon_loss(v: Any, pos: Any, neg: Any, temperature: Any = 0.07) -> Any:
+def negcon_loss(v: Tensor, pos: Tensor, neg: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
     """Contrastive loss in which the images' candidates are all captions of the batch and all wrong ones.
 
     Parameters
@@ -87,7 +90,7 @@ def negcon_loss(v: Any, pos: Any, neg: Any, temperature: Any = 0.07) -> Any:
     return (forth + _among(pos, v[:, None], scale)) / 2
 
 
-def spread_loss(v: Any, pos: Any, neg: Any, alpha: float = 0.5, temperature: Any = 0.07) -> Any:
+def spread_loss(v: Tensor, pos: Tensor, neg: Tensor, alpha: float = 0.5, temperature: float | Tensor = 0.07) -> Tensor:
     """Bring images near their captions and the wrong captions, away from all others, and then tell the right one apart.
 
     ½[(1 − α)·ConCon + α·contextNCE + L_LV]. With C(i) the caption of image i and its wrong captions, ConCon is the mean over C(i) of the
@@ -140,7 +143,7 @@ def spread_loss(v: Any, pos: Any, neg: Any, alpha: float = 0.5, temperature: Any
     return ((1 - alpha) * context + alpha * instance + _among(pos, v[:, None], scale)) / 2
 
 
-def _read(v: Any, pos: Any, temperature: Any) -> tuple[Any, Any, Any]:
+def _read(v: Tensor, pos: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return images and captions of one type, and 1/τ."""
     require("torch", extra="train")
     v, pos = batches(v, pos, ("v", "pos"))
@@ -148,7 +151,7 @@ def _read(v: Any, pos: Any, temperature: Any) -> tuple[Any, Any, Any]:
     return v, pos, 1 / check_temperature(temperature, v)
 
 
-def _contexts(v: Any, pos: Any, neg: Any) -> Any:
+def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
     """Return the texts of each image, its caption first, shape (n, 1 + k, d)."""
     torch = require("torch", extra="train")
     neg = torch.as_tensor(neg).to(v)
@@ -161,7 +164,7 @@ def _contexts(v: Any, pos: Any, neg: Any) -> Any:
     return torch.cat([pos[:, None], neg], 1)
 
 
-def _logits(rows: Any, contexts: Any, scale: Any) -> tuple[Any, Any]:
+def _logits(rows: Tensor, contexts: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's logits of its own context, shape (n, m), and the log of the sum over all other contexts, shape (n,)."""
     from congruence.train import _autograd
 
@@ -169,7 +172,7 @@ def _logits(rows: Any, contexts: Any, scale: Any) -> tuple[Any, Any]:
     return own, _autograd.LogSumOthers.apply(rows, contexts.flatten(0, 1), scale)
 
 
-def _among(rows: Any, contexts: Any, scale: Any) -> Any:
+def _among(rows: Tensor, contexts: Tensor, scale: Tensor) -> Tensor:
     """Return the mean cross-entropy of finding each row's own among all, one to a row."""
     own, away = _logits(rows, contexts, scale)
     return (own[:, 0].logaddexp(away) - own[:, 0]).mean()

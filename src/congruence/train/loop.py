@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from congruence._utils.optional import choose_device, require
 from congruence._utils.progress import progress_bar
@@ -95,17 +95,20 @@ class Schedule:
             )
 
 
-class Objective(Protocol):
+BatchT = TypeVar("BatchT")
+
+
+class Objective(Protocol[BatchT]):
     """What is trained: a module, the batches and losses of its steps, and, where there is one, a score to choose by."""
 
     @property
     def module(self) -> Module:
         """The ``torch.nn.Module`` whose parameters are trained and whose state is kept."""
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> BatchT:
         """Return what a step is computed from, by the step and the seed alone."""
 
-    def training_step(self, batch: Any) -> Mapping[str, Tensor]:
+    def training_step(self, batch: BatchT) -> Mapping[str, Tensor]:
         """Return the terms of the loss of a batch as scalar tensors; ``"loss"`` is the one to go down."""
 
     def validate(self) -> float | None:
@@ -113,12 +116,12 @@ class Objective(Protocol):
 
 
 def run(
-    objective: Objective,
+    objective: Objective[BatchT],
     schedule: Schedule,
     *,
     checkpoint: str | Path | None = None,
     resume: bool = True,
-    identity: Mapping[str, Any] | None = None,
+    identity: Mapping[str, object] | None = None,
     verbose: bool = True,
 ) -> History:
     """Train until the steps are done or the patience has run out; the module is left with its best (else its last) weights.
@@ -214,7 +217,7 @@ def _snapshot(module: Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def _validate(objective: Objective, history: History, best: dict[str, Tensor]) -> dict[str, Tensor]:
+def _validate(objective: Objective[BatchT], history: History, best: dict[str, Tensor]) -> dict[str, Tensor]:
     """Score the module and return the best weights so far."""
     objective.module.eval()
     score = objective.validate()
@@ -273,7 +276,7 @@ def _bar(steps: int, done: int, verbose: bool) -> Iterator[Callable[[int, dict[s
         yield show
 
 
-def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
+def autocast(device: str, precision: str) -> AbstractContextManager[object]:
     """Return the context in which the heads run."""
     import torch
 

@@ -6,13 +6,16 @@ pairs: values and gradients come from strips.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import ShapeError
 from congruence.train._batches import batches, check_temperature
 from congruence.train.joint_losses import con_loss, negcon_loss, spread_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "cka_divergence",
@@ -28,7 +31,14 @@ __all__ = [
 REDUCTIONS = ("logits", "rows")
 
 
-def siglip_loss(X: Any, Y: Any, logit_scale: Any = 20.0, logit_bias: Any = -10.0, *, reduction: str = "logits") -> Any:
+def siglip_loss(
+    X: Tensor,
+    Y: Tensor,
+    logit_scale: float | Tensor = 20.0,
+    logit_bias: float | Tensor = -10.0,
+    *,
+    reduction: str = "logits",
+) -> Tensor:
     """Sigmoid loss: each of the n·m combinations is told apart as a pair, the diagonal, or not.
 
     Parameters
@@ -75,7 +85,7 @@ def siglip_loss(X: Any, Y: Any, logit_scale: Any = 20.0, logit_bias: Any = -10.0
     return total / (len(X) * len(Y) if reduction == "logits" else len(X))
 
 
-def infonce_loss(X: Any, Y: Any, temperature: Any = 0.07) -> Any:
+def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
     """Symmetric InfoNCE: the mean of the cross-entropies of finding y_i among Y and x_i among X.
 
     Parameters
@@ -108,15 +118,15 @@ def infonce_loss(X: Any, Y: Any, temperature: Any = 0.07) -> Any:
 
 
 def generalized_infonce(
-    X: Any,
-    Y: Any,
-    TX: Any,
-    TY: Any,
+    X: Tensor,
+    Y: Tensor,
+    TX: Tensor,
+    TY: Tensor,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
     *,
     symmetric: bool = False,
-) -> Any:
+) -> Tensor:
     """KL(softmax of the teacher's affinities ‖ softmax of the student's), mean over rows.
 
     Parameters
@@ -155,7 +165,7 @@ def generalized_infonce(
     return value
 
 
-def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
+def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     """One minus the centered alignment of the student's affinities with the teacher's.
 
     Parameters
@@ -186,7 +196,7 @@ def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
     torch = require("torch", extra="train")
     X, Y, TX, TY = (side - side.mean(0) for side in _students(X, Y, TX, TY))
 
-    def inner(a: Any, b: Any, c: Any, d: Any) -> Any:
+    def inner(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
         return ((a.T @ c) * (b.T @ d)).sum()
 
     least = torch.finfo(X.dtype).tiny
@@ -194,7 +204,7 @@ def cka_divergence(X: Any, Y: Any, TX: Any, TY: Any) -> Any:
     return 1 - inner(X, Y, TX, TY) / sizes.sqrt()
 
 
-def _students(X: Any, Y: Any, TX: Any, TY: Any) -> tuple[Any, Any, Any, Any]:
+def _students(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     X, Y = batches(X, Y)
     TX, TY = batches(TX, TY)
     check_same_rows(len(X), len(TX), "X", "TX")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from congruence._utils.typing import Labels
 from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
 from congruence.metrics import recall_at_k
@@ -15,7 +15,11 @@ __all__ = ["chance_recall", "each_once", "mean_recall", "once", "partners", "rec
 
 
 def recalls(
-    X: np.ndarray, Y: np.ndarray, x_labels: Any = None, y_labels: Any = None, ks: Sequence[int] = (1, 5, 10)
+    X: np.ndarray,
+    Y: np.ndarray,
+    x_labels: Labels | None = None,
+    y_labels: Labels | None = None,
+    ks: Sequence[int] = (1, 5, 10),
 ) -> dict[str, float]:
     """Recall at k of each side among the other.
 
@@ -95,6 +99,6 @@ def each_once(
     return X[x], Y[y], labels[x], labels[y]
 
 
-def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Any = None, y_labels: Any = None) -> float:
+def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Labels | None = None, y_labels: Labels | None = None) -> float:
     """Return the mean of the recalls at 1 in both directions, the score methods are chosen by; see :func:`recalls`."""
     return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]

@@ -6,16 +6,18 @@ What a step gets depends on the step and the seed alone, so that a run that was 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import RowNames, as_matrix, check_rows, check_width
 from congruence.embeddings import Embeddings
 from congruence.errors import DtypeError, InputError
 
-__all__ = ["ArrayRows", "Rows", "Sources", "as_rows", "sample", "scannable"]
+__all__ = ["ArrayRows", "Rows", "ScannableRows", "Sources", "Supply", "as_rows", "sample", "scannable"]
 
 
 @runtime_checkable
@@ -37,6 +39,22 @@ class Rows(Protocol):
     def batch(self, step: int, size: int, seed: int) -> np.ndarray:
         """Return the rows of a step, shape (size, dim); ``size`` is at most the number of rows."""
         ...
+
+
+class ScannableRows(Rows, Protocol):
+    """Rows that can also be read through in order, and by number."""
+
+    def scan(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield ``(number of its first row, rows)`` blocks."""
+        ...
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """Return rows by number."""
+        ...
+
+
+#: Rows of one side: vectors, anything that is :class:`Rows`, a list of these, or none.
+Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[RowsLike | Rows | None, ...] | None"
 
 
 class ArrayRows:
@@ -84,7 +102,7 @@ class ArrayRows:
         stride = max(1, -(-len(self._rows) // size))
         return self._float32(slice(None, None, stride))
 
-    def take(self, indices: Any) -> np.ndarray:
+    def take(self, indices: ArrayLike) -> np.ndarray:
         """Return rows by number, float32."""
         return self._float32(np.asarray(indices))
 
@@ -93,7 +111,7 @@ class ArrayRows:
         for part in blocks(len(self._rows), self.dim * 4):
             yield part.start, self._float32(part)
 
-    def _float32(self, which: Any) -> np.ndarray:
+    def _float32(self, which: np.ndarray | slice) -> np.ndarray:
         try:
             with np.errstate(over="raise", under="ignore"):
                 rows = self._rows[which].astype(np.float32, copy=False)
@@ -166,14 +184,18 @@ class Sources:
         return out
 
 
-def scannable(rows: Any) -> Any:
+def _can_scan(rows: Rows) -> TypeGuard[ScannableRows]:
+    return hasattr(rows, "scan") and hasattr(rows, "take")
+
+
+def scannable(rows: Rows) -> ScannableRows:
     """Return rows that can be read through in order and by number, and refuse others.
 
     Raises
     ------
     InputError
     """
-    if hasattr(rows, "scan") and hasattr(rows, "take"):
+    if _can_scan(rows):
         return rows
     raise InputError(
         f"Got unpaired rows of type {type(rows).__name__}, which only gives batches; expected rows that can also be read "
@@ -181,7 +203,7 @@ def scannable(rows: Any) -> Any:
     )
 
 
-def as_rows(rows: Any, name: str) -> Rows | None:
+def as_rows(rows: Supply, name: str) -> Rows | None:
     """Return the rows of an array, of embeddings, of anything that is :class:`Rows`, or of a list of these.
 
     Raises

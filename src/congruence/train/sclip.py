@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
@@ -24,16 +24,16 @@ SPACES = ("unimodal", "joint")
 
 
 def pseudo_label_loss(
-    U: Any,
-    Y: Any,
-    similar: Any,
-    paired: Any,
-    logit_scale: Any = 20.0,
+    U: Tensor,
+    Y: Tensor,
+    similar: Tensor,
+    paired: Tensor,
+    logit_scale: float | Tensor = 20.0,
     *,
     assignment: str = "ot",
     temperature: float = 0.05,
     max_iter: int = 100,
-) -> Any:
+) -> Tensor:
     """Cross-entropy of finding the captions of the paired images that unpaired images resemble.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import InputError, ParameterError
@@ -20,8 +20,10 @@ from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
 from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
+from congruence.transport.klot import Side
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from congruence.train._layers import Head
@@ -99,7 +101,7 @@ class SOTAlign(HeadTrainer):
     pairs_too: bool = False
     init: str = "random"
 
-    def fit_teacher(self, X: Any, Y: Any) -> TwoSidedMap:
+    def fit_teacher(self, X: np.ndarray, Y: np.ndarray) -> TwoSidedMap:
         """Fit the teacher alone.
 
         Parameters
@@ -176,7 +178,7 @@ class _Objective(HeadsObjective):
             self.unpaired_batch[1] == len(data.unpaired_target),
         )
         self.always_the_same = all(sizes) and (not trainer.pairs_too or self.pair_batch == len(data.source))
-        self.taught: tuple[list[Tensor], Any] | None = None
+        self.taught: tuple[list[Tensor], Side | None] | None = None
         self.teacher = trainer.fit_teacher(data.source, data.target)
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
         if trainer.init == "teacher":
@@ -191,7 +193,7 @@ class _Objective(HeadsObjective):
         weight = self._weight(len(X))
         if not weight:
             return {"loss": supervised, "supervised": supervised}
-        rows: list[Any] = [batch.unpaired_source, batch.unpaired_target]
+        rows: list[Tensor] = [batch.unpaired_source, batch.unpaired_target]
         students = [self.heads(side, i) for i, side in enumerate(rows)]
         if self.trainer.pairs_too:
             rows = [torch.cat(sides) for sides in zip((batch.source, batch.target), rows, strict=True)]
@@ -200,7 +202,7 @@ class _Objective(HeadsObjective):
         terms = {"supervised": supervised, self.trainer.divergence: divergence, **found}
         return {"loss": supervised + weight * divergence, **terms}
 
-    def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Any]:
+    def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
         """Return the teacher's vectors and, where the rows come again each step, its plan; such are kept."""
         import torch
 
@@ -224,7 +226,7 @@ class _Objective(HeadsObjective):
         return weight
 
     def _divergence(
-        self, students: list[Tensor], teachers: list[Tensor], plan: Any
+        self, students: list[Tensor], teachers: list[Tensor], plan: Side | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the divergence, and of KLOT's how far its iterations got."""
         import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
@@ -23,14 +23,14 @@ DIRECTIONS = ("js", "published")
 
 
 def structure_loss(
-    aligned: Any,
-    original: Any,
+    aligned: Tensor,
+    original: Tensor,
     temperature: float = 0.07,
     levels: int = 1,
     *,
     direction: str = "js",
     decay: bool = True,
-) -> Any:
+) -> Tensor:
     """How far the geometry of rows is from that of the same rows in another space.
 
     Rows of either are scaled to unit norm and centered by their mean; P and Q are the softmaxes over the columns of their inner products over τ, a

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import scipy.linalg
 
+from congruence._utils.typing import Layer
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap
@@ -182,7 +183,7 @@ class _Objective(HeadsObjective):
         X = self.module.source.layers[-1](torch.cat([batch.source, batch.unpaired_source]))
         return {"loss": mmd(X, torch.cat([batch.target, batch.unpaired_target]), self.trainer.scales)}
 
-    def _join(self, stage: _Spectral) -> list[dict[str, Any]]:
+    def _join(self, stage: _Spectral) -> list[Layer]:
         """Return for each side the linear layer from the network's outputs to the joint space."""
         import torch
 
@@ -295,7 +296,7 @@ class _Spectral:
         """Choose nothing: the last weights are kept."""
 
 
-def _residual(width: int, hidden: int, rng: np.random.Generator) -> dict[str, Any]:
+def _residual(width: int, hidden: int, rng: np.random.Generator) -> Layer:
     """Return a residual block that is the identity until it is trained."""
     from congruence.train import _layers
 

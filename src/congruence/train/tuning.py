@@ -10,6 +10,7 @@ from typing import Any
 
 from sklearn.base import clone
 
+from congruence._utils.typing import RowsLike
 from congruence.errors import ParameterError
 from congruence.train._trainer import Method
 
@@ -67,8 +68,8 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 def tune(
     method: Method,
     grid: Mapping[str, Sequence[Any]],
-    X: Any,
-    Y: Any,
+    X: RowsLike,
+    Y: RowsLike,
     *,
     validation: tuple[Any, ...],
     checkpoint: str | Path | None = None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from congruence.transport._comparison import Side, compare
 
@@ -14,7 +15,9 @@ class Klot(torch.autograd.Function):
     """The divergence as a function of the student's affinities; the gradient is computed on the way back, from the potentials."""
 
     @staticmethod
-    def forward(ctx: Any, A: Any, T: Any, student: Side, teacher: Side, scale: float, found: list[float]) -> Any:
+    def forward(
+        ctx: FunctionCtx, A: Tensor, T: Tensor, student: Side, teacher: Side, scale: float, found: list[float]
+    ) -> Tensor:
         """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         ctx.save_for_backward(A, T)  # torch then notices if either is changed in place
         ctx.sides, ctx.scale = (student, teacher), scale
@@ -27,14 +30,15 @@ class Klot(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return (P − P*)/ε, scaled."""
         A, _ = ctx.saved_tensors
         student, teacher = ctx.sides
         gradient = torch.empty_like(A)
         factor = upstream * (ctx.scale / student.epsilon)
         for part, _, G in compare(student, teacher, held=True):
-            gradient[part] = G.mul_(factor)
+            G *= factor
+            gradient[part] = G
         return gradient, None, None, None, None, None
 
 
@@ -42,7 +46,9 @@ class KlotFeatures(torch.autograd.Function):
     """The divergence as a function of the student's vectors; the gradients come from the pass that gives the value."""
 
     @staticmethod
-    def forward(ctx: Any, X: Any, Y: Any, student: Side, teacher: Side, scale: float, found: list[float]) -> Any:
+    def forward(
+        ctx: FunctionCtx, X: Tensor, Y: Tensor, student: Side, teacher: Side, scale: float, found: list[float]
+    ) -> Tensor:
         """Return ``scale`` times the divergence; ‖P − P*‖₁ is appended to ``found``."""
         dtype, factor = student.affinity.dtype, scale / student.epsilon
         needs = ctx.needs_input_grad[:2]
@@ -53,27 +59,27 @@ class KlotFeatures(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Any) -> Any:
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return what the way forward computed, scaled."""
         dX, dY = (None if slope is None else slope * upstream.to(slope.dtype) for slope in ctx.saved_tensors)
         return dX, dY, None, None, None, None
 
 
 def _from_strips(
-    X: Any, Y: Any, student: Side, teacher: Side, factor: float, needs: tuple[bool, ...]
-) -> tuple[Any, ...]:
+    X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, needs: tuple[bool, ...]
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return the divergence, ‖P − P*‖₁ and, where they are needed, ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X."""
     dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
     right = Y.to(dtype)
-    dX: Any = torch.empty_like(X) if needs_X else None
-    dY: Any = torch.zeros_like(right) if needs_Y else None
+    dX = torch.empty_like(X) if needs_X else None
+    dY = torch.zeros_like(right) if needs_Y else None
     value: Any = 0.0
     size: Any = 0.0
     for part, divergence, G in compare(student, teacher, held=False):
         value, size = value + divergence, size + torch.linalg.vector_norm(G, 1)
         G *= factor
-        if needs_X:
+        if dX is not None:
             dX[part] = G @ right
-        if needs_Y:
+        if dY is not None:
             dY.addmm_(G.T, X[part].to(dtype))
     return value, size, dX, dY

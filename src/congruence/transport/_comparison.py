@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from congruence._utils.arrays import blocks
+from congruence._utils.typing import Array
 from congruence.transport._kernel import Affinity, exponential, exponents, strip_bytes
 from congruence.transport._scaling import Potentials
 
@@ -19,12 +19,12 @@ class Side:
     epsilon: float
     potentials: Potentials
 
-    def exponents(self, parts: list[slice]) -> Iterator[tuple[slice, Any]]:
+    def exponents(self, parts: list[slice]) -> Iterator[tuple[slice, Array]]:
         """Yield log P of some rows."""
         return exponents(self.affinity, self.epsilon, self.potentials.u, self.potentials.v, parts)
 
 
-def compare(student: Side, teacher: Side, held: bool) -> Iterator[tuple[slice, Any, Any]]:
+def compare(student: Side, teacher: Side, held: bool) -> Iterator[tuple[slice, Array, Array]]:
     """Yield rows, their part of the divergence, and P − P* for them in a scratch strip.
 
     Parameters

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import is_tensor, namespace, to_numpy
+from congruence._utils.typing import Array, DType, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_positive
 from congruence.errors import DtypeError, ParameterError, ShapeError
 from congruence.transport._kernel import Affinity, Products
@@ -17,7 +19,7 @@ ROUNDING = 1e-3
 LEAST = {4: 1e-10, 8: 1e-100}
 
 
-def same_library(arrays: dict[str, Any]) -> list[Any]:
+def same_library(arrays: Mapping[str, RowsLike]) -> list[Array]:
     """Validate matrices and return them in one array library, on one device; a list joins the library of the others.
 
     Tensors come back without their graph, integers and booleans as float64.
@@ -44,14 +46,14 @@ def same_library(arrays: dict[str, Any]) -> list[Any]:
     return list(checked.values())
 
 
-def computing_dtype(*arrays: Any) -> Any:
+def computing_dtype(*arrays: Array) -> DType:
     """Return float64 if one of the arrays is that, else float32."""
     xp = namespace(*arrays)
     narrow = (xp.float32, xp.float16, getattr(xp, "bfloat16", xp.float16))
     return xp.float32 if all(array.dtype in narrow for array in arrays) else xp.float64
 
 
-def products(X: Any, Y: Any, names: tuple[str, str], dtype: Any) -> Products:
+def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Products:
     """Return the affinities ⟨x_i, y_j⟩.
 
     Raises
@@ -87,7 +89,7 @@ def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
     return float(epsilon)
 
 
-def weights(marginal: Any, n: int, name: str, affinity: Affinity) -> Any:
+def weights(marginal: ArrayLike | Tensor | None, n: int, name: str, affinity: Affinity) -> Array:
     """Return a marginal that adds up to 1; uniform if None.
 
     Raises

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse
 
 from congruence._utils.arrays import blocks, device, namespace, to_numpy
+from congruence._utils.typing import Array, ArrayNamespace, DType
 
 #: Bytes of one strip. Held, it is read twice in a row and should stay in the cache; computed, it is one side of a matrix product,
 #: which needs some hundred rows; on a GPU each strip costs a launch.
@@ -28,19 +29,19 @@ GROWTH = 8.0
 SPARSE = 0.05
 
 
-def exponential(L: Any) -> Any:
+def exponential(L: Array) -> Array:
     """Replace L by exp(L), and return it."""
     xp = namespace(L)
     floor = xp.asarray(FLOOR[8 if L.dtype == xp.float64 else 4], dtype=L.dtype, device=device(L))
     return xp.exp(xp.maximum(L, floor, out=L), out=L)
 
 
-def strip_bytes(where: Any, held: bool) -> int:
+def strip_bytes(where: object, held: bool) -> int:
     """Return how large strips are to be on a device."""
     return REMOTE_BYTES if remote(where) else HELD_BYTES if held else COMPUTED_BYTES
 
 
-def remote(where: Any) -> bool:
+def remote(where: object) -> bool:
     """Say whether a device has a memory of its own."""
     return "cpu" not in str(where)
 
@@ -55,7 +56,7 @@ class Dense:
         In which to compute.
     """
 
-    def __init__(self, A: Any, dtype: Any) -> None:
+    def __init__(self, A: Array, dtype: DType) -> None:
         self.A, self.dtype, self.shape = A, dtype, tuple(A.shape)
         self.xp, self.device = namespace(A), device(A)
 
@@ -65,7 +66,7 @@ class Dense:
         parts = blocks(self.shape[0], 8 * self.shape[1])
         return max(float(xp.max(xp.abs(self.A[part, :]))) for part in parts)
 
-    def exponent(self, part: slice, u: Any, v: Any, epsilon: float, out: Any) -> Any:
+    def exponent(self, part: slice, u: Array, v: Array, epsilon: float, out: Array) -> Array:
         """Write u_i + A_ij/ε + v_j of some rows into ``out``, and return it."""
         out[...] = self.A[part, :]
         out *= 1 / epsilon
@@ -85,7 +86,7 @@ class Products:
         In which to compute.
     """
 
-    def __init__(self, X: Any, Y: Any, dtype: Any) -> None:
+    def __init__(self, X: Array, Y: Array, dtype: DType) -> None:
         self.X, self.Y, self.dtype, self.shape = X, Y, dtype, (X.shape[0], Y.shape[0])
         self.xp, self.device = namespace(X), device(X)
         # u and v ride along as two more dimensions: (x/ε, u, 1)·(y, 1, v) is the whole exponent in one matrix product.
@@ -103,7 +104,7 @@ class Products:
             top *= max(float(norm) for norm in norms) ** 0.5
         return top
 
-    def exponent(self, part: slice, u: Any, v: Any, epsilon: float, out: Any) -> Any:
+    def exponent(self, part: slice, u: Array, v: Array, epsilon: float, out: Array) -> Array:
         """Write u_i + ⟨x_i, y_j⟩/ε + v_j of some rows into ``out``, and return it."""
         rows = self.xp.ones((out.shape[0], self.X.shape[1] + 2), dtype=self.dtype, device=self.device)
         rows[:, :-2] = self.X[part, :]
@@ -113,7 +114,7 @@ class Products:
         return self.xp.matmul(rows, self._wide.T, out=out)
 
 
-Affinity = Dense | Products
+Affinity: TypeAlias = Dense | Products
 
 
 class Kernel:
@@ -145,26 +146,26 @@ class Kernel:
         n, m = affinity.shape
         self._width = m * (8 if affinity.dtype == affinity.xp.float64 else 4)
         self.fits = memory >= n * self._width
-        self._held: list[tuple[slice, Any]] = []
+        self._held: list[tuple[slice, Array | Sparse]] = []
         self._parts: list[slice] = []
         self.u, self.v = self.zeros(n), self.zeros(m)
         self.reach: float | None = None
 
-    def zeros(self, n: int) -> Any:
+    def zeros(self, n: int) -> Array:
         """Return a vector of zeros."""
         return self.xp.zeros(n, dtype=self.affinity.dtype, device=self.affinity.device)
 
-    def empty(self, rows: int) -> Any:
+    def empty(self, rows: int) -> Array:
         """Return room for some rows."""
         return self.xp.empty((rows, self.affinity.shape[1]), dtype=self.affinity.dtype, device=self.affinity.device)
 
-    def exponents(self, u: Any, v: Any) -> Iterator[tuple[slice, Any]]:
+    def exponents(self, u: Array, v: Array) -> Iterator[tuple[slice, Array]]:
         """Yield rows and u_i + A_ij/ε + v_j for them, in a scratch strip that is the caller's until the next."""
         given = isinstance(self.affinity, Dense)
         parts = blocks(self.affinity.shape[0], self._width, strip_bytes(self.affinity.device, given))
         yield from exponents(self.affinity, self.epsilon, u, v, list(parts))
 
-    def rebase(self, u: Any, v: Any, marginals: tuple[Any, Any] | None = None) -> None:
+    def rebase(self, u: Array, v: Array, marginals: tuple[Array, Array] | None = None) -> None:
         """Take new base potentials, and compute again what is held.
 
         Parameters
@@ -185,15 +186,15 @@ class Kernel:
             self._held.append((part, exponential(K)))
         self._parts = shifted(blocks(n - stop, self._width, strip_bytes(self.affinity.device, False)), stop)
 
-    def _hold_sparse(self, r: Any, c: Any) -> int:
+    def _hold_sparse(self, r: Array, c: Array) -> int:
         """Hold the first rows as a sparse matrix until they are too many or not sparse, and return the bytes that takes."""
         least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
         entry_bytes = self._width // self.affinity.shape[1] + 4
-        pieces: list[Any] = []
+        pieces: list[scipy.sparse.csr_matrix] = []
         taken = stop = 0
         for part, L in self.exponents(self.u, self.v):
             kept = to_numpy(least[part][:, None] < L)
-            count = np.count_nonzero(kept)
+            count = int(np.count_nonzero(kept))
             taken += 2 * count * entry_bytes  # for a moment they are there in pieces and in one
             if taken > self.memory or count > SPARSE * kept.size:
                 break
@@ -206,7 +207,7 @@ class Kernel:
         self._held.append((slice(0, stop), Sparse(K, self.xp)))
         return int(K.nnz * entry_bytes)
 
-    def strips(self) -> Iterator[tuple[slice, Any]]:
+    def strips(self) -> Iterator[tuple[slice, Array | Sparse]]:
         """Yield rows and the kernel for them, to be read only."""
         yield from self._held
         for part, strip in exponents(self.affinity, self.epsilon, self.u, self.v, self._parts):
@@ -216,7 +217,7 @@ class Kernel:
 class Sparse:
     """Rows of the kernel as a sparse matrix, to be multiplied with a vector of either array library."""
 
-    def __init__(self, matrix: Any, xp: Any) -> None:
+    def __init__(self, matrix: scipy.sparse.csr_matrix, xp: ArrayNamespace) -> None:
         self._matrix, self._xp = matrix, xp
 
     @property
@@ -224,13 +225,13 @@ class Sparse:
         """Transposed, without a copy."""
         return Sparse(self._matrix.T, self._xp)
 
-    def __matmul__(self, vector: Any) -> Any:
+    def __matmul__(self, vector: Array) -> Array:
         """Return the product; where it has no terms, the smallest number, by which one can still divide."""
         product = self._matrix @ to_numpy(vector)
         return self._xp.asarray(np.maximum(product, np.finfo(product.dtype).tiny))
 
 
-def exponential_of(L: np.ndarray, kept: np.ndarray) -> Any:
+def exponential_of(L: np.ndarray, kept: np.ndarray) -> scipy.sparse.csr_matrix:
     """Return exp(L) as a sparse matrix of the entries that are to be kept."""
     found = np.flatnonzero(kept)
     starts = np.concatenate(([0], np.cumsum(np.count_nonzero(kept, axis=1))))
@@ -243,7 +244,9 @@ def shifted(parts: Iterable[slice], by: int) -> list[slice]:
     return [slice(part.start + by, part.stop + by) for part in parts]
 
 
-def exponents(affinity: Affinity, epsilon: float, u: Any, v: Any, parts: list[slice]) -> Iterator[tuple[slice, Any]]:
+def exponents(
+    affinity: Affinity, epsilon: float, u: Array, v: Array, parts: list[slice]
+) -> Iterator[tuple[slice, Array]]:
     """Yield each part and u_i + A_ij/ε + v_j for its rows, all in one scratch strip."""
     rows = max((part.stop - part.start for part in parts), default=0)
     scratch = affinity.xp.empty((rows, affinity.shape[1]), dtype=affinity.dtype, device=affinity.device)

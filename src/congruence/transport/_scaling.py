@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from congruence.transport._kernel import Affinity, Kernel, exponential
+from congruence._utils.typing import Array
+from congruence.transport._kernel import Affinity, Kernel, Sparse, exponential
 
 #: Largest |log a| + |log b| before they are absorbed. Entries of K below e^-65 were raised to that (6e-29): times both scalings they are
 #: below 3e-20, too small to be seen in any marginal.
@@ -39,14 +39,14 @@ class Potentials:
         the sums of columns are exact.
     """
 
-    u: Any
-    v: Any
+    u: Array
+    v: Array
     n_iter: int
     error: float
 
 
 def iterate(
-    affinity: Affinity, epsilon: float, r: Any, c: Any, max_iter: int, tol: float | None, memory: int
+    affinity: Affinity, epsilon: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
 ) -> Potentials:
     """Iterate from v = 0, rows first.
 
@@ -81,7 +81,7 @@ def iterate(
     done, left = 1, math.inf
     while done < max_iter:
         new_a, sums = kernel.zeros(len(u)), kernel.zeros(len(v))
-        error: Any = 0.0
+        error: Array | float = 0.0
         for part, K in kernel.strips():
             row = K @ b
             error += xp.sum(xp.abs(a[part] * row - r[part]))
@@ -105,7 +105,7 @@ def iterate(
     return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), done, left)
 
 
-def _first(kernel: Kernel, r: Any, c: Any) -> tuple[Any, Any]:
+def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
     """Do the first iteration in logarithms; the columns' sums of exponentials are kept relative to their largest term so far."""
     xp, (n, m) = kernel.xp, kernel.affinity.shape
     u, v = kernel.zeros(n), kernel.zeros(m)
@@ -125,13 +125,14 @@ def _first(kernel: Kernel, r: Any, c: Any) -> tuple[Any, Any]:
     return u, xp.log(c) - top - xp.log(sums)
 
 
-def marginals(affinity: Affinity, epsilon: float, u: Any, v: Any) -> tuple[Any, Any]:
+def marginals(affinity: Affinity, epsilon: float, u: Array, v: Array) -> tuple[Array, Array]:
     """Return the sums of the rows and of the columns of the plan, in float64."""
     kernel = Kernel(affinity, epsilon, 0)
     xp = kernel.xp
     kernel.rebase(u, v)
     rows, columns = (xp.astype(kernel.zeros(size), xp.float64) for size in affinity.shape)
     for part, P in kernel.strips():
+        assert not isinstance(P, Sparse)  # only with marginals
         rows[part] = xp.sum(P, axis=1)
         columns += xp.sum(P, axis=0)
     return rows, columns

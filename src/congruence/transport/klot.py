@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, overload
 
 from congruence._utils.optional import require
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import DtypeError, ShapeError
 from congruence.transport._comparison import Side
@@ -14,12 +17,39 @@ from congruence.transport._scaling import iterate
 from congruence.transport.convergence import Convergence, warn_unconverged
 from congruence.transport.sinkhorn import CONVERGED, MASSES, MEMORY, check_options
 
-__all__ = ["klot", "klot_features", "solve_teacher"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Side", "klot", "klot_features", "solve_teacher"]
 
 
+@overload
 def klot(
-    student: Any,
-    teacher: Any,
+    student: Tensor,
+    teacher: Tensor,
+    epsilon: float = 0.05,
+    epsilon_teacher: float = 0.01,
+    max_iter: int = 100,
+    tol: float | None = None,
+    *,
+    mass: str = "unit",
+    return_info: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def klot(
+    student: Tensor,
+    teacher: Tensor,
+    epsilon: float = 0.05,
+    epsilon_teacher: float = 0.01,
+    max_iter: int = 100,
+    tol: float | None = None,
+    *,
+    mass: str = "unit",
+    return_info: bool,
+) -> Tensor | tuple[Tensor, Convergence]: ...
+def klot(
+    student: Tensor,
+    teacher: Tensor,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
     max_iter: int = 100,
@@ -27,7 +57,7 @@ def klot(
     *,
     mass: str = "unit",
     return_info: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Convergence]:
     """KL(P* ‖ P): how far the student's entropic plan P is from the teacher's P*, with its explicit gradient.
 
     Parameters
@@ -120,10 +150,10 @@ def klot(
 
 
 def klot_features(
-    X: Any,
-    Y: Any,
-    TX: Any,
-    TY: Any,
+    X: Tensor,
+    Y: Tensor,
+    TX: Tensor,
+    TY: Tensor,
     epsilon: float = 0.05,
     epsilon_teacher: float = 0.01,
     max_iter: int = 100,
@@ -133,7 +163,7 @@ def klot_features(
     memory: int = MEMORY,
     teacher: Side | None = None,
     return_info: bool = False,
-) -> Any:
+) -> Tensor | tuple[Tensor, Convergence]:
     """Do as :func:`klot` for affinities that are inner products, without ever forming them: O((n + m)·d) memory.
 
     Parameters
@@ -216,8 +246,8 @@ def klot_features(
 
 
 def solve_teacher(
-    TX: Any,
-    TY: Any,
+    TX: Tensor,
+    TY: Tensor,
     epsilon_teacher: float = 0.01,
     max_iter: int = 100,
     tol: float | None = None,
@@ -264,13 +294,13 @@ def solve_teacher(
     return side
 
 
-def _tensors(torch: Any, arrays: dict[str, Any]) -> list[Any]:
+def _tensors(torch: ModuleType, arrays: Mapping[str, RowsLike]) -> list[Tensor]:
     return [torch.as_tensor(array) for array in same_library(arrays)]
 
 
 def _with_info(
-    value: Any, sides: tuple[Side, ...], difference: float, max_iter: int, tol: float | None, return_info: bool
-) -> Any:
+    value: Tensor, sides: tuple[Side, ...], difference: float, max_iter: int, tol: float | None, return_info: bool
+) -> Tensor | tuple[Tensor, Convergence]:
     """Return the value, with how far the iterations got if that is asked for; else warn if it is not far enough."""
     (student, teacher), affinity = (side.potentials for side in sides), sides[0].affinity
     settled = max(tol or 0.0, CONVERGED, 64 * float(affinity.xp.finfo(affinity.dtype).eps))

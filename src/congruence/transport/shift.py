@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.transport.sliced import choose_cost, circle_costs, random_frames, sphere_pair
@@ -53,7 +54,7 @@ class DistributionShift:
     text: Distance | None
     total: Distance
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 
@@ -77,10 +78,10 @@ class DistributionShift:
 
 
 def distribution_shift(
-    X: Any,
-    A: Any,
-    Y: Any = None,
-    B: Any = None,
+    X: RowsLike,
+    A: RowsLike,
+    Y: RowsLike | None = None,
+    B: RowsLike | None = None,
     *,
     p: float = 2,
     n_projections: int = 500,
@@ -148,7 +149,7 @@ def distribution_shift(
             f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass X and Y with texts of both sides, or of none."
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
-    if Y is not None:
+    if Y is not None and B is not None:
         sides.append(sphere_pair(Y, B, ("Y", "B"), normalize))
     found = np.empty((repeats, len(sides), 2))  # the distance and the floor
     for repeat in range(repeats):

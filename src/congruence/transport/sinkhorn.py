@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
+from numpy.typing import ArrayLike
+
+from congruence._utils.typing import Array, RowsLike, Tensor
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.transport._inputs import check_epsilon, computing_dtype, products, same_library, weights
@@ -44,8 +46,8 @@ class SinkhornResult:
         Whether ``marginal_error`` is at most ``tol``, or 1e-6 if none was given.
     """
 
-    u: Any
-    v: Any
+    u: Array
+    v: Array
     epsilon: float
     mass: str
     marginal_error: float
@@ -53,7 +55,7 @@ class SinkhornResult:
     converged: bool
     _affinity: Affinity = field(repr=False)
 
-    def plan(self, rows: slice | None = None) -> Any:
+    def plan(self, rows: slice | None = None) -> Array:
         """Return the plan, or some rows of it, computed from the arrays passed in as they are now.
 
         Parameters
@@ -76,14 +78,14 @@ class SinkhornResult:
 
 
 def sinkhorn(
-    affinity: Any = None,
+    affinity: RowsLike | None = None,
     epsilon: float = 0.05,
     max_iter: int = 100,
     tol: float | None = None,
     *,
-    X: Any = None,
-    Y: Any = None,
-    marginals: tuple[Any, Any] | None = None,
+    X: RowsLike | None = None,
+    Y: RowsLike | None = None,
+    marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None = None,
     mass: str = "unit",
     memory: int = MEMORY,
 ) -> SinkhornResult:
@@ -155,6 +157,8 @@ def sinkhorn(
         (A,) = same_library({"affinity": affinity})
         held, memory = Dense(A, computing_dtype(A)), 8 * A.shape[0] * A.shape[1]
     else:
+        assert X is not None
+        assert Y is not None
         A, B = same_library({"X": X, "Y": Y})
         held = products(A, B, ("X", "Y"), computing_dtype(A, B))
     check_epsilon(held, epsilon, "epsilon")
@@ -178,7 +182,7 @@ def sinkhorn(
     )
 
 
-def check_options(max_iter: Any, tol: Any, memory: Any) -> None:
+def check_options(max_iter: int, tol: float | None, memory: int) -> None:
     """Refuse options of the iteration that are out of range.
 
     Raises

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows, to_numpy
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
@@ -70,15 +71,15 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
 
 
 def sliced_wasserstein_sphere(
-    X: Any,
-    Y: Any,
+    X: RowsLike,
+    Y: RowsLike,
     *,
     p: float = 2,
     n_projections: int = 50,
     variant: str = "circular",
     grid: int | None = None,
     normalize: bool = False,
-    projections: Any = None,
+    projections: ArrayLike | None = None,
     batch: int | None = None,
     random_state: int = 0,
 ) -> float:
@@ -179,7 +180,7 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
     return partial(gridded_linear_cost, grid=check_positive(grid, "grid", integer=True))
 
 
-def sphere_pair(X: Any, Y: Any, names: tuple[str, str], normalize: bool) -> tuple[np.ndarray, np.ndarray]:
+def sphere_pair(X: RowsLike, Y: RowsLike, names: tuple[str, str], normalize: bool) -> tuple[np.ndarray, np.ndarray]:
     """Validate two clouds on one sphere; with ``normalize`` rows may have any length, since projections have none.
 
     Raises
@@ -195,7 +196,7 @@ def sphere_pair(X: Any, Y: Any, names: tuple[str, str], normalize: bool) -> tupl
     return A, B
 
 
-def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
+def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     A = as_matrix(X, name)
     n, d = A.shape
     if d < 2:
@@ -222,7 +223,7 @@ def _on_sphere(X: Any, name: str, normalize: bool) -> np.ndarray:
     return A
 
 
-def _check_frames(projections: Any, d: int) -> np.ndarray:
+def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
     frames = to_numpy(projections)
     if frames.dtype.kind not in "fiu":
         raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them to float32.")

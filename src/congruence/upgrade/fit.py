@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
@@ -22,20 +23,20 @@ __all__ = ["fit"]
 
 
 def fit(
-    source: Any,
-    target: Any,
+    source: RowsLike,
+    target: RowsLike,
     method: str = "orthogonal",
     *,
     modality: str | None = None,
-    means: Mapping[str, tuple[Any, Any]] | None = None,
+    means: Mapping[str, tuple[RowsLike, RowsLike | None]] | None = None,
     holdout: float | int = 0,
     random_state: int = 0,
-    groups: Any = "identical",
+    groups: Labels | str | None = "identical",
     check: bool = True,
     strict: bool = False,
     missing: str = "drop",
     **parameters: Any,
-) -> Any:
+) -> Map:
     """Pair by id, check the pairing, fit a map and measure it on held-out pairs.
 
     Parameters
@@ -49,7 +50,7 @@ def fit(
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        Rows of other modalities from which only means are taken, so that the map is right for these too. Where the target
+        RowsLike of other modalities from which only means are taken, so that the map is right for these too. Where the target
         has none, the modality gap is kept (:meth:`~congruence.OrthogonalMap.recenter`).
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
@@ -94,7 +95,7 @@ def fit(
     split = Split.choose(pairs.ids, holdout, random_state, together)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
-    scores: dict[str, Any] = {"n_pairs": len(train)}
+    scores: dict[str, object] = {"n_pairs": len(train)}
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
     if len(empty):
@@ -122,7 +123,9 @@ def fit(
     return model
 
 
-def _groups(groups: Any, source: Embeddings, pairs: Pairs) -> tuple[np.ndarray | None, dict[str, int] | None]:
+def _groups(
+    groups: Labels | str | None, source: Embeddings, pairs: Pairs
+) -> tuple[np.ndarray | None, dict[str, int] | None]:
     """Return a label for each pair, of which equal ones stay together, and how many rows are identical where that decides."""
     if groups is None:
         return None, None
@@ -154,7 +157,7 @@ def _modalities(
 
 def _add_means(
     model: Map,
-    means: Mapping[str, tuple[Any, Any]],
+    means: Mapping[str, tuple[RowsLike, RowsLike | None]],
     split: Split,
     fitted: str | None,
 ) -> OrthogonalMap:
@@ -185,13 +188,13 @@ def _add_means(
     return model
 
 
-def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, Any]:
+def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:
     X, Y = heldout
     # Both sides as they are compared: one-sided maps leave the target's rows where they are.
     moved, theirs = model.transform(X), model.transform_target(Y)
     own = np.arange(len(heldout))
     controls = cosine_controls(model, X, Y)
-    scores: dict[str, Any] = {
+    scores: dict[str, object] = {
         "held_out_pairs": len(heldout),
         "held_out_retrieval_at_1": class_retrieval(moved, theirs, own),
     }

@@ -9,16 +9,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import DTypeLike
 
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
-from congruence.stores import Source, check_output_place, open_sink
+from congruence.stores import Rows, Source, check_output_place, open_sink
 
 __all__ = ["TransformReport", "transform_file"]
 
@@ -29,7 +30,9 @@ _BLOCK_BYTES = 8 * 2**20
 _ENERGY_ROWS = 1000
 
 #: Ids, vectors, and the rows of the table they stand in.
-_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Any]
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class TransformReport:
     normalized: bool = False
     left_out: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
         return asdict(self)
 
@@ -72,13 +75,13 @@ def transform_file(
     *,
     modality: str | None = None,
     normalize: bool | str = "auto",
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     force: bool = False,
     check: bool = True,
     allow_zero_rows: bool = False,
     side: str | None = None,
     column_out: str | None = None,
-    callback: Callable[[int], Any] | None = None,
+    callback: Callable[[int], object] | None = None,
 ) -> TransformReport:
     """Stream a store through a map into another store.
 
@@ -230,15 +233,15 @@ def _block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np
     return apply
 
 
-def _ahead(items: Iterator[Any], depth: int = 2) -> Iterator[Any]:
+def _ahead(items: Iterator[_Item], depth: int = 2) -> Iterator[_Item]:
     """Run an iterator in a thread of its own, at most ``depth`` items ahead.
 
     Reading, products and writing all release the interpreter's lock, so the stages overlap.
     """
-    waiting: queue.Queue[tuple[bool, Any]] = queue.Queue(depth)
+    waiting: queue.Queue[tuple[_Item] | BaseException | None] = queue.Queue(depth)
     stop = threading.Event()
 
-    def offer(entry: tuple[bool, Any]) -> bool:
+    def offer(entry: tuple[_Item] | BaseException | None) -> bool:
         while not stop.is_set():
             try:
                 waiting.put(entry, timeout=0.1)
@@ -250,23 +253,22 @@ def _ahead(items: Iterator[Any], depth: int = 2) -> Iterator[Any]:
     def work() -> None:
         try:
             for item in items:
-                if not offer((True, item)):
+                if not offer((item,)):
                     return
-            offer((False, None))
+            offer(None)
         except BaseException as error:  # handed to the consumer, which raises it
-            offer((False, error))
+            offer(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         while True:
-            more, item = waiting.get()
-            if more:
-                yield item
-            elif item is not None:
-                raise item
-            else:
+            entry = waiting.get()
+            if entry is None:
                 return
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry[0]
     finally:
         stop.set()
         thread.join()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -136,7 +136,7 @@ def fitted_once(modality: str, method: str) -> bool:
     return modality == "text" and method not in ("mlp", "random")
 
 
-def add_references(job: Job[Collection], what: dict[str, Any], seen: View) -> None:
+def add_references(job: Job[Collection], what: Mapping[str, object], seen: View) -> None:
     """Add what each model reaches alone and, beside cosines, the constant and the random-rotation control."""
     job.results.add_references(what, references(seen, job.config.metrics))
     shown = "random" not in job.config.parameters.get("methods", [])  # else it is a method of the figure already

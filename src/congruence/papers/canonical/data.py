@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -147,7 +146,7 @@ class Collection(Data):
         """Return what kind of pair one of ``pairs`` is, where they differ."""
         return self.kinds[self.pairs.index(pair)] if self.kinds else None
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, object]:
         """Return the shapes of the embeddings, and numbers of classes, images, templates and captions."""
         return {
             "models": {

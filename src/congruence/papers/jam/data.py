@@ -154,7 +154,7 @@ class JAMData(Data):
         sides = (*self.images.values(), *self.captions.values())
         return tuple(layer for layer in LAYERS if all(layer in side for side in sides))
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, object]:
         """Return numbers of items and images, the shapes of the embeddings, dual encoders and layers."""
         return {
             "items": {task: int((self.task_of == task).sum()) for task in self.tasks},

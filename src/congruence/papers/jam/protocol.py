@@ -76,7 +76,7 @@ def in_task(task: str, pair: str) -> str:
     return f"{task}: {pair}"
 
 
-def record_run(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict[str, float]:
+def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Any) -> dict[str, float]:
     """Keep how a run of JAM went, and return its best epoch and its α there."""
     facts = getattr(mapping, "facts_", None) or {}
     if "history" not in facts:
@@ -103,12 +103,12 @@ def record_run(job: Job[JAMData], what: Mapping[str, Any], mapping: Any) -> dict
 
 def record_order(job: Job[JAMData]) -> None:
     """Say for each data, pair, task and measure whether the paper's order of the losses holds for the means."""
-    means_by_task: dict[tuple[Any, ...], dict[str, float]] = {}
+    means_by_task: dict[tuple[object, ...], dict[str, float]] = {}
     for row in job.results.rows():
         task = str(row["pair"]).partition(":")[0]
         if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
             means_by_task.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
-    found = []
+    found: list[dict[str, Any]] = []
     for (data, pair, metric), means in means_by_task.items():
         if set(means) == set(PAPER_ORDER):
             order = sorted(means, key=lambda name: -means[name])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -124,7 +123,7 @@ class SOTAlignData(Data):
         """Whether labels are classes of several images, so that an image can be classified."""
         return len(np.unique(self.image_labels)) < len(self.image_labels)
 
-    def contents(self) -> dict[str, Any]:
+    def contents(self) -> dict[str, object]:
         """Return the shapes of the embeddings, the number of labels and the sources."""
         return {
             "images": {name: list(rows.shape) for name, rows in self.images.items()},

@@ -91,7 +91,7 @@ def measure_baseline(
     name: str,
     parts: Parts,
     seed: int,
-    what: Mapping[str, Any],
+    what: Mapping[str, object],
     tried: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
     """Fit a baseline to a split, measure it, and add what the configuration asks for to the results; return all."""
@@ -104,7 +104,7 @@ def measure_baseline(
     return found
 
 
-def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, Any]) -> None:
+def add_chance(job: Job[SOTAlignData], data: SOTAlignData, parts: Parts, what: Mapping[str, object]) -> None:
     """Add what a random order would reach."""
     heldout = parts.test
     values: dict[str, float] = {}

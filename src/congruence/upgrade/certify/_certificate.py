@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from congruence._utils.display import as_html, as_text
 from congruence._utils.validation import check_choice
+from congruence.upgrade.certify.curve import CurveRecord
 from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade.certify.theorems import Entry
 from congruence.upgrade.certify.verdict import Thresholds, Verdict
 
 if TYPE_CHECKING:
@@ -62,18 +64,18 @@ class Certificate:
     strategies: dict[str, dict[str, Estimate]]
     retention: dict[str, Estimate]
     cosines: dict[str, Estimate]
-    curve: dict[str, Any]
-    cosine_curve: dict[str, Any]
+    curve: CurveRecord
+    cosine_curve: CurveRecord
     gains: list[dict[str, float]]
-    pairing: dict[str, Any]
+    pairing: dict[str, object]
     covered: dict[str, float]
     controls: dict[str, dict[str, float]]
-    theory: list[dict[str, Any]]
+    theory: list[Entry]
     thresholds: Thresholds
     facts: dict[str, str]
     notes: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._utils.ids import id_texts, is_in
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import InputError, ModalityError, ParameterError
@@ -21,8 +21,8 @@ Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 
 
 def choose_anchors(
-    source: Any,
-    target: Any,
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
     anchors: int,
     *,
     by_class: bool = False,
@@ -31,7 +31,7 @@ def choose_anchors(
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have into anchors and held-out queries.
 
-    Rows are paired by id first, so that a few re-encoded items of a large store are all that is drawn from.
+    RowsLike are paired by id first, so that a few re-encoded items of a large store are all that is drawn from.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def _are_apart(side: Mapping[str, Embeddings]) -> bool:
     return not is_in(texts.ids, images.ids).any()
 
 
-def join_texts(texts: tuple[Any, Any], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
+def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
     """Pair text queries by row, and check that they come from the anchors' two models.
 
     Parameters
@@ -154,16 +154,17 @@ def join_texts(texts: tuple[Any, Any], tables: Tables) -> tuple[np.ndarray | Non
             f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
             "stored modality alone. Remove text_queries=…."
         )
-    first, second = None, texts[1]
-    if second is None:
+    ours, theirs = texts
+    first: Embeddings | None = None
+    if theirs is None:
         raise InputError(
             "Got text_queries without texts of the target model; expected them, since they search the store. "
             "Pass text_queries=(source or None, target)."
         )
-    if texts[0] is None:
-        second = as_embeddings(second, "text_queries[1]")
+    if ours is None:
+        second = as_embeddings(theirs, "text_queries[1]")
     else:
-        pairs = Pairs.join(*as_pair(*texts, ("text_queries[0]", "text_queries[1]")))
+        pairs = Pairs.join(*as_pair(ours, theirs, ("text_queries[0]", "text_queries[1]")))
         first, second = pairs.source, pairs.target
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
         if rows is not None and rows.dim != side[tables.stored].shape[1]:

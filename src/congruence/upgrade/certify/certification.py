@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from congruence._inputs import by_modality
+from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
@@ -34,13 +35,13 @@ __all__ = ["certify"]
 
 
 def certify(
-    source: Any,
-    target: Any,
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
     *,
     modality: str | None = None,
     fitted: str | None = None,
-    queries: tuple[Any, Any] | None = None,
-    text_queries: tuple[Any, Any] | None = None,
+    queries: tuple[RowsLike | Mapping[str, RowsLike], RowsLike | Mapping[str, RowsLike]] | None = None,
+    text_queries: tuple[RowsLike | None, RowsLike] | None = None,
     labels: Mapping[str, str] | None = None,
     thresholds: Thresholds | None = None,
     n_neighbors: int = 10,
@@ -232,7 +233,7 @@ class _Question:
         source: Mapping[str, Embeddings],
         target: Mapping[str, Embeddings],
         queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None,
-        text_queries: tuple[Any, Any] | None,
+        text_queries: tuple[RowsLike | None, RowsLike] | None,
         labels: Mapping[str, str] | None,
         fitted: str | None,
     ) -> _Question:
@@ -270,7 +271,7 @@ class _Question:
 
     @property
     def n_anchors(self) -> int:
-        """Rows of a fitted modality."""
+        """RowsLike of a fitted modality."""
         return len(self.tables.ids[self.fitted[0]])
 
     def notes(self) -> list[str]:

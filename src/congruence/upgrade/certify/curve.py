@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, overload
 
 import numpy as np
 from scipy.stats import t
@@ -14,7 +14,7 @@ from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score
 
-__all__ = ["Curve", "gains", "measure_curves"]
+__all__ = ["Curve", "CurveRecord", "Law", "gains", "measure_curves"]
 
 #: Exponents tried for score(n) = a − b·n^−c. The rotation's own error falls as n^−1/2 and what it costs as its square; slower laws,
 #: which the start of a curve suggests and its end does not, promised more than further anchors then brought (docs/certify.md).
@@ -25,6 +25,24 @@ SHAPES = (0.5, 0.7, 1.0, 1.5)
 
 #: Held-out items a curve is measured on, at most; its level is set by all of them afterwards.
 MOST_TESTED = 1000
+
+
+class Law(TypedDict):
+    """The power law ``best − drop·n^−exponent``."""
+
+    best: float
+    drop: float
+    exponent: float
+
+
+class CurveRecord(TypedDict):
+    """A curve as plain data: numbers of anchors, mean and standard deviation of the scores, repeats, and the law through them."""
+
+    anchors: list[int]
+    mean: list[float]
+    sd: list[float]
+    repeats: int
+    law: Law
 
 
 @dataclass(frozen=True)
@@ -82,7 +100,11 @@ class Curve:
         _, exponent, drop, top = best
         return cls(sizes, scores, n, exponent, drop * float(sizes.max()) ** exponent, top)
 
-    def at(self, n: float | np.ndarray) -> Any:
+    @overload
+    def at(self, n: float) -> float: ...
+    @overload
+    def at(self, n: np.ndarray) -> np.ndarray: ...
+    def at(self, n: float | np.ndarray) -> float | np.ndarray:
         """Return the curve at n anchors."""
         return self.best - self.drop * np.asarray(n, dtype=float) ** -self.exponent
 
@@ -148,7 +170,7 @@ class Curve:
         """Return the curve moved up or down, through a score measured better elsewhere."""
         return Curve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CurveRecord:
         """Return everything as plain data."""
         return {
             "anchors": self.sizes.tolist(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from congruence.theory import (
 )
 from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["theory_entries"]
+__all__ = ["Entry", "theory_entries"]
 
 #: Rows of a modality that are looked at, at most.
 _MOST = 2000
@@ -36,7 +36,14 @@ _MOST = 2000
 #: Largest number of dimensions of the symmetric matrices for which κ is sought: beyond, it takes minutes.
 _MOST_KAPPA = 600
 
-Entry = dict[str, Any]
+
+class Entry(TypedDict):
+    """A line of what the theorems say: which, about what, in words, and the numbers behind the words."""
+
+    theorem: str
+    quantity: str
+    sentence: str
+    numbers: dict[str, object]
 
 
 def theory_entries(tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False) -> list[Entry]:
@@ -171,7 +178,7 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
     return _entry("Def. 5.4", what, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
 
 
-def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, Any] | None = None) -> Entry:
+def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> Entry:
     return {"theorem": theorem, "quantity": quantity, "sentence": sentence, "numbers": numbers or {}}
 
 

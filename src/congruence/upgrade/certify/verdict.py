@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -79,7 +78,7 @@ class Thresholds:
                 f"Got retention={self.retention}; expected a share of the target's own score, at most 1. Pass retention=0.9, for example."
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""
         return asdict(self)
 

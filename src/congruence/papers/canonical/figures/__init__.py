@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from congruence.papers.canonical.figures import (
     consistency,
     diagrams,
@@ -19,9 +17,9 @@ from congruence.papers.study import Kind
 __all__ = ["KINDS"]
 
 #: What class prototypes are made of when texts are measured: all templates (eq. 6), or the first alone, as the caption of table 2 says.
-_EVALUATED: dict[str, Any] = {"evaluation_templates": "all"}
+_EVALUATED: dict[str, object] = {"evaluation_templates": "all"}
 
-_FITTED: dict[str, Any] = {"fit": "image", "methods": ["orthogonal"]}
+_FITTED: dict[str, object] = {"fit": "image", "methods": ["orthogonal"]}
 _CLASSES = [2, 3, 5, 10, 15, 20, 30, 50]
 
 KINDS: dict[str, Kind] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def run(job: Job[Collection]) -> None:
 
 
 def _fit_on_images(
-    job: Job[Collection], collection: Collection, pair: tuple[int, int], what: dict[str, Any], seed: int
+    job: Job[Collection], collection: Collection, pair: tuple[int, int], what: Mapping[str, object], seed: int
 ) -> None:
     """Fit on images as well, where both models have them: what a fit on text is compared with."""
     if any(collection.models[k].images is None for k in pair):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from congruence.papers.jam.data import TASKS
 from congruence.papers.jam.figures import losses, statistics
 from congruence.papers.jam.protocol import RESAMPLED
@@ -12,7 +10,7 @@ from congruence.papers.study import Kind
 __all__ = ["KINDS"]
 
 #: Parts; 0 or nothing leaves them to the data.
-_PARTS: dict[str, Any] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
+_PARTS: dict[str, object] = {"tasks": list(TASKS), "train": 0, "validation": 0, "test": 0, "training": {}}
 
 KINDS: dict[str, Kind] = {
     "jam_losses": Kind(

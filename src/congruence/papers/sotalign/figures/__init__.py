@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from congruence.papers.sotalign.figures import methods, sources
 from congruence.papers.sotalign.protocol import RESAMPLED
 from congruence.papers.study import Kind
@@ -11,7 +9,7 @@ from congruence.papers.study import Kind
 __all__ = ["KINDS"]
 
 #: Sizes; 0 or nothing leaves them to the data.
-_SIZES: dict[str, Any] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True}
+_SIZES: dict[str, object] = {"unpaired": 0, "validation": 0, "test": 0, "training": {}, "tune": True}
 _TWO = ["sail", "sotalign"]
 
 KINDS: dict[str, Kind] = {

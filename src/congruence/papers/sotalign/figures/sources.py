@@ -34,7 +34,7 @@ def run_unpaired_sources(job: Job[SOTAlignData]) -> None:
             shift = _shift(job, split(job, data, job.seeds[0], unpaired_sources=(images, texts)))
             distance = {"images": shift.image, "texts": shift.text or shift.total, "both": shift.total}[job["vary"]]
             where = f"{data.sources[images]} images, {data.sources[texts]} texts"
-            what: dict[str, Any] = {"part": where, "x": round(distance.value, 4) if job["scatter"] else None}
+            what: dict[str, object] = {"part": where, "x": round(distance.value, 4) if job["scatter"] else None}
             scores = []
             for seed in job.seeds:
                 parts = split(job, data, seed, unpaired_sources=(images, texts))
@@ -87,7 +87,7 @@ def run_encoders(job: Job[SOTAlignData]) -> None:
         for encoders in data.encoders:
             pair = " – ".join(encoders)
             agreement = encoder_agreement(data, encoders)
-            what: dict[str, Any] = {"pair": pair, "x": round(agreement, 4) if job["scatter"] else None}
+            what: dict[str, object] = {"pair": pair, "x": round(agreement, 4) if job["scatter"] else None}
             scores = []
             for seed in job.seeds:
                 found = _add_gains(job, data, split(job, data, seed, encoders=encoders), seed, what, chosen)
@@ -120,7 +120,7 @@ def _distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> Dis
     )
 
 
-def _add_shift(job: Job[SOTAlignData], what: Mapping[str, Any], shift: DistributionShift) -> None:
+def _add_shift(job: Job[SOTAlignData], what: Mapping[str, object], shift: DistributionShift) -> None:
     for metric, distance in (("image_shift", shift.image), ("text_shift", shift.text), ("shift", shift.total)):
         if metric in job.config.metrics and distance is not None:
             job.results.add({**what, "metric": metric, "quantity": "after"}, distance.value)
@@ -141,7 +141,7 @@ def _add_gains(
     data: SOTAlignData,
     parts: Parts,
     seed: int,
-    what: Mapping[str, Any],
+    what: Mapping[str, object],
     chosen: Mapping[str, Any],
 ) -> dict[str, dict[str, float]]:
     """Fit the baselines to a split, and add what the last gains over the first."""
