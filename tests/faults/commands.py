@@ -250,6 +250,7 @@ CASES: dict[str, Case] = {
         ("anchors", "a.npz:v", "-n", "9", "-o", "out.txt", "--plot", "out.svg"),
         {"out.txt": is_choice, "out.svg": is_drawing},
     ),
+    "anchors --texts": Case(("anchors", "--texts", "-n", "9", "-o", "out.txt"), {"out.txt": is_choice}),
     "negatives": Case(
         ("negatives", "captions.csv", "--column", "caption", "--id-column", "id", "-o", "out.csv"),
         {"out.csv": is_table},

@@ -8,6 +8,7 @@ import pytest
 
 import congruence
 from congruence import Embeddings, Space
+from congruence.datasets import anchor_texts
 from congruence.errors import IdError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.stores import open_source
 from congruence.synthetic import rigid_problem
@@ -94,6 +95,7 @@ def test_of_a_large_store_only_the_rows_drawn_are_read(store, tmp_path, monkeypa
         ({"random_state": -1}, ParameterError, "Got random_state=-1"),
         ({"method": "balanced"}, ParameterError, "Pass labels="),
         ({"labels": np.zeros(200)}, ParameterError, "Pass method='balanced'"),
+        ({"method": "balanced", "labels": np.zeros((200, 2))}, ShapeError, "Pass labels=… with 200 entries"),
         ({"method": "balanced", "labels": [0, 1]}, ShapeError, "Got 200 rows of X and 2 rows of labels"),
     ],
 )
@@ -186,6 +188,7 @@ def test_the_command_that_is_printed_next_runs(files, store, here):
         (("-n", 5, "-o", "s.npz"), "Pass --force"),
         (("-n", 5, "-o", "s.npz", "--force"), "what is read"),
         (("-n", 5, "-o", "a.txt", "--plot", "a.gif"), "a.gif"),
+        (("-n", 5, "-o", "a.txt", "--texts"), "either a file of vectors or --texts"),
     ],
 )
 def test_the_command_names_its_own_flags(files, here, more, said):
@@ -194,3 +197,29 @@ def test_the_command_names_its_own_flags(files, here, more, said):
     assert done.code == 2
     assert said in done.err
     assert {path.name for path in files.iterdir()} == before
+
+
+def test_texts_come_in_their_order_and_the_next_commands_name_the_means(here, tmp_path):
+    done = here("anchors", "--texts", "-n", 30, "-o", "t.txt")
+    assert done.code == 0, done.err
+    assert (tmp_path / "t.txt").read_text().splitlines() == anchor_texts(30)
+    assert "congruence fit old.parquet new.parquet --modality text --means image=STORE -o map" in done.out
+    report = json.loads(here("anchors", "--texts", "-n", 10, "-o", "u.txt", "--json").out)
+    assert (report["texts"], len(report["next"])) == (10, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-n", 5, "-o", "a.txt"), "Pass the store's file, or --texts."),
+        (("--texts", "-n", 99_999, "-o", "a.txt"), "Got --count 99,999; expected at most 4000"),
+        (("--texts", "-n", 5, "-o", "a.parquet"), "Pass --out texts.txt"),
+        (("--texts", "-n", 5, "-o", "a.txt", "--method", "random"), "Leave out --method."),
+        (("--texts", "-n", 5, "-o", "a.txt", "--plot", "a.svg"), "Leave out --plot."),
+    ],
+)
+def test_texts_need_no_file_and_no_method(here, tmp_path, arguments, said):
+    done = here("anchors", *arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert not list(tmp_path.iterdir())

@@ -14,12 +14,16 @@ __all__ = ["command"]
 
 
 def command(
-    file: Annotated[str, typer.Argument(help="The store in the source model: a file, file:key, or a folder of parts.")],
-    n: Annotated[int, typer.Option("--count", "-n", help="How many anchors.")],
+    file: Annotated[
+        str | None, typer.Argument(help="The store in the source model: a file, file:key, or a folder of parts.")
+    ] = None,
+    n: Annotated[int, typer.Option("--count", "-n", help="How many anchors.")] = ...,  # type: ignore[assignment]
     out: Annotated[
         str,
-        typer.Option("--out", "-o", help=".txt: an id, or row number a line. Other suffixes: ids and vectors."),
-    ],
+        typer.Option(
+            "--out", "-o", help=".txt: an id, a row number or a text a line. Other suffixes: ids and vectors."
+        ),
+    ] = ...,  # type: ignore[assignment]
     method: Annotated[
         str, typer.Option(help="variance, facility, volume, kmeans++, leverage, random or balanced.")
     ] = "variance",
@@ -28,16 +32,35 @@ def command(
     max_rows: Annotated[int, typer.Option(help="Of a larger store, so many rows are drawn to choose among.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
     plot: Annotated[str | None, typer.Option(help="Draw the variance covered: .svg, .png or .pdf.")] = None,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="No FILE: texts that come with congruence, for an index of images.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Choose the items to encode by both models, the most telling first."""
     from congruence._utils.atomic import check_output
     from congruence.cli._base import print_json
+    from congruence.errors import ParameterError
+
+    if texts == (file is not None):
+        raise ParameterError(
+            f"Got {'--texts and ' + repr(file) if texts else 'no FILE'}; expected either a file of vectors or --texts. "
+            + ("Leave out one of them." if texts else "Pass the store's file, or --texts.")
+        )
+    check_output(out, force=force)  # said before the work, not after it
+    if file is None:
+        given = {"method": method != "variance", "labels": labels, "ids": ids, "plot": plot}
+        foreign = next((name for name, value in given.items() if value), None)
+        if foreign is not None:
+            raise ParameterError(
+                f"Got --{foreign} with --texts, whose order is fixed; expected only --count and --out. Leave out --{foreign}."
+            )
+        _write_texts(n, out, force, as_json)
+        return
     from congruence.stores import check_output_place, open_source, read_column
     from congruence.upgrade.anchors import check_anchors_output, choose_anchors
 
-    check_output(out, force=force)  # said before the work, not after it
     check_anchors_output(out)
     source = open_source(file, ids=False if ids == "none" else ids)
     check_output_place(source, out)
@@ -100,7 +123,32 @@ def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
             f"Encode these rows' items with the new model. For congruence fit, write the anchors with their vectors: -o {out[:-4]}.parquet."
         )
     else:
-        say(
-            "Encode these items with the new model, under the same ids, into a file NEW (congruence embed can). Then run:"
-        )
+        named = "the same ids" if found.has_ids else "their row numbers as ids"
+        say(f"Encode these items with the new model, under {named}, into a file NEW (congruence embed can). Then run:")
         say(f"  {following}")
+
+
+def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
+    """Write the first of the texts that come with the package."""
+    from congruence._utils.atomic import atomic_path
+    from congruence.cli._base import print_json, say
+    from congruence.datasets import anchor_texts
+    from congruence.errors import ParameterError
+
+    if not out.lower().endswith(".txt"):
+        raise ParameterError(f"Got --out {out} with --texts; expected a .txt, of a text a line. Pass --out texts.txt.")
+    lines = anchor_texts(n)
+    with atomic_path(out, force=force) as temporary:
+        temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    place = shlex.quote(out)
+    following = [
+        f"congruence embed OLD_MODEL {place} -o old.parquet",
+        f"congruence embed NEW_MODEL {place} -o new.parquet",
+        "congruence fit old.parquet new.parquet --modality text --means image=STORE -o map",
+    ]
+    if as_json:
+        print_json({"texts": len(lines), "output": out, "next": following})
+        return
+    say(f"{len(lines):,} texts written to {out}. Encode them with both models' text towers, and fit:")
+    for line in following:
+        say(f"  {line}")

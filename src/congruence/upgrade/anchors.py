@@ -24,7 +24,7 @@ from congruence._utils.validation import (
     shorten,
 )
 from congruence.embeddings import Embeddings
-from congruence.errors import IdError, ParameterError, TooFewAnchorsError
+from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.linalg import selection
 from congruence.splits import duplicate_groups
 from congruence.stores import Source, find_format, open_sink
@@ -217,7 +217,7 @@ def choose_anchors(
     >>> X = np.array([[0.0, 0.1], [9.0, 0.0], [9.0, 0.0], [0.0, 5.0], [-9.0, 0.1], [0.1, -5.0]])
     >>> found = choose_anchors(X, 2)
     >>> found.rows, found.covered.round(2)
-    (array([1, 3]), array([0.82, 1.  ]))
+    (array([4, 5]), array([0.76, 1.  ]))
     """
     check_choice(method, METHODS, "method")
     check_positive(n, "n", integer=True)
@@ -274,6 +274,8 @@ def choose_anchors(
 def _in_turn(labels: Any, m: int, rng: np.random.Generator) -> np.ndarray:
     """Return all rows in an order that takes one of each class, then the next of each, both at random."""
     labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ShapeError(f"Got labels of shape {labels.shape}; expected one a row. Pass labels=… with {m} entries.")
     check_same_rows(m, len(labels), "X", "labels")
     codes = np.unique(labels.astype(str), return_inverse=True)[1].reshape(-1)
     rows = rng.permutation(m)
