@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from measured import (
     alignment,
+    anchors,
     canonical,
     certificates,
     joint,
@@ -31,6 +32,7 @@ BLOCKS: dict[str, Block] = {
     **speed.BLOCKS,
     **certificates.BLOCKS,
     **pairing.BLOCKS,
+    **anchors.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

@@ -101,6 +101,12 @@ JOBS = {
         Job("canonical", "minutes", tuple(figure_commands().values()), rows_of),
         Job("canonical-single", "minutes", tuple(f"{_figure(f, 'caltech101')} --evaluation-templates single" for f in ("fig11", "fig34")), rows_of),
         Job("few-anchors", "minutes", (f"python benchmarks/bench_few_anchors.py --data {LVIS} --splits 6 --json OUT",)),
+        Job("anchors", "minutes", tuple(
+            f"python benchmarks/bench_anchors.py --data {SHARED} --splits 5 --only {part} --json OUT" for part in ("EVA-02", "B/16", "ImageNet", "sample", "Caltech")
+        )),
+        Job("text-anchors", "minutes", tuple(
+            f"python benchmarks/bench_text_anchors.py --data {SHARED} --part {part} --json OUT" for part in ("order --splits 6", "pairs --splits 10")
+        )),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("negatives", "minutes", (f"python benchmarks/bench_negatives.py --data {SHARED}/sugarcrepe --json OUT",)),

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from measured import quick
 from measured.blocks import ROOT, Job, same
 from measured.canonical import EVA, figures
@@ -157,6 +159,46 @@ def _spanning(results: list[Any]) -> dict[str, Any]:
     return {"few": inside["32"], "more": inside["48"], "most": most, "least": least}
 
 
+def _mean(values: list[Any]) -> Any:
+    """Return the mean over splits; what cannot be measured is NaN."""
+    return np.mean(np.array(values, float), axis=0)
+
+
+def _choice(results: list[Any]) -> dict[str, Any]:
+    found = {one["pair"].split("→")[-1].strip(): one for result in results for one in result["results"]}
+    gains = {}
+    for name, one in found.items():
+        at = one["sizes"].index(50)
+        gains[name] = _mean(one["scores"]["variance"])[at] - _mean(one["scores"]["random"])[at]
+    needed = {(n, m): _mean(v) for n, one in found.items() for m, v in one["needed"].items()}
+    photos = "Caltech-101 heads, photos"
+    return {
+        "eva": gains["EVA-02"],
+        "b16": gains["ViT-B/16"],
+        "names": gains["MPNet"],
+        "eva_needs": [needed["EVA-02", m][0] for m in ("variance", "random")],
+        "b16_needs": [needed["ViT-B/16", m][0] for m in ("variance", "random")],
+        "photos": [needed[photos, m][1] for m in ("variance", "random")],
+    }
+
+
+def _text_order(results: list[Any]) -> dict[str, Any]:
+    found = {one["order"]: np.mean(one["values"], axis=0) for one in results[0]["results"] if one["n"] == 50}
+    return {"minilm": found["MiniLM's"] - found["random"], "own": found["the source model's"] - found["random"]}
+
+
+def _text_pairs(results: list[Any]) -> dict[str, Any]:
+    by = {(one["data"][:6], one["pairs"], one["use"]): one for one in results[1]["results"] if one["texts"] == 100}
+    scores = {key: np.mean(one["values"], axis=0)[0] for key, one in by.items()}
+    return {
+        "sample": scores["sample", 0, ""],
+        "sample_more": scores["sample", 100, "directions"],
+        "heads": scores["Caltec", 0, ""],
+        "heads_more": scores["Caltec", 100, "directions"],
+        "source": by["Caltec", 0, ""]["source"],
+    }
+
+
 SENTENCES = (
     Sentence("docs/sample.md", "the cosine is {before:.2f} unmapped, {constant:.2f} for a constant and {turned:.2f} for a random rotation", _demo),
     Sentence("docs/similarity.md", "SVCCA's {s[value]:.3f} between photos and captions is {s[null_mean]:.3f} by chance and {s[held_out]:.3f} on rows not fitted.",
@@ -184,6 +226,13 @@ SENTENCES = (
     Sentence("docs/theory.md", '"affine").rmse # {rmse:.3f}', _kernels, JOBS["theory"]),
     Sentence("docs/theory.md", '"affine").correlation # {images:.3f}', _kernels, JOBS["theory"]),
     Sentence("docs/theory.md", "{models:,} models, four bounds each. All {held:,} held.", _held, JOBS["theory-random"]),
+    Sentence("docs/anchors.md", "at 50 it adds {eva[0]:.3f} and {b16[0]:.3f} to text retrieval on LVIS, {names[0]:.3f} on ImageNet's names, and {eva[1]:.3f} to images on EVA-02.", _choice, JOBS["anchors"]),
+    Sentence("docs/anchors.md", "on LVIS {eva_needs[0]:.0f} and {b16_needs[0]:.0f} pairs instead of {eva_needs[1]:.0f} and {b16_needs[1]:.0f} within", _choice, JOBS["anchors"]),
+    Sentence("docs/anchors.md", "{photos[0]:.0f} pairs instead of {photos[1]:.0f} across.", _choice, JOBS["anchors"]),
+    Sentence("docs/anchors.md", "at 50 it adds {minilm[1]:.3f} to text retrieval and {minilm[2]:.3f} to images, on EVA-02.", _text_order, JOBS["text-anchors"]),
+    Sentence("docs/anchors.md", "adds about twice as much ({own[1]:.3f} and {own[2]:.3f}).", _text_order, JOBS["text-anchors"]),
+    Sentence("docs/anchors.md", "rises from {sample:.3f} to {sample_more:.3f} in the sample and from {heads:.3f} to {heads_more:.3f} between the Caltech-101 heads", _text_pairs, JOBS["text-anchors"]),
+    Sentence("docs/anchors.md", "(the source itself classifies them at {source:.3f})", _text_pairs, JOBS["text-anchors"]),
     Sentence("docs/spanning.md", "{few:.3f} for the 32 strongest image directions of 64, {more:.3f} for 48.", _spanning, JOBS["spanning"]),
     Sentence("docs/spanning.md", "with singular values from {most:.1f} down to {least:.4f}.", _spanning, JOBS["spanning"]),
 )  # fmt: skip

@@ -90,6 +90,10 @@ def is_ids(path: Path) -> None:
     assert path.read_text().splitlines() == [str(k) for k in range(len(WORDS))]
 
 
+def is_choice(path: Path) -> None:
+    assert len(set(path.read_text().splitlines())) == 9
+
+
 def is_table(path: Path) -> None:
     with open(path, newline="", encoding="utf-8") as stream:
         rows = list(csv.reader(stream))
@@ -242,6 +246,11 @@ CASES: dict[str, Case] = {
         ("similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot", "out.svg"),
         {"out.svg": is_drawing},
     ),
+    "anchors": Case(
+        ("anchors", "a.npz:v", "-n", "9", "-o", "out.txt", "--plot", "out.svg"),
+        {"out.txt": is_choice, "out.svg": is_drawing},
+    ),
+    "anchors --texts": Case(("anchors", "--texts", "-n", "9", "-o", "out.txt"), {"out.txt": is_choice}),
     "negatives": Case(
         ("negatives", "captions.csv", "--column", "caption", "--id-column", "id", "-o", "out.csv"),
         {"out.csv": is_table},

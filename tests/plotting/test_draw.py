@@ -60,6 +60,14 @@ def test_cosines():
     assert ax.get_legend().get_title().get_text() == "image–image cosines"
 
 
+def test_covered():
+    ax = plotting.draw_covered({"shares": {"random": [0.1, 0.3], "variance": [0.2, 0.5, 0.6]}}, axes())
+    assert lines(ax)["variance"].tolist() == [[1, 0.2], [2, 0.5], [3, 0.6]]
+    assert lines(ax)["in random order"].tolist() == [[1, 0.1], [2, 0.3]]
+    assert colors(ax) == {"variance": COLOR["after"], "in random order": COLOR["ink"]}
+    assert ax.get_xlim() == (0, 3)
+
+
 def test_spectrum():
     ax = plotting.draw_spectrum({"singular_values": [4.0, 2.0, 1.0], "gains": [1.0, 1.0, 0.0]}, axes())
     assert lines(ax)["singular values"].tolist() == [[1, 1], [2, 0.5], [3, 0.25]]

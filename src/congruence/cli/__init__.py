@@ -23,6 +23,7 @@ from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
 from congruence.cli import (
+    anchors,
     certify,
     datasets,
     demo,
@@ -116,6 +117,7 @@ app.command("evaluate", cls=_Command)(evaluate.command)
 app.command("inspect", cls=_Command)(inspect.command)
 app.command("export", cls=_Command)(export.command)
 app.command("certify", cls=_Command)(certify.command)
+app.command("anchors", cls=_Command)(anchors.command)
 app.command("similarity", cls=_Command)(similarity.command)
 app.command("match", cls=_Command)(match.command)
 app.command("negatives", cls=_Command)(negatives.command)

@@ -1,4 +1,4 @@
-"""Data to begin with: the bundled sample, the file format of reports, and the paper's image data sets."""
+"""Data to begin with: the bundled sample, texts for anchors, the file format of reports, and the paper's image data sets."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from congruence.datasets.pets import ENTRY as _PETS
 from congruence.datasets.sample import SAMPLE_PATH, SAMPLE_SHA256, load_sample
 from congruence.datasets.stl10 import ENTRY as _STL10
 from congruence.datasets.sugarcrepe import SugarCrepe, load_sugarcrepe
+from congruence.datasets.texts import TEXTS_PATH, anchor_texts
 from congruence.errors import CorruptFileError, FileError, ParameterError
 
 __all__ = [
@@ -26,10 +27,12 @@ __all__ = [
     "KINDS",
     "SAMPLE_PATH",
     "SAMPLE_SHA256",
+    "TEXTS_PATH",
     "Bundle",
     "Entry",
     "ImageDataset",
     "SugarCrepe",
+    "anchor_texts",
     "download_dataset",
     "load_sample",
     "load_sugarcrepe",

@@ -4,6 +4,7 @@ Results have the same pictures as methods, ``plot``. Importing this package impo
 is registered anywhere, and what the user has set in ``rcParams`` is neither read for new axes nor changed.
 """
 
+from congruence.plotting.anchors import draw_covered
 from congruence.plotting.certificate import draw_learning_curve, draw_strategies
 from congruence.plotting.experiment import draw_bars, draw_lines, draw_panel
 from congruence.plotting.layers import draw_layers
@@ -23,6 +24,7 @@ __all__ = [
     "draw_clouds",
     "draw_correlations",
     "draw_cosines",
+    "draw_covered",
     "draw_few_anchors",
     "draw_kernel",
     "draw_layers",

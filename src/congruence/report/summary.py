@@ -119,7 +119,7 @@ def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
 #: What to do, and how well the map works, by level.
 _ACTIONS = {
     "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
-    "partial": "Add anchors, or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
+    "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
     "fails": "Do not search with this map. Check that its anchors are paired (congruence fit says so), add anchors, or re-embed.",
     "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
 }

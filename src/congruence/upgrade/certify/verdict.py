@@ -309,7 +309,8 @@ def _in_words(
         assert decision.more is not None
         return (
             f"collect {decision.more:,} more anchors of this kind",
-            f"{got}; the learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors.",
+            f"{got}; the learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors; "
+            "congruence anchors chooses which.",
         )
     if decision.action == "re-embed":
         return (

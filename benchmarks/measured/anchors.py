@@ -1,0 +1,103 @@
+"""Tables of docs/anchors.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+from measured.blocks import Block, minus, table
+from measured.jobs import JOBS
+
+_METHODS = ("random", "variance", "facility", "volume", "kmeans++", "leverage", "balanced")
+_PAIRS = {
+    "LVIS texts, ViT-B/32 → EVA-02": "LVIS → EVA-02",
+    "LVIS texts, ViT-B/32 → ViT-B/16": "LVIS → ViT-B/16",
+    "ImageNet names, MiniLM → MPNet": "MiniLM → MPNet",
+    "sample, captions": "sample",
+    "Caltech-101 heads, photos": "Caltech-101 heads",
+}
+
+
+def half_width(values: np.ndarray) -> float:
+    """Half of the 95 % interval of a mean over splits, by Student's t."""
+    n = len(values)
+    return float(t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+
+
+def mean_and_half(values: Any, digits: int = 3) -> str:
+    values = np.asarray(values, float)
+    return minus(f"{values.mean():.{digits}f} ± {half_width(values):.{digits}f}")
+
+
+def needed(which: int) -> Any:
+    """Pairs needed within the modality (0) or across (1): mean over splits and its interval."""
+
+    def write(results: list[Any]) -> str:
+        found = [one for result in results for one in result["results"] if one["full"][which] is not None]
+        rows = [["all pairs: accuracy", *(f"{one['full'][which]:.3f} of {one['pool']:,}" for one in found)]]
+        for method in _METHODS:
+            cells = [
+                mean_and_half([split[which] for split in one["needed"][method]], 0) if method in one["needed"] else "–"
+                for one in found
+            ]
+            rows.append([f"`{method}`", *cells])
+        return table(["pairs needed", *(_PAIRS[one["pair"]] for one in found)], rows)
+
+    return write
+
+
+def few(n: int) -> Any:
+    """Scores of random pairs at a number of them, and what each method adds, split by split."""
+
+    def write(results: list[Any]) -> str:
+        rows = []
+        for one in (one for result in results for one in result["results"]):
+            at = one["sizes"].index(n)
+            for which, words in ((0, "within"), (1, "across")):
+                if one["full"][which] is None:
+                    continue
+                scores = {m: np.array([split[at][which] for split in v]) for m, v in one["scores"].items()}
+                base = scores["random"]
+                cells = [
+                    f"{(scores[m] - base).mean():+.3f} ± {half_width(scores[m] - base):.3f}" for m in _METHODS[1:-1]
+                ]
+                rows.append([f"{_PAIRS[one['pair']]}, {words}", f"{base.mean():.3f}", *map(minus, cells)])
+        return table([f"{n} pairs", "`random`", *(f"`{m}`" for m in _METHODS[1:-1])], rows)
+
+    return write
+
+
+def order(results: list[Any]) -> str:
+    """Scores of texts in random order, and what the other orders add, split by split."""
+    rows = []
+    by = {(one["n"], one["order"]): np.array(one["values"]) for one in results[0]["results"]}
+    for n, name in sorted(by, key=lambda key: key[0]):
+        base = by[n, "random"]
+        if name == "random":
+            cells = [f"{column.mean():.3f}" for column in base.T]
+        else:
+            cells = [minus(f"{gain.mean():+.3f} ± {half_width(gain):.3f}") for gain in (by[n, name] - base).T]
+        rows.append([str(n) * (name == "random"), name, *cells])
+    header = ["texts", "order", "image variance", "text, EVA-02", "image, EVA-02", "text, ViT-B/16", "image, ViT-B/16"]
+    return table(header, rows)
+
+
+def pairs(results: list[Any]) -> str:
+    rows = []
+    for one in results[1]["results"]:
+        use = f"{one['pairs']}, {one['use']}" if one["pairs"] else "0"
+        first = f"{one['data']}, {one['texts']}" if not one["pairs"] else ""
+        rows.append([first, use, *(mean_and_half(column) for column in np.array(one["values"]).T)])
+    return table(["texts", "image pairs", "image → text", "image → text, centered", "image → image"], rows)
+
+
+BLOCKS = {
+    "anchors-within": Block(needed(0), JOBS["anchors"]),
+    "anchors-across": Block(needed(1), JOBS["anchors"]),
+    "anchors-20": Block(few(20), JOBS["anchors"]),
+    "anchors-50": Block(few(50), JOBS["anchors"]),
+    "text-anchors-order": Block(order, JOBS["text-anchors"]),
+    "text-anchors-pairs": Block(pairs, JOBS["text-anchors"]),
+}

@@ -1,0 +1,237 @@
+"""Which rows of a matrix to take first: greedy and random orders whose prefixes stand for all rows.
+
+Every function takes rows about their mean, ``X`` of shape (m, d), and returns ``n`` ≤ m different row numbers, the first to be taken
+first. Time is O(m d n) and memory O(m d), but for facility location, which compares every row with every row once, in blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from congruence._utils.arrays import blocks
+
+__all__ = ["covered_share", "facility_location", "greedy_variance", "greedy_volume", "kmeans_plus_plus", "leverage"]
+
+#: Rows whose gain facility location computes anew at a time.
+_LAZY = 64
+
+
+def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
+    """Take the row that most reduces what ridge regression on the rows taken cannot predict, summed over all rows.
+
+    Parameters
+    ----------
+    X : ndarray of float64, shape (m, d)
+        About their mean, not all zero.
+    n : int
+    ridge : float
+        λ, as a multiple of the rows' mean squared norm: noise of the values to be learned, against what a row tells of them.
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+
+    Notes
+    -----
+    With M = (λI + Σ_taken x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row x lowers it by
+    xᵀMCMx / (1 + xᵀMx). Both forms are updated by rank-one formulas. As λ → 0 it is greedy column subset selection: the row that
+    leaves the least variance outside the span.
+
+    References
+    ----------
+    Yu, Bi and Tresp (2006), "Active learning via transductive experimental design", sequential design; Farahat et al. (2011), "An
+    efficient greedy method for unsupervised feature selection", for λ → 0.
+    """
+    C = X.T @ X / len(X)
+    scale = ridge * float(np.trace(C))
+    M = np.eye(X.shape[1]) / scale
+    inside = np.einsum("ij,ij->i", X, X) / scale  # xᵀMx
+    lowers = np.einsum("ij,ij->i", X @ C, X) / scale**2  # xᵀMCMx
+    order = np.empty(n, np.intp)
+    taken = np.zeros(len(X), bool)
+    for k in range(n):
+        order[k] = pick = int(np.argmax(np.where(taken, -1.0, lowers / (1 + inside))))
+        taken[pick] = True
+        y = M @ X[pick]
+        y /= np.sqrt(1 + X[pick] @ y)
+        z = C @ y
+        along, across = (X @ np.column_stack([y, M @ z])).T
+        lowers += along * (along * (y @ z) - 2 * across)
+        inside -= along**2
+        M -= np.outer(y, y)
+    return order
+
+
+def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
+    """Take the row farthest from the span of those taken: pivoted Cholesky of XXᵀ + λI, or D-optimal design.
+
+    Parameters
+    ----------
+    X : ndarray of float64, shape (m, d)
+        About their mean, not all zero.
+    n : int
+    ridge : float
+        λ, as a multiple of the rows' mean squared norm. With it the order goes on, by how thinly a direction is covered, when all are.
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+
+    References
+    ----------
+    Çivril and Magdon-Ismail (2009), "On selecting a maximum volume sub-matrix of a matrix and related problems".
+    """
+    squared = np.einsum("ij,ij->i", X, X)
+    scale = ridge * float(squared.mean())
+    M = np.eye(X.shape[1]) / scale
+    left = squared / scale
+    order = np.empty(n, np.intp)
+    for k in range(n):
+        order[k] = pick = int(np.argmax(left))
+        y = M @ X[pick]
+        y /= np.sqrt(1 + X[pick] @ y)
+        left -= (X @ y) ** 2
+        left[order[: k + 1]] = -1
+        M -= np.outer(y, y)
+    return order
+
+
+def facility_location(X: np.ndarray, n: int) -> np.ndarray:
+    """Take the row that brings all rows nearest to one that is taken, by squared distance; the mean counts as taken.
+
+    Parameters
+    ----------
+    X : ndarray of float64, shape (m, d)
+        About their mean.
+    n : int
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+
+    Notes
+    -----
+    What a row gains can only shrink as others are taken, so a gain that is out of date is a bound, and only the largest are computed anew.
+
+    References
+    ----------
+    Nemhauser, Wolsey and Fisher (1978), "An analysis of approximations for maximizing submodular set functions"; Minoux (1978),
+    "Accelerated greedy algorithms for maximizing submodular set functions".
+    """
+    squared = np.einsum("ij,ij->i", X, X)
+    nearest = squared.copy()
+
+    def gains(rows: np.ndarray) -> np.ndarray:
+        apart = squared + squared[rows, None] - 2 * (X[rows] @ X.T)
+        return np.asarray(np.maximum(nearest - apart, 0).sum(axis=1))
+
+    everyone = np.arange(len(X))
+    bound = np.concatenate([gains(everyone[part]) for part in blocks(len(X), 24 * len(X))])
+    order = np.empty(n, np.intp)
+    for k in range(n):
+        fresh = np.zeros(len(X), bool)
+        while not fresh[pick := int(np.argmax(bound))]:
+            stale = np.where(fresh, -np.inf, bound)
+            width = min(_LAZY, len(X))
+            top = np.argpartition(-stale, width - 1)[:width]
+            top = top[~fresh[top]]
+            bound[top], fresh[top] = gains(top), True
+            bound[order[:k]] = -1  # what is taken gains nothing, but must not be taken where nothing gains
+        order[k] = pick
+        np.minimum(nearest, squared + squared[pick] - 2 * (X @ X[pick]), out=nearest)
+        bound[pick] = -1
+    return order
+
+
+def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw rows with probability proportional to the squared distance from the nearest row drawn.
+
+    Parameters
+    ----------
+    X : ndarray of float64, shape (m, d)
+        No two of them equal.
+    n : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+
+    References
+    ----------
+    Arthur and Vassilvitskii (2007), "k-means++: the advantages of careful seeding".
+    """
+    squared = np.einsum("ij,ij->i", X, X)
+    nearest = np.full(len(X), np.inf)
+    order = np.empty(n, np.intp)
+    pick = int(rng.integers(len(X)))
+    for k in range(n):
+        order[k] = pick
+        # Rounding must leave no row at zero that was not drawn, and no drawn row above it.
+        apart = np.maximum(squared + squared[pick] - 2 * (X @ X[pick]), np.finfo(np.float64).tiny)
+        np.minimum(nearest, apart, out=nearest)
+        nearest[order[: k + 1]] = 0
+        if k + 1 < n:
+            ends = np.cumsum(nearest)
+            pick = int(np.searchsorted(ends, (1 - rng.random()) * ends[-1]))
+    return order
+
+
+def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
+    """Draw rows without replacement, with probability proportional to their ridge leverage score.
+
+    Parameters
+    ----------
+    X : ndarray of float64, shape (m, d)
+    n : int
+    rng : numpy.random.Generator
+    ridge : float
+        λ, as a multiple of the rows' mean squared norm, beside the sums over all rows: it keeps directions of rounding from counting.
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+
+    References
+    ----------
+    Alaoui and Mahoney (2015), "Fast randomized kernel ridge regression with statistical guarantees".
+    """
+    C = X.T @ X
+    C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)
+    scores = np.einsum("ij,ij->i", np.linalg.solve(C, X.T).T, X)
+    # Gumbel noise on logarithms: the n largest are a draw without replacement (Efraimidis and Spirakis 2006).
+    keys = np.log(np.maximum(scores, np.finfo(np.float64).tiny)) + rng.gumbel(size=len(X))
+    return np.argsort(-keys, kind="stable")[:n]
+
+
+def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return how much of the rows' variance lies in the span of the first rows of an order, for each number of them.
+
+    Parameters
+    ----------
+    X : ndarray of float64, shape (m, d)
+        About their mean.
+    order : ndarray of int, shape (n,)
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        From 0 to 1, never falling.
+    """
+    C = X.T @ X
+    whole = max(float(np.trace(C)), np.finfo(np.float64).tiny)
+    share, covered = np.empty(len(order)), 0.0
+    basis = np.empty((min(len(order), X.shape[1]), X.shape[1]))
+    r = 0
+    for k, row in enumerate(X[order]):
+        if r < len(basis):
+            rest = row
+            for _ in range(2):  # once leaves rounding of the size of what it takes away
+                rest = rest - (basis[:r] @ rest) @ basis[:r]
+            norm = float(np.linalg.norm(rest))
+            if norm > 1e-9 * float(np.linalg.norm(row)):
+                basis[r] = rest / norm
+                covered += float(basis[r] @ C @ basis[r])
+                r += 1
+        share[k] = covered
+    return np.minimum(share / whole, 1.0)

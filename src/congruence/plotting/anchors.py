@@ -1,0 +1,42 @@
+"""Picture of a choice of anchors: how much of the rows' variance they cover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from congruence.plotting.look import COLOR, canvas, explain, tidy, words
+
+__all__ = ["draw_covered"]
+
+
+def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the share of the rows' variance that lies in the span of the first anchors, by their number.
+
+    Parameters
+    ----------
+    data : mapping
+        ``shares``: by order of anchors, ``random`` among them or not, the shares for 1, 2, … anchors.
+    ax : matplotlib.axes.Axes, optional
+        By default of a new figure, which pyplot does not know.
+    annotate : bool, default=True
+        Add a title, and say which line is which.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    with canvas(ax) as ax:
+        most = 1
+        for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
+            random = name == "random"
+            style = {"color": COLOR["ink"], "linestyle": (0, (1, 2))} if random else {"color": COLOR["after"]}
+            ax.plot(range(1, len(shares) + 1), shares, label="in random order" if random else words(name), **style)
+            most = max(most, len(shares))
+        ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance covered")
+        tidy(ax)
+        if annotate:
+            explain(ax, "Variance in the anchors' span")
+    return ax

@@ -1,0 +1,296 @@
+"""Which items to encode by both models: an order of a store's rows, chosen from the source's vectors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._inputs import as_embeddings
+from congruence._utils.atomic import atomic_path
+from congruence._utils.ids import as_ids
+from congruence._utils.validation import (
+    RowNames,
+    check_choice,
+    check_positive,
+    check_rows,
+    check_same_rows,
+    check_scale,
+    check_seed,
+    shorten,
+)
+from congruence.embeddings import Embeddings
+from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.linalg import selection
+from congruence.splits import duplicate_groups
+from congruence.stores import Source, find_format, open_sink
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["METHODS", "Anchors", "check_anchors_output", "choose_anchors"]
+
+#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: the share of the variance that a rotation
+#: leaves unexplained is of this size between models in docs/anchors.md. Between 0.1 and 1 no data set there tells the difference.
+_RIDGE = 0.3
+
+#: From rows about their mean, how many of them, and a generator to an order; ``random`` and ``balanced`` keep the order of the draw.
+METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]] = {
+    "variance": lambda X, n, rng: selection.greedy_variance(X, n, _RIDGE),
+    "facility": lambda X, n, rng: selection.facility_location(X, n),
+    "volume": lambda X, n, rng: selection.greedy_volume(X, n, _RIDGE),
+    "kmeans++": selection.kmeans_plus_plus,
+    "leverage": lambda X, n, rng: selection.leverage(X, n, rng, _RIDGE),
+    "random": lambda X, n, rng: np.arange(n),
+    "balanced": lambda X, n, rng: np.arange(n),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Anchors:
+    """Rows of a store to be encoded by both models, the most telling first: any first k of them are a choice of k.
+
+    Attributes
+    ----------
+    embeddings : Embeddings, shape (n, d)
+        Their vectors in the source model, in order, with the store's ids or, where it has none, the numbers of its rows.
+    rows : ndarray of int64, shape (n,)
+        Their numbers in the store.
+    covered : ndarray, shape (n,)
+        Share of the candidates' variance, about their mean, in the span of the first k anchors, k = 1 … n.
+    covered_by_random : ndarray, shape (n,)
+        The same for candidates in random order: what choosing is compared with.
+    method : str
+    n_rows : int
+        Of the store.
+    n_candidates : int
+        Rows among which was chosen: different from each other, and drawn at random where the store has more than ``max_rows``.
+    n_identical, n_zero : int
+        Rows drawn that were no candidates: their vector is another's, or all zeros.
+    has_ids : bool
+        Whether the ids are the store's own.
+    """
+
+    embeddings: Embeddings
+    rows: np.ndarray
+    covered: np.ndarray
+    covered_by_random: np.ndarray
+    method: str
+    n_rows: int
+    n_candidates: int
+    n_identical: int
+    n_zero: int
+    has_ids: bool
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Ids in order, or numbers of rows, shape (n,)."""
+        return self.embeddings.ids
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the vectors as plain data."""
+        return {
+            "method": self.method,
+            "n": len(self),
+            "ids": self.ids.tolist() if self.has_ids else None,
+            "rows": self.rows.tolist(),
+            "covered": self.covered.tolist(),
+            "covered_by_random": self.covered_by_random.tolist(),
+            "n_rows": self.n_rows,
+            "n_candidates": self.n_candidates,
+            "n_identical": self.n_identical,
+            "n_zero": self.n_zero,
+        }
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the share of the variance that is covered, by number of anchors (:func:`congruence.plotting.draw_covered`)."""
+        from congruence.plotting import draw_covered
+
+        shares = {self.method: self.covered.tolist(), "random": self.covered_by_random.tolist()}
+        return draw_covered({"shares": shares}, ax)
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the anchors in their order, whole or not at all.
+
+        Parameters
+        ----------
+        path : path-like
+            ``.txt``: an id a line, or a row number. Any other suffix of :data:`congruence.stores.FORMATS`: vectors and ids, which
+            ``congruence fit`` and :func:`congruence.fit` read as the source's side.
+        force : bool, default=False
+            Replace what is there.
+
+        Raises
+        ------
+        IdError
+            An id with a line break, for a ``.txt``.
+        ParameterError
+            Another suffix.
+        OutputExistsError, FileError, StorageError
+        """
+        check_anchors_output(path)
+        if Path(path).suffix.lower() != ".txt":
+            kind = pa.string() if self.ids.dtype == object else pa.from_numpy_dtype(self.ids.dtype)
+            vectors = self.embeddings.vectors
+            with open_sink(
+                path, n=len(self), dim=vectors.shape[1], dtype=vectors.dtype, has_ids=True, id_type=kind,
+                space=self.embeddings.space, force=force,
+            ) as sink:  # fmt: skip
+                sink.write(pa.array(self.ids, kind), vectors)
+            return
+        lines = [str(name) for name in self.ids.tolist()]
+        odd = next((name for name in lines if "\n" in name or "\r" in name), None)
+        if odd is not None:
+            raise IdError(
+                f"Got the id {shorten(repr(odd))} with a line break for {path}; expected ids of one line each. Pass a path=… that ends in .parquet."
+            )
+        with atomic_path(path, force=force) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def check_anchors_output(path: str | Path) -> None:
+    """Refuse a path that :meth:`Anchors.save` does not write to: a format of vectors without room for ids. Raises ParameterError."""
+    if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
+        raise ParameterError(
+            f"Got {str(path)!r} for anchors; expected a format with room for ids, which say what to encode. Pass a path that ends in .parquet or .txt."
+        )
+
+
+def choose_anchors(
+    X: Any,
+    n: int,
+    method: str = "variance",
+    *,
+    labels: Any = None,
+    max_rows: int = 10_000,
+    random_state: int = 0,
+) -> Anchors:
+    """Choose the items of a store that both models should encode, from the source's vectors.
+
+    Parameters
+    ----------
+    X : Embeddings, array_like or Source, shape (m, d)
+        The store in the source model. Of a :class:`~congruence.stores.Source`, as ``open_source`` gives it, only the rows drawn are held in memory.
+    n : int
+        How many.
+    method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
+        A key of :data:`METHODS`: what most reduces the expected error over all rows of a linear map fitted on the anchors, what
+        all rows are nearest to, what is farthest from the span of the anchors before it, D² sampling, sampling by leverage score,
+        any, or the classes of ``labels`` in turn. docs/anchors.md measures them.
+    labels : sequence of length m, optional
+        Class of each row, for ``"balanced"``.
+    max_rows : int, default=10_000
+        Of a larger store so many rows are drawn at random (class by class in turn for ``"balanced"``), or twice ``n`` if that
+        is more, and the anchors chosen among these.
+    random_state : int, default=0
+        Of the draw and of the methods that are random.
+
+    Returns
+    -------
+    Anchors
+
+    Raises
+    ------
+    ParameterError
+        An unknown method; ``n`` or ``max_rows`` below 1; ``n`` above the number of rows; labels without ``"balanced"``, or the reverse.
+    TooFewAnchorsError
+        Fewer than ``n`` different rows.
+    ShapeError
+        Not as many labels as rows.
+    DtypeError, NotFiniteError, IdError, CorruptFileError
+
+    Notes
+    -----
+    A row of zeros, which a failed encoding leaves, is never chosen, and of rows with equal vectors only one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.upgrade.anchors import choose_anchors
+    >>> X = np.array([[0.0, 0.1], [9.0, 0.0], [9.0, 0.0], [0.0, 5.0], [-9.0, 0.1], [0.1, -5.0]])
+    >>> found = choose_anchors(X, 2)
+    >>> found.rows, found.covered.round(2)
+    (array([4, 5]), array([0.76, 1.  ]))
+    """
+    check_choice(method, METHODS, "method")
+    check_positive(n, "n", integer=True)
+    check_positive(max_rows, "max_rows", integer=True)
+    check_seed(random_state)
+    if (labels is None) == (method == "balanced"):
+        got = "no labels" if labels is None else "labels"
+        raise ParameterError(
+            f"Got {got} for method={method!r}; expected labels for 'balanced', and for no other. "
+            + ("Pass labels=…." if labels is None else "Pass method='balanced', or leave out labels=….")
+        )
+    if not isinstance(X, Source):
+        X = as_embeddings(X, "X", allow_zero_rows=True)
+    m = X.n if isinstance(X, Source) else len(X)
+    if n > m:
+        raise ParameterError(f"Got n={n:,} for {m:,} rows; expected no more than there are. Pass n={m} or less.")
+    rng = np.random.default_rng(random_state)
+    drawn = rng.permutation(m) if labels is None else _in_turn(labels, m, rng)
+    drawn = drawn[: max(max_rows, 2 * n)]
+    pool = _read(X, drawn)
+    kept = pool.vectors.any(axis=1)
+    groups = duplicate_groups(pool.vectors)
+    first = np.zeros(len(pool), bool)
+    first[np.unique(groups, return_index=True)[1]] = True
+    candidates = np.flatnonzero(kept & first)
+    if len(candidates) < n:
+        drawing = f" of the {len(drawn):,} drawn from {m:,}" if len(drawn) < m else ""
+        raise TooFewAnchorsError(
+            f"Got {len(candidates):,} different rows that are not all zeros{drawing}; expected n={n:,}. Pass n={len(candidates)} or less"
+            + (f", or max_rows={m}." if drawing else ".")
+        )
+    A = pool.vectors[candidates].astype(np.float64)
+    check_scale(A, "X")
+    A -= A.mean(axis=0)
+    order = METHODS[method](A, n, rng) if A.any() else np.arange(n)
+    chosen = candidates[order]
+    random = (
+        np.arange(n) if labels is None else rng.permutation(len(A))[:n]
+    )  # what was drawn is in random order, unless by class
+    return Anchors(
+        pool.take(chosen),
+        drawn[chosen],
+        selection.covered_share(A, order),
+        selection.covered_share(A, random),
+        method,
+        m,
+        len(candidates),
+        int((~first & kept).sum()),
+        int((~kept).sum()),
+        bool(X.has_ids),
+    )
+
+
+def _in_turn(labels: Any, m: int, rng: np.random.Generator) -> np.ndarray:
+    """Return all rows in an order that takes one of each class, then the next of each, both at random."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise ShapeError(f"Got labels of shape {labels.shape}; expected one a row. Pass labels=… with {m} entries.")
+    check_same_rows(m, len(labels), "X", "labels")
+    codes = np.unique(labels.astype(str), return_inverse=True)[1].reshape(-1)
+    rows = rng.permutation(m)
+    by_class = rows[np.argsort(codes[rows], kind="stable")]
+    sizes = np.bincount(codes)
+    turn = np.arange(m) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    rank = rng.permutation(len(sizes))[codes[by_class]]
+    return by_class[np.lexsort((rank, turn))]
+
+
+def _read(X: Embeddings | Source, rows: np.ndarray) -> Embeddings:
+    """Return rows of a store in the order given, with its ids or the rows' numbers."""
+    if not isinstance(X, Source):
+        return X.take(rows)
+    ids, vectors = X.take(rows)
+    names = rows if ids is None else as_ids(ids)
+    check_rows(vectors, X.path, ids=RowNames(None if ids is None else names, rows), allow_zero_rows=True)
+    return Embeddings(vectors, ids=names, space=X.space, allow_zero_rows=True)
