@@ -270,6 +270,30 @@ class RotationMap(AffineMap):
         new.scores_ = {}
         return new
 
+    @classmethod
+    def _of_parts(
+        cls,
+        rotation: np.ndarray,
+        means: tuple[np.ndarray, np.ndarray],
+        table: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        spaces: tuple[Space, Space],
+        *,
+        n_pairs: int,
+        center: bool,
+    ) -> Self:
+        """Make a map that was fitted on no pairs of its own, as :meth:`then` does."""
+        new = cls(center=center)
+        new.moments_ = {}
+        new.rotation_, new.n_features_in_ = rotation, rotation.shape[0]
+        new.source_mean_, new.target_mean_ = means
+        new.modality_means_, new.modality_ = dict(table), spaces[0].modality
+        new.source_space_, new.target_space_ = spaces
+        new.gains_ = new.singular_values_ = np.linalg.svd(rotation, compute_uv=False)
+        new.rank_, new.mean_directions_ = int(np.count_nonzero(new.gains_ > 1e-8)), 0
+        new.n_pairs_, new.scores_ = n_pairs, {}
+        new.facts_ = new._measure("composed", rotation.shape, None)
+        return new
+
     def _set(
         self,
         new: Self,
