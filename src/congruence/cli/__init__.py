@@ -27,6 +27,7 @@ from congruence.cli import (
     evaluate,
     export,
     fit,
+    frame,
     inspect,
     match,
     negatives,
@@ -123,6 +124,12 @@ app.command("report", cls=_Command)(report.command)
 app.command("datasets", cls=_Command)(datasets.command)
 app.command("reproduce", cls=_Command)(reproduce.command)
 app.command("demo", cls=_Command)(demo.command)
+
+_frames = typer.Typer(help="Many models in one frame: fit it, add models, take a map.", no_args_is_help=True)
+_frames.command("fit", cls=_Command)(frame.fit)
+_frames.command("add", cls=_Command)(frame.add)
+_frames.command("map", cls=_Command)(frame.take)
+app.add_typer(_frames, name="frame")
 
 
 def _version(show: bool) -> None:
