@@ -122,7 +122,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None) -> dict[str, 
             raise ParameterError(
                 f"Got files of {name!r} with a modality and without; expected it for all. Write {name}:text=FILE, for example."
             )
-        out[name] = sides.get(None, sides)  # type: ignore[arg-type]
+        out[name] = sides.get(None, sides)
     return out
 
 

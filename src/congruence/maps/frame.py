@@ -156,10 +156,8 @@ class CanonicalFrame(BaseEstimator):
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
-            raise InputError(
-                f"Got {len(models) if isinstance(models, Mapping) else type(models).__name__} for models; expected a mapping with two or more. "
-                'Pass {"name": vectors, …}.'
-            )
+            got = len(models) if isinstance(models, Mapping) else type(models).__name__
+            raise InputError(f"Got {got} for models; expected two or more by name. Pass {{'name': vectors, …}}.")
         for name in models:
             _check_name(name)
         sides = name_modalities({name: as_rows(data, name, modality) for name, data in models.items()})
@@ -238,9 +236,7 @@ class CanonicalFrame(BaseEstimator):
         self._check_fitted()
         _check_name(name)
         if name in self.models_:
-            raise ParameterError(
-                f"Got a model {name!r}, which the frame has; expected a new name. Pass another name, or fit a frame anew."
-            )
+            raise ParameterError(f"Got a model {name!r}, which the frame has; expected a new name. Pass another name.")
         rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
         places = {q: self.consensus_[q].rows_of(side, name) for q, side in rows.items() if q in self.consensus_}
         moments = solving.join_frame(rows, self.consensus_, places)
@@ -249,8 +245,7 @@ class CanonicalFrame(BaseEstimator):
                 f"Got no item of {name!r} that the frame has; expected some in common. Pass ids=… that name the items as the frame does."
             )
         groups = list(moments.values())
-        used = [found.rows for found in groups]
-        widest = max(len(model.rotation) for model in self.models_.values())
+        used, widest = [found.rows for found in groups], max(len(model.rotation) for model in self.models_.values())
         leg = solving.make_leg(
             pooled_cross(groups, center=self.center),
             pooled_size(groups, center=self.center),
@@ -289,9 +284,6 @@ class CanonicalFrame(BaseEstimator):
         ModalityError
             The means of this modality are not known in both, or no modality is common to both.
 
-        Notes
-        -----
-        To a narrower model the map is a projection, as is a map fitted on pairs.
         """
         self._check_fitted()
         for name in (source, target):
