@@ -230,6 +230,22 @@ def test_a_model_added_later_moves_nothing_and_is_aligned():
     assert np.square(error).mean() < 0.02 * models["d"].var(axis=0).mean()
 
 
+def test_a_chain_goes_on_with_items_that_are_new_to_the_frame():
+    models = world(23, n=90, widths=(8, 6, 10), inner=6)
+    frame = CanonicalFrame().fit(some(models, a=range(30), b=range(30)))
+    before = frame.map("a", "b").rotation_
+    with pytest.raises(IdError, match="has; expected some in common"):
+        frame.add("c", some(models, c=range(60, 90))["c"])
+    frame.extend("b", some(models, b=range(20, 90))["b"]).add("c", some(models, c=range(60, 90))["c"])
+    np.testing.assert_array_equal(frame.map("a", "b").rotation_, before)
+    np.testing.assert_allclose(frame.map("a", "c").transform(models["a"]), models["c"], atol=1e-4)  # items are float32
+    assert frame.describe()["items"] == {"": 90}
+    with pytest.raises(ParameterError, match="'x'"):
+        frame.extend("x", models["b"])
+    with pytest.raises(ShapeError, match="the frame's 'b'"):
+        frame.extend("b", some(models, a=range(9))["a"])
+
+
 def test_adding_exact_data_equals_fitting_on_all():
     models = world(12, n=40, widths=(7, 9, 7), inner=7)
     added = CanonicalFrame().fit({name: models[name] for name in "ab"}).add("c", models["c"])

@@ -13,7 +13,7 @@ from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space
-from congruence.errors import IdError, InputError, ModalityError, ShapeError
+from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.linalg.moments import CrossMoments
 
 #: Vectors of one model: by modality, and "" where none is said.
@@ -207,3 +207,24 @@ def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]])
             f"Got no item that joins {names[0]!r} with {', '.join(map(repr, apart[:3]))}; "
             "expected a chain of shared items from every model to every other. Pass ids=… that name the same items alike, or leave models out."
         )
+
+
+def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
+    """Return how many directions a model's anchors can probe, ``used`` of each modality.
+
+    Raises
+    ------
+    TooFewAnchorsError
+    """
+    most = sum(used) - sum(n > 0 for n in used) * center
+    if sum(used) < 2 or most < 1:
+        raise TooFewAnchorsError(
+            f"Got {sum(used)} item of {name!r} that other models have; expected at least 2. Pass more common items."
+        )
+    return most
+
+
+def check_name(name: Any) -> None:
+    """Refuse a model's name that is no text. Raises ParameterError."""
+    if not isinstance(name, str) or not name:
+        raise ParameterError(f"Got a model named {name!r}; expected a text. Pass a name for every model.")

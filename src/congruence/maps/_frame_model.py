@@ -26,6 +26,8 @@ class FrameModel:
     means_from : dict of modality to {"items", "rows", "frame"}
         Taken from shared items, from rows that no other model has, or, for a modality without rows, from the gap between modalities in the
         other models.
+    width : int
+        k, of the frame.
     n_anchors : int
         Rows that the rotation was fitted on.
     rank : int
@@ -36,8 +38,16 @@ class FrameModel:
     rotation: np.ndarray
     means: dict[str, np.ndarray]
     means_from: dict[str, str]
+    width: int
     n_anchors: int
     rank: int
+
+    @property
+    def isometry(self) -> np.ndarray:
+        """The rotation without its gains and without axes of means, shape (d, k)."""
+        U, s, Vt = np.linalg.svd(self.rotation[:, : self.width], full_matrices=False)
+        kept = s > 1e-8
+        return U[:, kept] @ Vt[kept]
 
 
 @dataclass(frozen=True)
@@ -104,3 +114,8 @@ def infer_means(models: Mapping[str, FrameModel], modalities: Iterable[str]) -> 
                     model.means[q] = model.means[p] + model.rotation @ gap
                     model.means_from[q] = "frame"
                     break
+
+
+def known_modalities(model: FrameModel) -> str:
+    """Return the modalities whose means a model has, for messages."""
+    return ", ".join(q or "no modality named" for q in model.means)

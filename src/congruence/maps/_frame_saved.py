@@ -56,6 +56,26 @@ def save_frame(frame: CanonicalFrame, path: str | Path, *, force: bool) -> Path:
     return persist.write_folder(path, arrays, config, _card(frame), force=force)
 
 
+def describe_frame(frame: CanonicalFrame) -> dict[str, Any]:
+    """Return what is known about a frame as plain data."""
+    models = {
+        name: {
+            "space": model.space.to_dict(),
+            "anchors": model.n_anchors,
+            "directions_probed": model.rank,
+            "means_from": model.means_from,
+        }
+        for name, model in frame.models_.items()
+    }
+    return {
+        "models": models,
+        "items": {q: len(found.ids) for q, found in frame.consensus_.items()},
+        "alignment": float(frame.objective_[-1]),
+        "n_iter": frame.n_iter_,
+        "converged": frame.converged_,
+    }
+
+
 def _card(frame: CanonicalFrame) -> str:
     lines = [
         "---",
@@ -142,7 +162,7 @@ def _restored(cls: type[Frame], arrays: Mapping[str, np.ndarray], config: Mappin
         if space.dim not in (None, len(rotation)) or type(one["name"]) is not str or one["name"] in frame.models_:
             raise ValueError("a model whose space or name does not fit")
         rank = count(one, "rank", most=min(len(rotation), k))
-        frame.models_[one["name"]] = FrameModel(space, rotation, means, means_from, count(one, "n_anchors"), rank)
+        frame.models_[one["name"]] = FrameModel(space, rotation, means, means_from, k, count(one, "n_anchors"), rank)
     if set(arrays) != expected or len(frame.models_) < 2 or type(frame.converged_) is not bool:
         raise ValueError("arrays missing or of no use, or fewer than two models")
     if len(_finite(frame.objective_, 1)) != frame.n_iter_ + 1:

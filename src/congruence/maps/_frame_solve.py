@@ -274,20 +274,30 @@ def make_model(
     """Put together what a frame keeps of one model; ``others`` are the means of the other models, in the frame."""
     own = {q: mean for q, (mean, _) in means.items()}
     rotation = np.hstack([leg.shrunk, mean_axes(own, others, leg, axes)])
-    return FrameModel(space_of(rows), rotation, own, {q: word for q, (_, word) in means.items()}, anchors, leg.rank)
+    return FrameModel(
+        space_of(rows),
+        rotation,
+        own,
+        {q: word for q, (_, word) in means.items()},
+        leg.isometry.shape[1],
+        anchors,
+        leg.rank,
+    )
 
 
 def extend_items(
-    known: dict[str, Consensus], rows: Rows, places: Mapping[str, np.ndarray], means: Means, leg: Leg
+    known: dict[str, Consensus], rows: Rows, means: Mapping[str, np.ndarray], isometry: np.ndarray, name: str
 ) -> None:
-    """Add a new model's items that a frame does not have."""
+    """Add a model's items that a frame does not have."""
     for q, side in rows.items():
-        new = side.vectors.any(axis=1) & (places[q] < 0 if q in places else True)
-        ids, vectors = id_texts(side.ids[new]), (side.vectors[new] - means[q][0]) @ leg.isometry
+        new = side.vectors.any(axis=1)
+        if q in known:
+            new &= known[q].rows_of(side, name) < 0
+        ids, vectors = id_texts(side.ids[new]), (side.vectors[new] - means[q]) @ isometry
         if q in known:
             known[q] = known[q].extended(ids, vectors)
         else:
-            known[q] = Consensus(ids, vectors.astype(np.float32), side.has_ids, means[q][0] @ leg.isometry)
+            known[q] = Consensus(ids, vectors.astype(np.float32), side.has_ids, means[q] @ isometry)
 
 
 def mean_axes(

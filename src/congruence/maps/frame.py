@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from congruence._utils.validation import check_choice, check_positive
+from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES
 from congruence.errors import (
     ConvergenceWarning,
@@ -18,7 +18,6 @@ from congruence.errors import (
     InputError,
     ModalityError,
     ParameterError,
-    TooFewAnchorsError,
 )
 from congruence.linalg.moments import pooled_cross, pooled_size
 from congruence.maps import _frame_solve as solving
@@ -28,11 +27,13 @@ from congruence.maps._frame_items import (
     Items,
     as_rows,
     check_connected,
+    check_name,
+    most_directions,
     name_modalities,
     width_of,
 )
-from congruence.maps._frame_model import Consensus, FrameModel, infer_means
-from congruence.maps._frame_saved import load_frame, save_frame
+from congruence.maps._frame_model import Consensus, FrameModel, infer_means, known_modalities
+from congruence.maps._frame_saved import describe_frame, load_frame, save_frame
 from congruence.maps.orthogonal import OrthogonalMap
 
 __all__ = ["CanonicalFrame"]
@@ -159,7 +160,7 @@ class CanonicalFrame(BaseEstimator):
             got = len(models) if isinstance(models, Mapping) else type(models).__name__
             raise InputError(f"Got {got} for models; expected two or more by name. Pass {{'name': vectors, …}}.")
         for name in models:
-            _check_name(name)
+            check_name(name)
         sides = name_modalities({name: as_rows(data, name, modality) for name, data in models.items()})
         names, rows = list(sides), list(sides.values())
         items = {q: Items.of(sides, q) for q in sorted({q for side in rows for q in side})}
@@ -173,7 +174,7 @@ class CanonicalFrame(BaseEstimator):
         for m, name in enumerate(names):
             used = [int(((t.rows[m] >= 0) & (t.count > 1)).sum()) for t in items.values()]
             anchors.append(sum(used))
-            most = self._most(name, used)
+            most = most_directions(name, used, center=self.center)
             widest = max(width for j, width in enumerate(widths) if j != m)
             legs.append(
                 solving.make_leg(evidence[m], sizes[m], most, widest, self._shrinkage(), self.shrinkage_strength)
@@ -234,7 +235,7 @@ class CanonicalFrame(BaseEstimator):
         would fit each of them to the others anew, and move the maps between them.
         """
         self._check_fitted()
-        _check_name(name)
+        check_name(name)
         if name in self.models_:
             raise ParameterError(f"Got a model {name!r}, which the frame has; expected a new name. Pass another name.")
         rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
@@ -249,7 +250,7 @@ class CanonicalFrame(BaseEstimator):
         leg = solving.make_leg(
             pooled_cross(groups, center=self.center),
             pooled_size(groups, center=self.center),
-            self._most(name, used),
+            most_directions(name, used, center=self.center),
             widest,
             self._shrinkage(),
             self.shrinkage_strength,
@@ -257,8 +258,40 @@ class CanonicalFrame(BaseEstimator):
         means = solving.means_beside(rows, moments, leg, center=self.center)
         known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
         self.models_[name] = solving.make_model(rows, leg, means, known, self.axes_, sum(used))
-        solving.extend_items(self.consensus_, rows, places, means, leg)
+        model = self.models_[name]
+        solving.extend_items(self.consensus_, rows, model.means, leg.isometry, name)
         infer_means(self.models_, self.consensus_ if self.center else ())
+        return self
+
+    def extend(self, name: str, vectors: Any, *, modality: str | None = None) -> Self:
+        """Add items to the frame, in a model that it has: so a chain of models can go on with new anchors. No map moves.
+
+        Parameters
+        ----------
+        name : str
+        vectors, modality
+            As for :meth:`add`. Items that the frame has are left as they are.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ParameterError
+            The frame has no such model.
+        ModalityError
+            It does not know this model's mean of the modality.
+        """
+        self._check_fitted()
+        model = self.models_[check_choice(name, self.models_, "a model")]
+        rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
+        check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
+        if unknown := sorted(set(rows) - set(model.means)):
+            raise ModalityError(
+                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, whose mean of these is not known; expected {known_modalities(model)}. Pass modality=…."
+            )
+        solving.extend_items(self.consensus_, rows, model.means, model.isometry, name)
         return self
 
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
@@ -296,7 +329,7 @@ class CanonicalFrame(BaseEstimator):
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got modality={modality!r} for {source!r} ({_known(a)}) and {target!r} ({_known(b)}); expected one whose means are known in "
+                f"Got modality={modality!r} for {source!r} ({known_modalities(a)}) and {target!r} ({known_modalities(b)}); expected one whose means are known in "
                 "both. Pass another modality=…, or add rows of it with a new frame."
             )
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
@@ -348,21 +381,7 @@ class CanonicalFrame(BaseEstimator):
     def describe(self) -> dict[str, Any]:
         """Return what is known about the frame as plain data."""
         self._check_fitted()
-        return {
-            "models": {
-                name: {
-                    "space": model.space.to_dict(),
-                    "anchors": model.n_anchors,
-                    "directions_probed": model.rank,
-                    "means_from": model.means_from,
-                }
-                for name, model in self.models_.items()
-            },
-            "items": {q: len(found.ids) for q, found in self.consensus_.items()},
-            "alignment": float(self.objective_[-1]),
-            "n_iter": self.n_iter_,
-            "converged": self.converged_,
-        }
+        return describe_frame(self)
 
     # ------------------------------------------------------------------ inside
 
@@ -379,21 +398,3 @@ class CanonicalFrame(BaseEstimator):
 
     def _shrinkage(self) -> str:
         return "wiener" if self.shrinkage == "auto" else self.shrinkage
-
-    def _most(self, name: str, used: Sequence[int]) -> int:
-        """Return how many directions the anchors of a model can probe. Raises TooFewAnchorsError."""
-        most = sum(used) - sum(n > 0 for n in used) * self.center
-        if sum(used) < 2 or most < 1:
-            raise TooFewAnchorsError(
-                f"Got {sum(used)} item of {name!r} that other models have; expected at least 2. Pass more common items."
-            )
-        return most
-
-
-def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not name:
-        raise ParameterError(f"Got a model named {name!r}; expected a text. Pass a name for every model.")
-
-
-def _known(model: FrameModel) -> str:
-    return ", ".join(q or "no modality named" for q in model.means)
