@@ -23,6 +23,7 @@ from congruence.cli import (
     certify,
     datasets,
     demo,
+    drift,
     embed,
     evaluate,
     export,
@@ -118,6 +119,7 @@ app.command("similarity", cls=_Command)(similarity.command)
 app.command("match", cls=_Command)(match.command)
 app.command("negatives", cls=_Command)(negatives.command)
 app.command("shift", cls=_Command)(shift.command)
+app.command("drift", cls=_Command)(drift.command)
 app.command("embed", cls=_Command)(embed.command)
 app.command("train", cls=_Command)(train.command)
 app.command("report", cls=_Command)(report.command)

@@ -1,4 +1,4 @@
-"""Has an encoder changed? By re-encoded canaries where there are some, by a stream of unpaired vectors otherwise."""
+"""Whether an encoder has changed: by canaries encoded again where there are some, by a stream of unpaired vectors otherwise."""
 
 from __future__ import annotations
 
