@@ -6,6 +6,7 @@ from measured import (
     alignment,
     canonical,
     certificates,
+    frames,
     joint,
     pairing,
     quick,
@@ -31,6 +32,7 @@ BLOCKS: dict[str, Block] = {
     **speed.BLOCKS,
     **certificates.BLOCKS,
     **pairing.BLOCKS,
+    **frames.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

@@ -101,7 +101,7 @@ JOBS = {
         Job("canonical", "minutes", tuple(figure_commands().values()), rows_of),
         Job("canonical-single", "minutes", tuple(f"{_figure(f, 'caltech101')} --evaluation-templates single" for f in ("fig11", "fig34")), rows_of),
         Job("few-anchors", "minutes", (f"python benchmarks/bench_few_anchors.py --data {LVIS} --splits 6 --json OUT",)),
-        Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --json OUT",)),
+        Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
         Job("frames", "minutes", tuple(f"python benchmarks/frames.py {LVIS} --part {part} --json OUT" for part in ("complete", "partial", "chain"))),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),

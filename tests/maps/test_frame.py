@@ -354,6 +354,12 @@ def test_what_cannot_be_a_frame_is_refused():
         CanonicalFrame().fit(some(models, a=range(6), b=range(6), c=range(6, 12)))
     with pytest.raises(TooFewAnchorsError, match="1 item of 'c'"):
         CanonicalFrame().fit(some(models, a=range(6), b=range(6), c=range(5, 12)))
+    with pytest.raises(InputError, match="rows of 'c' that do not vary together"):
+        CanonicalFrame().fit(
+            some(models, a=range(6), b=range(4), c=[5, 8]) | {"d": Embeddings(models["a"][7:9], [8, 0])}
+        )
+    with pytest.raises(congruence.errors.ZeroRowError, match="only rows of zeros of 'b'"):
+        CanonicalFrame().fit({"a": a, "b": Embeddings(0 * b, allow_zero_rows=True)})
     with pytest.raises(IdError, match="ids for every model"):
         CanonicalFrame().fit({"a": Embeddings(a, range(12)), "b": b})
     with pytest.raises(ShapeError, match="ids to match them by"):

@@ -13,7 +13,15 @@ from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space
-from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.errors import (
+    IdError,
+    InputError,
+    ModalityError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
+)
 from congruence.linalg.moments import CrossMoments
 
 #: Vectors of one model: by modality, and "" where none is said.
@@ -61,6 +69,11 @@ def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
                     f"Got {rows.space.modality} vectors of {name!r} under {key!r}; expected them to agree. Correct the key."
                 )
             found[key] = rows
+    for key, rows in found.items():
+        if not rows.vectors.any():
+            raise ZeroRowError(
+                f"Got only rows of zeros of {name!r}{f' ({key})' * bool(key)}; expected vectors. Encode them again, or leave them out."
+            )
     widths = {rows.dim for rows in found.values()}
     if len(widths) > 1:
         raise ShapeError(

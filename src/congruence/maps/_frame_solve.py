@@ -9,6 +9,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts
+from congruence.errors import InputError
 from congruence.linalg.generalized import GeneralizedProcrustes, generalized_procrustes
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import CrossSVD, cross_svd
@@ -136,11 +137,15 @@ def _size(parts: Sequence[CrossMoments], center: bool) -> float:
     return float(np.sqrt(source * target))
 
 
-def make_leg(evidence: np.ndarray, size: float, most: int, width: int, shrinkage: str, strength: float | None) -> Leg:
+def make_leg(
+    name: str, evidence: np.ndarray, size: float, most: int, width: int, shrinkage: str, strength: float | None
+) -> Leg:
     """Turn a model's evidence into its leg.
 
     Parameters
     ----------
+    name : str
+        For messages.
     evidence : ndarray, shape (d, k)
     size : float
         The most that its singular values could add up to.
@@ -150,11 +155,21 @@ def make_leg(evidence: np.ndarray, size: float, most: int, width: int, shrinkage
         Of the widest other model: there are no more directions to be probed.
     shrinkage : str
     strength : float or None
+
+    Raises
+    ------
+    InputError
+        The rows do not vary together with those of other models.
     """
     found = cross_svd(evidence, max_rank=most, scale=size)
+    if not found.rank:
+        raise InputError(
+            f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one common item with each); "
+            "expected anchors that vary. Pass other anchors, or more common items."
+        )
     k = min(len(found.s), width)
     svd = CrossSVD(found.U[:, :k], found.s[:k], found.Vt[:k], min(found.rank, k))
-    used, _, gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size) if size else 0.0, strength)
+    used, _, gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size), strength)
     if used == "full":  # and directions that no narrower model has are filled as well
         svd, gains = found, np.ones(len(found.s))
     kept = len(svd.s) if used == "full" else svd.rank
@@ -363,5 +378,5 @@ def means_beside(rows: Rows, moments: Mapping[str, CrossMoments], leg: Leg, *, c
         elif q in moments:
             means[q] = moments[q].source_mean - leg.isometry @ moments[q].target_mean, "items"
         else:
-            means[q] = side.mean, "rows"
+            means[q] = side.vectors[side.vectors.any(axis=1)].mean(axis=0, dtype=np.float64), "rows"
     return means

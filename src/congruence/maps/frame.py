@@ -176,11 +176,9 @@ class CanonicalFrame(BaseEstimator):
             anchors.append(sum(used))
             most = most_directions(name, used, center=self.center)
             widest = max(width for j, width in enumerate(widths) if j != m)
-            legs.append(
-                solving.make_leg(evidence[m], sizes[m], most, widest, self._shrinkage(), self.shrinkage_strength)
-            )
+            legs.append(solving.make_leg(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
         self.models_, self.consensus_ = {}, {}
-        self.axes_ = list(items) if self._shrinkage() == "wiener" and self.center else []
+        self.axes_ = list(items) if self._spectrum()[0] == "wiener" and self.center else []
         means: list[solving.Means] = [{} for _ in rows]
         for q, table in items.items():
             found = solving.means_of(rows, table, q, moments, bases, legs, center=self.center)
@@ -247,14 +245,9 @@ class CanonicalFrame(BaseEstimator):
             )
         groups = list(moments.values())
         used, widest = [found.rows for found in groups], max(len(model.rotation) for model in self.models_.values())
-        leg = solving.make_leg(
-            pooled_cross(groups, center=self.center),
-            pooled_size(groups, center=self.center),
-            most_directions(name, used, center=self.center),
-            widest,
-            self._shrinkage(),
-            self.shrinkage_strength,
-        )
+        cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
+        most = most_directions(name, used, center=self.center)
+        leg = solving.make_leg(name, cross, size, most, widest, *self._spectrum())
         means = solving.means_beside(rows, moments, leg, center=self.center)
         known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
         self.models_[name] = solving.make_model(rows, leg, means, known, self.axes_, sum(used))
@@ -396,5 +389,5 @@ class CanonicalFrame(BaseEstimator):
         if not hasattr(self, "models_"):
             raise NotFittedMapError("Got an unfitted CanonicalFrame; expected a fitted one. Call fit(models) first.")
 
-    def _shrinkage(self) -> str:
-        return "wiener" if self.shrinkage == "auto" else self.shrinkage
+    def _spectrum(self) -> tuple[str, float | None]:
+        return "wiener" if self.shrinkage == "auto" else self.shrinkage, self.shrinkage_strength
