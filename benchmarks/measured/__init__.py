@@ -7,6 +7,7 @@ from measured import (
     anchors,
     canonical,
     certificates,
+    frames,
     joint,
     pairing,
     quick,
@@ -33,6 +34,7 @@ BLOCKS: dict[str, Block] = {
     **certificates.BLOCKS,
     **pairing.BLOCKS,
     **anchors.BLOCKS,
+    **frames.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from congruence.embeddings import Space as Space
     from congruence.evaluation import evaluate as evaluate
     from congruence.maps import MAPS as MAPS
+    from congruence.maps import CanonicalFrame as CanonicalFrame
     from congruence.maps import CCAMap as CCAMap
     from congruence.maps import HeadsMap as HeadsMap
     from congruence.maps import LinearMap as LinearMap
@@ -48,6 +49,7 @@ _HOME = {
     "Space": ("congruence.embeddings", "Space"),
     "read_embeddings": ("congruence.stores", "read_embeddings"),
     "MAPS": ("congruence.maps", "MAPS"),
+    "CanonicalFrame": ("congruence.maps", "CanonicalFrame"),
     "CCAMap": ("congruence.maps", "CCAMap"),
     "HeadsMap": ("congruence.maps", "HeadsMap"),
     "LinearMap": ("congruence.maps", "LinearMap"),

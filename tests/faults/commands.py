@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 import congruence
-from congruence import OrthogonalMap, ProcrustesHeads, Space
+from congruence import CanonicalFrame, OrthogonalMap, ProcrustesHeads, Space
 from congruence.embeddings import Embeddings
 from congruence.stores import open_sink, read_embeddings
 
 #: Commands that write no file, whatever their options.
-READERS = {"inspect", "match", "shift"}
+READERS = {"drift", "inspect", "match", "shift"}
 
 N, D = 40, 6
 
@@ -57,6 +57,11 @@ class Case:
 
 def is_map(path: Path) -> None:
     congruence.load(path)
+    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
+def is_frame(path: Path) -> None:
+    CanonicalFrame.load(path)
     assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
 
 
@@ -142,6 +147,7 @@ def write_inputs(folder: Path) -> None:
     mapping = OrthogonalMap().fit(Embeddings(A, ids), Embeddings(B, ids))
     mapping.target_space_ = Space("new", "1", None, D, False)
     mapping.save(folder / "rotation")
+    CanonicalFrame().fit({"a": Embeddings(A, ids), "b": Embeddings(B, ids)}).save(folder / "frame")
     ProcrustesHeads(n_components=3).fit(A, B).save(folder / "heads")
     (folder / "captions.csv").write_text("id,caption\n1,a black cat sits on a red mat\n2,two dogs run in the park\n")
     (folder / "words.txt").write_text("\n".join(WORDS))
@@ -216,6 +222,9 @@ _EMBED = ("embed", "letters", "words.txt", "--batch-size", "3")
 
 CASES: dict[str, Case] = {
     "fit": Case(("fit", "a.npz", "b.npz", "-o", "out", "--no-check"), {"out": is_map}),
+    "frame fit": Case(("frame", "fit", "a=a.npz", "b=b.npz", "-o", "out"), {"out": is_frame}),
+    "frame add": Case(("frame", "add", "frame", "c=wrong.npz", "-o", "out"), {"out": is_frame}),
+    "frame map": Case(("frame", "map", "frame", "a", "b", "-o", "out"), {"out": is_map}),
     "transform .npy": Case(
         ("transform", "rotation", "a.npz", "-o", "out.npy"), {"out.npy": is_vectors, "out.npy.space.json": is_json}
     ),

@@ -89,6 +89,29 @@ def read_map(path: Path) -> None:
         shutil.rmtree(again, ignore_errors=True)
 
 
+def write_frame(rng: random.Random, folder: Path) -> Path:
+    draw = np.random.default_rng(0)
+    models = {"a": draw.standard_normal((20, D_SOURCE)), "b": draw.standard_normal((20, D_TARGET))}
+    return congruence.CanonicalFrame().fit({name: {"text": rows} for name, rows in models.items()}).save(folder / "map")
+
+
+def read_frame(path: Path) -> None:
+    frame = congruence.CanonicalFrame.load(path)
+    repr(frame), frame.describe()
+    names = list(frame.models_)
+    with refusing():
+        mapping = frame.map(names[0], names[1])
+        assert np.isfinite(mapping.transform(np.ones((2, mapping.n_features_in_)))).all(), "numbers that are not finite"
+    with refusing():
+        frame.add("new", np.random.default_rng(1).standard_normal((20, 4)))
+    again = path.parent / f"again-{path.name}"
+    try:
+        with refusing():
+            congruence.CanonicalFrame.load(frame.save(again))
+    finally:
+        shutil.rmtree(again, ignore_errors=True)
+
+
 def seal_map(rng: random.Random, path: Path) -> None:
     """Change configuration and arrays as somebody would who computes the checksums again."""
     import safetensors.numpy
@@ -309,6 +332,8 @@ def read_marker(path: Path) -> None:
 OWN: dict[str, Target] = {
     **{f"map {kind}": Target(write_map(kind), read_map) for kind in MAPS},
     **{f"map {kind}, right checksums": Target(write_map(kind), read_map, seal_map) for kind in MAPS},
+    "frame": Target(write_frame, read_frame),
+    "frame, right checksums": Target(write_frame, read_frame, seal_map),
     "checkpoint": Target(write_checkpoint, read_checkpoint),
     "checkpoint, right checksums": Target(write_checkpoint, read_checkpoint, seal_checkpoint),
     "parts of embed": Target(write_parts, read_parts),

@@ -35,7 +35,7 @@ READERS = {
     "embed/inputs.py": ["items.csv", "items.jsonl", "items.parquet", "items.txt", "sugarcrepe"],
     "embed/output.py": ["parts of embed"],
     "encoders/_base.py": ["image.png"],
-    "persist.py": ["map orthogonal", "map heads, right checksums"],
+    "persist.py": ["map orthogonal", "map heads, right checksums", "frame, right checksums"],
     "stores/_space_file.py": ["vectors with space.json"],
     "stores/arrow.py": ["vectors.arrow", "column.feather"],
     "stores/hdf5.py": ["vectors.h5", "column.hdf5"],

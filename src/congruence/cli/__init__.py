@@ -27,10 +27,12 @@ from congruence.cli import (
     certify,
     datasets,
     demo,
+    drift,
     embed,
     evaluate,
     export,
     fit,
+    frame,
     inspect,
     match,
     negatives,
@@ -122,12 +124,19 @@ app.command("similarity", cls=_Command)(similarity.command)
 app.command("match", cls=_Command)(match.command)
 app.command("negatives", cls=_Command)(negatives.command)
 app.command("shift", cls=_Command)(shift.command)
+app.command("drift", cls=_Command)(drift.command)
 app.command("embed", cls=_Command)(embed.command)
 app.command("train", cls=_Command)(train.command)
 app.command("report", cls=_Command)(report.command)
 app.command("datasets", cls=_Command)(datasets.command)
 app.command("reproduce", cls=_Command)(reproduce.command)
 app.command("demo", cls=_Command)(demo.command)
+
+_frames = typer.Typer(help="Many models in one frame: fit it, add models, take a map.", no_args_is_help=True)
+_frames.command("fit", cls=_Command)(frame.fit)
+_frames.command("add", cls=_Command)(frame.add)
+_frames.command("map", cls=_Command)(frame.take)
+app.add_typer(_frames, name="frame")
 
 
 def _version(show: bool) -> None:

@@ -153,6 +153,17 @@ class CrossMoments:
         """Return an independent copy."""
         return CrossMoments.from_state(self.state())
 
+    def scaled(self, factor: float) -> CrossMoments:
+        """Return the moments of the same rows with every weight multiplied by ``factor``."""
+        new = self.copy()
+        new.weight *= factor
+        new.cross *= factor
+        if new.gram is not None:
+            new.gram *= factor
+        new.source_scatter *= factor
+        new.target_scatter *= factor
+        return new
+
     def swap(self) -> CrossMoments:
         """Return the moments with the two sides exchanged (without the gram matrix)."""
         new = CrossMoments(len(self.target_mean), len(self.source_mean))

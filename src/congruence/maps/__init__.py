@@ -7,11 +7,12 @@ from typing import Any
 
 from congruence import persist
 from congruence._utils.validation import check_choice
-from congruence.errors import CorruptFileError
+from congruence.errors import CorruptFileError, ParameterError
 from congruence.maps._affine import AffineMap
 from congruence.maps._base import Map
 from congruence.maps._saved import check_config, check_restored
 from congruence.maps.cca import CCAMap
+from congruence.maps.frame import CanonicalFrame
 from congruence.maps.heads import HeadsMap
 from congruence.maps.layered import LayeredMap
 from congruence.maps.linear import LinearMap
@@ -25,6 +26,7 @@ __all__ = [
     "METHODS",
     "AffineMap",
     "CCAMap",
+    "CanonicalFrame",
     "HeadsMap",
     "LayeredMap",
     "LinearMap",
@@ -88,9 +90,15 @@ def load(path: str | Path) -> Map:
     Raises
     ------
     FileError, CorruptFileError, VersionError
+    ParameterError
+        The folder holds a frame (:meth:`CanonicalFrame.load`).
     """
     arrays, config = persist.read_folder(path)
     kind = config.get("kind")
+    if kind == CanonicalFrame.kind:
+        raise ParameterError(
+            f"Got a frame of many models in {path}; expected a map. Load it with CanonicalFrame.load, and take a map from it."
+        )
     if not isinstance(kind, str) or kind not in MAPS:
         raise CorruptFileError(
             f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}. Upgrade congruence."

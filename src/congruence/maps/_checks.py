@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +19,23 @@ from congruence.maps._estimator import NotFittedError, _check_sample_weight
 
 #: Modality of all rows, or of each.
 Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None
+
+
+@dataclass(frozen=True)
+class GivenMeans:
+    """Means of a modality that :meth:`OrthogonalMap.recenter` was given.
+
+    Attributes
+    ----------
+    source, target : ndarray
+    n_source, n_target : float or None
+        Weight of the rows behind each; None where a mean vector was given, 0 where the target's is taken from the gap between modalities.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    n_source: float | None
+    n_target: float | None
 
 
 class NotFittedMapError(CongruenceError, NotFittedError):
@@ -59,6 +77,14 @@ def check_mean(mean: ArrayLike | Embeddings, width: int, name: str) -> np.ndarra
             f"Got {name} of width {array.shape[1]}; expected {width}. Pass vectors of the model that the map was fitted on."
         )
     return array.mean(axis=0, dtype=np.float64)
+
+
+def count_rows(rows: Any) -> int | None:
+    """Return how many rows :func:`check_mean` averages; None for a vector, of which nobody says how many it stands for."""
+    if isinstance(rows, Embeddings):
+        return len(rows)
+    array = to_rows(rows, "rows")
+    return None if array.ndim == 1 else len(array)
 
 
 def check_same_kind(one: object, other: object, verb: str) -> None:

@@ -17,8 +17,8 @@ from congruence.errors import ModalityError
 from congruence.linalg.moments import CrossMoments, pooled_cross
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps._affine import AffineMap
-from congruence.maps._checks import check_mean, check_native, check_same_kind
-from congruence.maps._saved import check_rotation
+from congruence.maps._checks import GivenMeans, check_mean, check_native, check_same_kind, count_rows
+from congruence.maps._saved import check_rotation, given_rows
 
 
 class RotationMap(AffineMap):
@@ -36,6 +36,7 @@ class RotationMap(AffineMap):
     modality_: str | None
     modality_means_: dict[str, tuple[np.ndarray, np.ndarray]]
     moments_: dict[str, CrossMoments]
+    given_means_: dict[str, GivenMeans]
 
     @property
     def matrix(self) -> np.ndarray:
@@ -87,6 +88,8 @@ class RotationMap(AffineMap):
             source=self.target_space_,
             target=self.source_space_,
         )
+        for name, one in self.given_means_.items():
+            new._give(name, GivenMeans(one.target, one.source, one.n_target or None, one.n_source))
         return new
 
     def then(self, other: Self) -> Self:
@@ -133,6 +136,7 @@ class RotationMap(AffineMap):
             source=self.source_space_,
             target=other.target_space_,
         )
+        new.given_means_ = {}
         gains = np.linalg.svd(rotation, compute_uv=False)
         new.gains_ = new.singular_values_ = gains
         new.rank_ = int(np.count_nonzero(gains > 1e-8))
@@ -185,6 +189,9 @@ class RotationMap(AffineMap):
             check_choice(modality, MODALITIES, "modality")
             table[modality] = (a, b)
         self._set(new, self.rotation_, (a, b), table, self.source_space_, self.target_space_)
+        if modality is not None:
+            n_target = 0 if target_mean is None else count_rows(target_mean)
+            new._give(modality, GivenMeans(a, b, count_rows(source_mean), n_target))
         new._activate(modality)
         return new
 
@@ -265,6 +272,8 @@ class RotationMap(AffineMap):
         }
         if alignment is not None:
             facts["alignment"] = alignment
+        if self.given_means_:
+            facts["mean_rows"] = self._mean_rows()
         return facts
 
     def _like(self) -> Self:
@@ -272,7 +281,31 @@ class RotationMap(AffineMap):
         new = type(self)(**self.get_params())
         new.source_space_, new.target_space_ = self.source_space_, self.target_space_
         new.n_features_in_ = self.n_features_in_
-        new.scores_ = {}
+        new.scores_, new.given_means_ = {}, {}
+        return new
+
+    @classmethod
+    def _of_parts(
+        cls,
+        rotation: np.ndarray,
+        means: tuple[np.ndarray, np.ndarray],
+        table: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        spaces: tuple[Space, Space],
+        *,
+        n_pairs: int,
+        center: bool,
+    ) -> Self:
+        """Make a map that was fitted on no pairs of its own, as :meth:`then` does."""
+        new = cls(center=center)
+        new.moments_, new.given_means_ = {}, {}
+        new.rotation_, new.n_features_in_ = rotation, rotation.shape[0]
+        new.source_mean_, new.target_mean_ = means
+        new.modality_means_, new.modality_ = dict(table), spaces[0].modality
+        new.source_space_, new.target_space_ = spaces
+        new.gains_ = new.singular_values_ = np.linalg.svd(rotation, compute_uv=False)
+        new.rank_, new.mean_directions_ = int(np.count_nonzero(new.gains_ > 1e-8)), 0
+        new.n_pairs_, new.scores_ = n_pairs, {}
+        new.facts_ = new._measure("composed", rotation.shape, None)
         return new
 
     def _set(
@@ -289,12 +322,21 @@ class RotationMap(AffineMap):
         new.n_features_in_ = rotation.shape[0]
         new.source_mean_, new.target_mean_ = means
         new.modality_means_ = dict(table)
+        new.given_means_ = dict(self.given_means_)
         new.modality_ = self.modality_
         new.source_space_, new.target_space_ = source, target
         new.singular_values_, new.gains_, new.rank_ = self.singular_values_, self.gains_, self.rank_
         new.mean_directions_ = self.mean_directions_
         new.n_pairs_ = self.n_pairs_
         new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"], rotation.shape, None)}
+
+    def _give(self, modality: str, means: GivenMeans) -> None:
+        """Note means that were given, and for :meth:`_restore` of how many rows they are."""
+        self.given_means_[modality] = means
+        self.facts_ = {**self.facts_, "mean_rows": self._mean_rows()}
+
+    def _mean_rows(self) -> dict[str, list[float | None]]:
+        return {name: [one.n_source, one.n_target] for name, one in self.given_means_.items()}
 
     def _activate(self, modality: str | None) -> None:
         self.modality_ = modality
@@ -333,6 +375,10 @@ class RotationMap(AffineMap):
         self.rotation_ = arrays["rotation"]
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
         self.singular_values_, self.gains_ = arrays["singular_values"], arrays["gains"]
+        self.given_means_ = {
+            name: GivenMeans(*self.modality_means_[name], *counts)
+            for name, counts in given_rows(facts, self.modality_means_, self.moments_).items()
+        }
         self.rank_, self.n_pairs_ = facts["rank"], facts["n_pairs"]
         self.mean_directions_ = facts["mean_directions"]
         self.modality_ = facts.get("modality")

@@ -209,6 +209,30 @@ def check_rotation(
     _check_claims(arrays["rotation"], arrays["gains"], arrays["singular_values"], facts)
 
 
+def given_rows(
+    facts: Mapping[str, Any], means: Mapping[str, Any], moments: Mapping[str, Any]
+) -> dict[str, tuple[float | None, float | None]]:
+    """Return how many rows the means are of that were given to a map, by modality.
+
+    Maps of earlier versions do not say; of these, means that no moments have were given.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    told = facts.get("mean_rows")
+    if told is None:
+        return {name: (None, None) for name in means if name not in moments}
+    if not isinstance(told, dict) or not set(told) <= set(means):
+        raise ValueError("rows of means that the map does not have")
+    for counts in told.values():
+        if not isinstance(counts, list) or len(counts) != 2 or any(n is not None and not is_number(n) for n in counts):
+            raise TypeError("rows of means that are no numbers")
+        if any(n is not None and n < 0 for n in counts):
+            raise ValueError("rows of means below 0")
+    return {name: (counts[0], counts[1]) for name, counts in told.items()}
+
+
 def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, Any]) -> None:
     d_source, d_target = rotation.shape
     directions = min(rotation.shape)

@@ -23,8 +23,8 @@ from congruence.errors import (
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
-from congruence.maps._checks import Modalities, check_same_kind, split_modalities
-from congruence.maps._rotation import RotationMap
+from congruence.maps._checks import Modalities, split_modalities
+from congruence.maps._continued import ContinuedMap
 
 __all__ = ["OrthogonalMap"]
 
@@ -44,7 +44,7 @@ _SOLVED = (
 )
 
 
-class OrthogonalMap(RotationMap):
+class OrthogonalMap(ContinuedMap):
     """Procrustes rotation between two embedding spaces: ``z ↦ (z − μ_A) @ rotation + μ_B``.
 
     Fitted on pairs of one modality, it maps every modality of a dual encoder; each keeps its own means
@@ -186,86 +186,14 @@ class OrthogonalMap(RotationMap):
             )
         return self._solve()
 
-    def partial_fit(
-        self,
-        X: RowsLike,
-        Y: RowsLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        modality: Modalities = None,
-        *,
-        y: RowsLike | None = None,
-    ) -> Self:
-        """Add pairs to those already seen; the result equals one fit on all of them.
-
-        The rotation is computed when it is next needed, so many small batches cost no more than one large.
-
-        Parameters
-        ----------
-        X, Y, sample_weight, modality, y
-            As for :meth:`fit`. A batch may hold a single pair, as long as two have been seen when the map is used.
-
-        Returns
-        -------
-        Self
-        """
-        if self.shrinkage == "cv":
-            raise ParameterError(
-                'Got shrinkage="cv" for partial_fit; expected a shrinkage that needs no second pass over the rows. '
-                'Pass shrinkage="auto".'
-            )
-        first = not self.__dict__.get("moments_")
-        if first and "rotation_" in self.__dict__:
-            raise ParameterError("Got a composed map to continue; expected a map fitted on pairs. Fit a new one.")
-        if first:
-            self._start()
-        self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
-        return self
-
-    def merge(self, other: Self) -> Self:
-        """Return the map fitted on the pairs of both maps together.
-
-        Parameters
-        ----------
-        other : OrthogonalMap
-            Fitted with the same parameters on other pairs of the same two models, for example on another shard.
-
-        Returns
-        -------
-        OrthogonalMap
-
-        Raises
-        ------
-        ParameterError, ShapeError
-        """
-        check_same_kind(self, other, "merge")
-        if self.get_params() != other.get_params():
-            raise ParameterError(
-                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same. Fit both with the same parameters."
-            )
-        if self.shrinkage == "cv":
-            raise ParameterError(
-                'Got shrinkage="cv" to merge; expected a shrinkage that needs no second pass over the rows. '
-                'Pass shrinkage="auto".'
-            )
-        if not (self.moments_ and other.moments_):
-            raise ParameterError("Got a composed map to merge; expected maps fitted on pairs. Merge before composing.")
-        new = self._like()
-        new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
-        for name, moments in other.moments_.items():
-            new.moments_[name] = new.moments_[name].merge(moments) if name in new.moments_ else moments.copy()
-        ours, theirs = new.source_space_, new.target_space_
-        new.source_space_ = replace(ours, normalized=ours.normalized and other.source_space_.normalized)
-        new.target_space_ = replace(theirs, normalized=theirs.normalized and other.target_space_.normalized)
-        return new._solve()
-
     def _start(self) -> None:
         check_choice(self.shrinkage, SHRINKAGES, "shrinkage")
         if self.shrinkage_strength is not None:
             check_positive(self.shrinkage_strength, "shrinkage_strength", zero=True)
         if self.random_state is not None:
             check_seed(self.random_state)
-        self.moments_ = {}
-        for name in (*_SOLVED, "cv_strength_", "cv_scores_"):
+        self.moments_, self.given_means_ = {}, {}
+        for name in (*_SOLVED, "cv_strength_", "cv_scores_", "_active"):
             self.__dict__.pop(name, None)
 
     def _gather(
@@ -367,6 +295,7 @@ class OrthogonalMap(RotationMap):
         zeros = np.zeros(cross.shape[0]), np.zeros(cross.shape[1])
         means = (self.moments_[first].source_mean, self.moments_[first].target_mean) if self.center else zeros
         self.source_mean_, self.target_mean_ = means
+        self._keep_given_means()
         self.facts_ = self._measure(shrinkage, cross.shape, alignment)
         self.facts_["shrinkage_strength_used"] = shrinkage_strength
         self._warn(shrinkage)

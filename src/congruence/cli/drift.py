@@ -1,0 +1,79 @@
+"""``congruence drift``: whether the encoder behind a stream of vectors has changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["command"]
+
+
+def command(
+    reference: Annotated[str, typer.Argument(help="Vectors of the unchanged encoder: a file, or file:key.")],
+    stream: Annotated[list[str], typer.Argument(help="Later vectors, oldest first: one or more files.")],
+    canaries: Annotated[
+        bool, typer.Option("--canaries", help="The stream is the reference's items, encoded again: compare one by one.")
+    ] = False,
+    alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole stream.")] = 0.001,
+    tolerance: Annotated[
+        float, typer.Option(help="Relative distance that canaries of an unchanged encoder stay below.")
+    ] = 0.01,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the canaries' ids, on both sides.")] = None,
+    seed: Annotated[int, typer.Option(help="Divides the reference, and breaks ties.")] = 0,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if the encoder has changed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Notice a changed encoder: by canaries encoded again, or by a stream of unpaired vectors."""
+    from congruence.cli._anchors import read_anchors
+    from congruence.cli._base import number, print_json, print_table, read
+    from congruence.compare.drift import DriftMonitor, compare_canaries
+    from congruence.embeddings import Space
+    from congruence.errors import ParameterError
+    from congruence.stores import open_source
+
+    if canaries:
+        if len(stream) > 1:
+            raise ParameterError(
+                f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded now. Pass the newest."
+            )
+        sides, paired_by = read_anchors((reference, stream[0]), (ids, ids), (Space(), Space()), False)
+        found = compare_canaries(*sides, tolerance=tolerance)
+        changed = found.changed
+        if as_json:
+            print_json({"reference": reference, "stream": stream, "paired_by": paired_by, **found.to_dict()})
+        else:
+            words = {
+                "none": "no",
+                "norms": "yes: other norms, the same directions",
+                "rotation": "yes: other directions, the same cosines between canaries",
+                "model": "yes: another model",
+            }
+            rows = [
+                ["canaries", f"{found.n}, paired by {paired_by}"],
+                ["changed", words[found.kind]],
+                ["moved by more than the tolerance", f"{found.moved:.0%}"],
+                ["distance, median and largest", f"{found.median:.2g}, {found.largest:.2g}"],
+                ["largest change of a cosine", f"{found.angles:.2g}"],
+            ]
+            print_table("Canaries", ["", ""], rows)
+    else:
+        monitor = DriftMonitor(alpha=alpha, random_state=seed).fit(read(reference, False, Space()))
+        report = None
+        for spec in stream:
+            for _, block in open_source(spec, ids=False).scan():
+                report = monitor.update(block)
+        assert report is not None  # no file is empty
+        changed = report.alarm
+        if as_json:
+            print_json({"reference": reference, "stream": stream, "alpha": alpha, **report.to_dict()})
+        else:
+            rows = [
+                ["vectors", f"{report.n:,}"],
+                ["alarm", f"at vector {report.alarm_at:,}" if report.alarm_at is not None else "none"],
+                ["evidence now, alarm at", f"{number(report.evidence, 1)}, {number(report.threshold, 1)}"],
+                *([f"  by {name}", number(value, 1)] for name, value in report.by_score.items()),
+            ]
+            print_table(f"Stream, false alarms below {alpha:g}", ["", ""], rows)
+    if changed and exit_code:
+        raise typer.Exit(1)

@@ -1,0 +1,163 @@
+"""``congruence frame``: many models in one frame, models added to it, and maps taken from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings
+
+__all__ = ["add", "fit", "take"]
+
+_MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without a name the key or file gives it."
+
+
+def fit(
+    models: Annotated[list[str], typer.Argument(help=f"Anchors of two or more models: {_MODELS}")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the frame to.")],
+    modality: Annotated[str | None, typer.Option(help="Modality of anchors that name none: image, text, …")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            help="Key or column of ids in every file. By default id, ids or names, if all have one; none matches rows by position."
+        ),
+    ] = None,
+    center: Annotated[bool, typer.Option(help="Exchange means.")] = True,
+    shrinkage: Annotated[str, typer.Option(help="auto, wiener, probed or full.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Fit a frame for many models, whose anchors may overlap in part."""
+    from congruence.maps import CanonicalFrame
+    from congruence.persist import check_map_output
+
+    check_map_output(out, force=force)
+    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(_read(models, ids, modality))
+    frame.save(out, force=force)
+    _report(frame, out, as_json)
+
+
+def add(
+    frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
+    models: Annotated[list[str], typer.Argument(help=f"Anchors of one or more models: {_MODELS}")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the larger frame to.")],
+    modality: Annotated[str | None, typer.Option(help="Modality of anchors that name none: image, text, …")] = None,
+    ids: Annotated[str | None, typer.Option(help="Key or column of ids in every file, as for fit.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Add models to a frame; maps between the models that it has stay as they are."""
+    from congruence.maps import CanonicalFrame
+    from congruence.persist import check_map_output
+
+    check_map_output(out, force=force)
+    frame = CanonicalFrame.load(frame_path)
+    for name, rows in _read(models, ids, modality).items():
+        frame.add(name, rows)
+    frame.save(out, force=force)
+    _report(frame, out, as_json)
+
+
+def take(
+    frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
+    source: Annotated[str, typer.Argument(help="Name of the model to map from.")],
+    target: Annotated[str, typer.Argument(help="Name of the model to map to.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
+    modality: Annotated[str | None, typer.Option(help="Whose means the map uses at first.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Write the map from one model of a frame to another."""
+    from congruence.cli._base import print_json, print_table
+    from congruence.maps import CanonicalFrame
+    from congruence.persist import check_map_output
+
+    check_map_output(out, force=force)
+    mapping = CanonicalFrame.load(frame_path).map(source, target, modality=modality)
+    mapping.save(out, force=force)
+    if as_json:
+        print_json({"output": out, **mapping.describe()})
+        return
+    facts = mapping.facts_
+    rows = [
+        ["source", str(mapping.source_space_)],
+        ["target", str(mapping.target_space_)],
+        ["modalities", ", ".join(facts["modalities"]) or "not said"],
+        ["directions probed", f"{facts['rank']} of {facts['directions']}"],
+        ["written to", out],
+    ]
+    print_table("Map through a frame", ["", ""], rows)
+
+
+def _read(specs: list[str], ids: str | None, modality: str | None) -> dict[str, Any]:
+    """Read the models that arguments name, by modality where they say one."""
+    from congruence._utils.validation import check_choice
+    from congruence.cli._anchors import find_ids
+    from congruence.cli._base import read
+    from congruence.embeddings import MODALITIES, Space
+    from congruence.errors import ParameterError
+
+    if modality is not None:
+        check_choice(modality, MODALITIES, "modality")
+    parsed = [_parse(spec) for spec in specs]
+    column: Any = False if ids == "none" else ids
+    found = [find_ids(spec) for _, _, _, spec in parsed] if ids is None else []
+    by_id = all(has_ids for has_ids, _ in found)
+    models: dict[str, dict[str | None, Embeddings]] = {}
+    for k, (name, said, named, spec) in enumerate(parsed):
+        here = column if ids is not None else found[k][1] if by_id else False
+        kind = said or modality
+        sides = models.setdefault(name, {})
+        if kind in sides:
+            raise ParameterError(
+                f"Got two files of {kind or 'one'} vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
+                f"and {name}:text=FILE, or give each model a name."
+            )
+        sides[kind] = read(spec, here, Space(model=name if named else None, modality=kind), allow_zero_rows=True)
+    out: dict[str, Any] = {}
+    for name, sides in models.items():
+        if None in sides and len(sides) > 1:
+            raise ParameterError(
+                f"Got files of {name!r} with a modality and without; expected it for all. Write {name}:text=FILE, for example."
+            )
+        out[name] = sides.get(None, sides)
+    return out
+
+
+def _parse(entry: str) -> tuple[str, str | None, bool, str]:
+    """Return name, modality, whether the name was given, and the file of one argument."""
+    from pathlib import Path
+
+    from congruence.embeddings import MODALITIES
+    from congruence.errors import ParameterError
+    from congruence.stores import parse_spec
+
+    name, equals, spec = entry.partition("=")
+    if not equals or Path(entry).exists():
+        path, key = parse_spec(entry)
+        return key or Path(path).stem, None, False, entry
+    head, colon, last = name.rpartition(":")
+    modality = last if colon and last in MODALITIES else None
+    name = head if modality else name
+    if not name or not spec:
+        raise ParameterError(
+            f"Got {entry!r}; expected NAME=FILE or NAME:MODALITY=FILE. Write clip=texts.npz, for example."
+        )
+    return name, modality, True, spec
+
+
+def _report(frame: Any, out: str, as_json: bool) -> None:
+    from congruence.cli._base import number, print_json, print_table
+
+    facts = frame.describe()
+    if as_json:
+        print_json({"output": out, **facts})
+        return
+    rows = []
+    for name, model in frame.models_.items():
+        means = ", ".join(f"{q or 'all'} from {word}" for q, word in model.means_from.items())
+        rows.append([name, str(model.space), str(model.n_anchors), str(model.rank), means])
+    title = f"Frame of {len(rows)} models, alignment {number(facts['alignment'])}, written to {out}"
+    print_table(title, ["model", "space", "anchors", "directions probed", "means"], rows)

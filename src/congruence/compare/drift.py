@@ -1,0 +1,314 @@
+"""Whether an encoder has changed: by canaries encoded again where there are some, by a stream of unpaired vectors otherwise."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
+from congruence._utils.validation import check_positive, check_seed, check_width
+from congruence.embeddings import Pairs
+from congruence.errors import InputError, ParameterError
+
+__all__ = ["CanaryReport", "DriftMonitor", "DriftReport", "compare_canaries"]
+
+#: Most canaries of which all pairwise angles are compared.
+_MOST_ANGLES = 1000
+
+#: Fewest reference rows: half of them describe the encoder, half say how far its vectors usually lie from that.
+_FEWEST = 40
+
+#: Exponents of the bets ε p^(ε−1): small ones win fast on large changes, large ones in the end on small changes.
+_EXPONENTS = (0.2, 0.5, 0.8)
+
+
+@dataclass(frozen=True)
+class CanaryReport:
+    """What became of items that were encoded before and again now.
+
+    Attributes
+    ----------
+    n : int
+        Canaries compared.
+    changed : bool
+        A canary moved by more than the tolerance.
+    kind : {"none", "norms", "rotation", "model"}
+        What explains the change: nothing to explain; other norms on the same directions; other directions with the same cosines between
+        canaries, to a tenth of the tolerance, which a map restores; or neither.
+    moved : float
+        Share of the canaries that moved by more than the tolerance.
+    largest, median : float
+        Of the distances ‖new − old‖ / ‖old‖.
+    angles : float
+        Largest change of a cosine between two canaries; NaN for a single canary or another width.
+    """
+
+    n: int
+    changed: bool
+    kind: str
+    moved: float
+    largest: float
+    median: float
+    angles: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def compare_canaries(reference: Any, current: Any, *, tolerance: float = 0.01) -> CanaryReport:
+    """Compare vectors of the same items, encoded once and again.
+
+    Parameters
+    ----------
+    reference, current : Embeddings or array_like, shapes (n, d) and (m, e)
+        Paired by id where both have ids, by position otherwise.
+    tolerance : float, default=0.01
+        Relative distance that an unchanged encoder stays below. Rounding to float16 moves a vector by about 0.0003; a service that batches
+        requests or quantizes may move it by more: encode the canaries twice in a row to see by how much.
+
+    Returns
+    -------
+    CanaryReport
+
+    Raises
+    ------
+    ShapeError, IdError, NotFiniteError, ZeroRowError
+    ParameterError
+        A tolerance that is not above 0.
+
+    Notes
+    -----
+    No test is needed and nothing is estimated: an encoder that gives the same item the same vector has not changed, as far as the canaries see. A few dozen
+    items of the kinds that are in use are enough.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.compare.drift import compare_canaries
+    >>> old = np.random.default_rng(0).standard_normal((30, 8))
+    >>> compare_canaries(old, old.astype(np.float32)).kind
+    'none'
+    >>> compare_canaries(old, old[:, ::-1]).kind
+    'rotation'
+    """
+    check_positive(tolerance, "tolerance")
+    pairs = Pairs.join(*as_pair(reference, current, ("reference", "current")))
+    X, Y = (side.astype(np.float64) for side in pairs)
+    if X.shape[1] != Y.shape[1]:
+        return CanaryReport(len(X), True, "model", 1.0, math.inf, math.inf, math.nan)
+    distance = np.linalg.norm(Y - X, axis=1) / np.linalg.norm(X, axis=1)
+    U, W = normalize_rows(X), normalize_rows(Y)
+    some = np.unique(np.linspace(0, len(X) - 1, min(len(X), _MOST_ANGLES)).astype(int))
+    angles = np.abs(U[some] @ U[some].T - W[some] @ W[some].T).max() if len(some) > 1 else math.nan
+    changed = bool((distance > tolerance).any())
+    kind = "none"
+    if changed:
+        turned = np.linalg.norm(W - U, axis=1).max() > tolerance
+        kind = "norms" if not turned else "rotation" if angles <= tolerance / 10 else "model"
+    return CanaryReport(
+        len(X),
+        changed,
+        kind,
+        float((distance > tolerance).mean()),
+        float(distance.max()),
+        float(np.median(distance)),
+        float(angles),
+    )
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """What a stream has shown so far.
+
+    Attributes
+    ----------
+    n : int
+        Vectors seen.
+    alarm : bool
+        The evidence has reached 1 / alpha at some vector.
+    alarm_at : int or None
+        Number of vectors seen when it did.
+    evidence : float
+        Natural logarithm of the evidence against "the stream is as the reference", now. 0 at the start.
+    by_score : dict of str to float
+        The same for each score by itself: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread`` (Mahalanobis distance).
+    threshold : float
+        log(1 / alpha).
+    """
+
+    n: int
+    alarm: bool
+    alarm_at: int | None
+    evidence: float
+    by_score: dict[str, float]
+    threshold: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+class DriftMonitor:
+    """Watch a stream of one model's vectors for a change of the model, with a bound on false alarms over the whole stream.
+
+    Parameters
+    ----------
+    alpha : float, default=0.001
+        Probability that a stream without any change ever raises an alarm, however long it is and however often it is looked at.
+    random_state : int, default=0
+        Chooses which half of the reference describes the encoder, and breaks ties.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    n_seen_ : int
+
+    Notes
+    -----
+    Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a Ledoit–Wolf covariance), fitted on
+    one half of the reference. Its rank among the other half and all vectors before it gives a p-value. If the stream's vectors are exchangeable with the reference's,
+    these p-values are independent and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
+    martingale; it is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j (j + 1)), so that a
+    long quiet time costs 2 log j and not more. By Ville's inequality the average exceeds 1 / alpha with probability at most alpha.
+
+    The bound is about the vectors, not the encoder: other content (another topic, language or camera) is a change as well, and no unpaired test can tell the
+    two apart. :func:`compare_canaries` can.
+
+    References
+    ----------
+    Vovk, Gammerman and Shafer (2022), "Algorithmic Learning in a Random World", chapter 8 (conformal test martingales).
+    Shin, Ramdas and Rinaldo (2024), "E-detectors: a nonparametric framework for sequential change detection".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.compare.drift import DriftMonitor
+    >>> rows = np.random.default_rng(0).standard_normal((600, 8)) + 1
+    >>> monitor = DriftMonitor().fit(rows[:300])
+    >>> monitor.update(rows[300:]).alarm, monitor.update(rows[:100, ::-1] * [1, -1] * 4).alarm
+    (False, True)
+    """
+
+    n_features_in_: int
+    n_seen_: int
+
+    def __init__(self, alpha: float = 0.001, random_state: int = 0) -> None:
+        self.alpha = alpha
+        self.random_state = random_state
+
+    def fit(self, reference: Any) -> Self:
+        """Take in vectors of the unchanged encoder, and begin a stream.
+
+        Parameters
+        ----------
+        reference : Embeddings or array_like, shape (n, d)
+            At least 40 rows, of content like the stream's. With n rows no p-value is below 2 / n, so 1,000 and more notice a change sooner.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        InputError
+            Too few rows, or none that can be used.
+        ParameterError
+            ``alpha`` outside (0, 1).
+        """
+        if not check_positive(self.alpha, "alpha") < 1:
+            raise ParameterError(
+                f"Got alpha={self.alpha}; expected a probability below 1. Pass alpha=0.001, for example."
+            )
+        check_seed(self.random_state)
+        X = as_embeddings(reference, "reference").vectors
+        if len(X) < _FEWEST:
+            raise InputError(
+                f"Got {len(X)} reference rows; expected at least {_FEWEST}. Pass more rows as reference=…."
+            )
+        from sklearn.covariance import ledoit_wolf  # here: nothing else in this module needs it
+
+        self._rng = np.random.default_rng(self.random_state)
+        order = self._rng.permutation(len(X))
+        described, kept = X[np.sort(order[::2])], X[np.sort(order[1::2])]
+        unit = normalize_rows(described.astype(np.float64))
+        self.n_features_in_ = X.shape[1]
+        self._mean = unit.mean(axis=0)
+        self._root = np.linalg.cholesky(np.linalg.inv(ledoit_wolf(unit)[0]))
+        self._seen = [sorted(column) for column in self._scores(kept).T.tolist()]
+        self.n_seen_ = 0
+        self._alarm_at: int | None = None
+        self._log_wealth = np.full((len(self._seen), 2, len(_EXPONENTS)), -math.inf)
+        return self
+
+    def update(self, rows: Any) -> DriftReport:
+        """Take in more vectors of the stream, in their order.
+
+        Parameters
+        ----------
+        rows : Embeddings or array_like, shape (m, d)
+
+        Returns
+        -------
+        DriftReport
+            Of everything since :meth:`fit`. An alarm stays.
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        """
+        if not hasattr(self, "n_seen_"):
+            raise ParameterError("Got a DriftMonitor without a reference; expected one. Call fit(reference) first.")
+        X = as_embeddings(rows, "rows").vectors
+        check_width(X.shape[1], self.n_features_in_, "DriftMonitor")
+        epsilon = np.array(_EXPONENTS)
+        for part in blocks(len(X), 24 * X.shape[1]):
+            scores = self._scores(X[part])
+            for row, chance in zip(scores.tolist(), self._rng.random(scores.shape).tolist(), strict=True):
+                self.n_seen_ += 1
+                ranks = [_p_value(seen, one, u) for seen, one, u in zip(self._seen, row, chance, strict=True)]
+                tails = np.log([[p, 1 - p] for p in ranks])[:, :, None]
+                begin = -math.log(self.n_seen_ * (self.n_seen_ + 1))
+                self._log_wealth = np.logaddexp(self._log_wealth, begin) + np.log(epsilon) + (epsilon - 1) * tails
+                if self._alarm_at is None and self._evidence(self._log_wealth) >= -math.log(self.alpha):
+                    self._alarm_at = self.n_seen_
+        names = ("norm", "mean", "spread")
+        by_score = {name: self._evidence(one) for name, one in zip(names, self._log_wealth, strict=True)}
+        return DriftReport(
+            self.n_seen_,
+            self._alarm_at is not None,
+            self._alarm_at,
+            self._evidence(self._log_wealth),
+            by_score,
+            -math.log(self.alpha),
+        )
+
+    def _evidence(self, log_wealth: np.ndarray) -> float:
+        """Return the logarithm of the mean over bets, together with what is kept for bets that begin later."""
+        return float(
+            np.logaddexp(
+                np.logaddexp.reduce(log_wealth, axis=None) - math.log(log_wealth.size), -math.log(self.n_seen_ + 1)
+            )
+        )
+
+    def _scores(self, X: np.ndarray) -> np.ndarray:
+        rows = X.astype(np.float64)
+        norms = np.linalg.norm(rows, axis=1)
+        unit = rows / norms[:, None]
+        mean = unit @ (self._mean / np.linalg.norm(self._mean))
+        spread = np.square((unit - self._mean) @ self._root).sum(axis=1)
+        # Unit rows of another precision are unit rows: norms closer than that tolerance are ties.
+        return np.column_stack([np.round(np.log(norms) / UNIT_TOLERANCE), mean, spread])
+
+
+def _p_value(seen: list[float], score: float, chance: float) -> float:
+    """Return the randomized rank of a score among those seen and itself, and put it among them; uniform if they are exchangeable."""
+    low, high = bisect_left(seen, score), bisect_right(seen, score)
+    insort(seen, score)
+    p = (len(seen) - 1 - high + chance * (high - low + 1)) / len(seen)
+    return min(max(p, 1e-12), 1 - 1e-12)

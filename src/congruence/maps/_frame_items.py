@@ -1,0 +1,243 @@
+"""Items of several models, matched by id: which rows two models share, and the moments of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks
+from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.validation import check_choice
+from congruence.embeddings import MODALITIES, Embeddings, Space
+from congruence.errors import (
+    IdError,
+    InputError,
+    ModalityError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
+)
+from congruence.linalg.moments import CrossMoments
+
+#: Vectors of one model: by modality, and "" where none is said.
+Rows = dict[str, Embeddings]
+
+
+def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
+    """Return one model's vectors by modality.
+
+    Parameters
+    ----------
+    data : Embeddings, array_like, or mapping of modality to those
+    name : str
+        Of the model, for messages.
+    modality : str, optional
+        Of rows that say none.
+
+    Returns
+    -------
+    dict of str to Embeddings
+        Under ``""`` where nothing says a modality.
+
+    Raises
+    ------
+    InputError, ModalityError, ParameterError
+        See :func:`congruence._inputs.as_embeddings`; a mapping whose keys are no modalities, or whose rows say another.
+    """
+    if not isinstance(data, Mapping):
+        rows = as_embeddings(data, f"the rows of {name!r}", allow_zero_rows=True)
+        said = rows.space.modality
+        if None not in (said, modality) and said != modality:
+            raise ModalityError(
+                f"Got {said} vectors of {name!r} with modality={modality!r}; expected them to agree. Leave modality out."
+            )
+        found = {said or modality or "": rows}
+    else:
+        if not data:
+            raise InputError(f"Got no rows of {name!r}; expected vectors of a modality or more. Leave this model out.")
+        found = {}
+        for key, value in data.items():
+            check_choice(key, MODALITIES, f"the modality of {name!r}")
+            rows = as_embeddings(value, f"the {key} rows of {name!r}", allow_zero_rows=True)
+            if rows.space.modality not in (None, key):
+                raise ModalityError(
+                    f"Got {rows.space.modality} vectors of {name!r} under {key!r}; expected them to agree. Correct the key."
+                )
+            found[key] = rows
+    for key, rows in found.items():
+        if not rows.vectors.any():
+            raise ZeroRowError(
+                f"Got only rows of zeros of {name!r}{f' ({key})' * bool(key)}; expected vectors. Encode them again, or leave them out."
+            )
+    widths = {rows.dim for rows in found.values()}
+    if len(widths) > 1:
+        raise ShapeError(
+            f"Got vectors of widths {', '.join(map(str, sorted(widths)))} of {name!r}; expected one width a model. "
+            "Pass them as two models."
+        )
+    return found
+
+
+def name_modalities(models: Mapping[str, Rows], known: Iterable[str] = ()) -> dict[str, Rows]:
+    """Return the models with unnamed rows under the one modality that others name.
+
+    Raises
+    ------
+    ModalityError
+        Some rows say no modality, and the others say several.
+    """
+    said = sorted({q for rows in models.values() for q in rows} | set(known))
+    named = [q for q in said if q]
+    if "" not in said or not named:
+        return dict(models)
+    if len(named) > 1:
+        bare = next((name for name, rows in models.items() if "" in rows), None)
+        raise ModalityError(
+            f"Got rows of {bare!r} without a modality beside {' and '.join(named)} rows; expected to know which they are. Pass modality=…, or a "
+            "mapping of modality to rows."
+        )
+    return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of one modality over all models.
+
+    Attributes
+    ----------
+    ids : ndarray of object (str), shape (n,)
+        Of every item, in the order in which the models name them; the row numbers where no model has ids.
+    has_ids : bool
+    rows : ndarray of int64, shape (M, n)
+        Each item's row in each model, −1 where the model lacks it.
+    """
+
+    ids: np.ndarray
+    has_ids: bool
+    rows: np.ndarray
+
+    @property
+    def count(self) -> np.ndarray:
+        """How many models have each item, shape (n,)."""
+        return np.asarray(np.count_nonzero(self.rows >= 0, axis=0))
+
+    @classmethod
+    def of(cls, models: Mapping[str, Rows], modality: str) -> Items:
+        """Match the rows of one modality.
+
+        Raises
+        ------
+        IdError
+            Some models have ids and others not.
+        ShapeError
+            No model has ids, and their numbers of rows differ.
+        """
+        sides = {name: rows[modality] for name, rows in models.items() if modality in rows}
+        named = [name for name, side in sides.items() if side.has_ids]
+        if named and len(named) < len(sides):
+            bare = next(name for name in sides if name not in named)
+            raise IdError(
+                f"Got ids for {named[0]!r} and none for {bare!r}; expected ids for every model, or for none. Pass ids=… for all of them."
+            )
+        if not named:
+            lengths = {len(side) for side in sides.values()}
+            if len(lengths) > 1:
+                raise ShapeError(
+                    f"Got {', '.join(f'{len(side)} rows of {name!r}' for name, side in sides.items())}, and no ids; expected as many "
+                    "rows of every model, or ids to match them by. Pass ids=… for every model."
+                )
+            ids = id_texts(np.arange(lengths.pop()))
+        else:
+            ids = np.empty(0, dtype=object)
+            for side in sides.values():
+                texts = id_texts(side.ids)
+                ids = np.concatenate([ids, texts[id_rows(ids, texts) < 0]]) if len(ids) else texts
+        rows = np.full((len(models), len(ids)), -1)
+        for m, name in enumerate(models):
+            if name in sides:
+                side, full = sides[name], np.asarray(sides[name].vectors.any(axis=1))
+                found = id_rows(side.ids, ids) if named else np.arange(len(ids))
+                rows[m] = np.where((found >= 0) & full[found], found, -1)  # a zero row is a failed encoding
+        return cls(ids, bool(named), rows)
+
+
+def pair_moments(
+    X: np.ndarray, Y: np.ndarray, rows: tuple[np.ndarray, np.ndarray], weights: np.ndarray
+) -> CrossMoments:
+    """Gather the moments of rows that two models share, a block at a time.
+
+    Parameters
+    ----------
+    X, Y : ndarray, shapes (n, d_source) and (m, d_target)
+    rows : (ndarray, ndarray), shapes (s,)
+        Row numbers of the shared items in each.
+    weights : ndarray, shape (s,)
+
+    Returns
+    -------
+    CrossMoments
+    """
+    moments = CrossMoments(X.shape[1], Y.shape[1])
+    for part in blocks(len(weights), 8 * (X.shape[1] + Y.shape[1]), minimum=256):
+        moments.update(X[rows[0][part]], Y[rows[1][part]], weights[part])
+    return moments
+
+
+def width_of(rows: Rows) -> int:
+    """Return the width of a model's vectors."""
+    return next(iter(rows.values())).dim
+
+
+def space_of(rows: Rows) -> Space:
+    """Return the space of a model's vectors, of whatever modality."""
+    spaces = [side.space for side in rows.values()]
+    unit = all(space.normalized for space in spaces)
+    return replace(spaces[0], modality=None, normalized=unit)
+
+
+def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]]) -> None:
+    """Refuse models in groups that share no item with each other.
+
+    Raises
+    ------
+    IdError
+    """
+    edges = [{m, j} for m, j, _ in pairs]
+    reached, new = {0}, [0]
+    while new:
+        m = new.pop()
+        fresh = {other for edge in edges if m in edge for other in edge} - reached
+        reached |= fresh
+        new += fresh
+    if len(reached) < len(names):
+        apart = [name for m, name in enumerate(names) if m not in reached]
+        raise IdError(
+            f"Got no item that joins {names[0]!r} with {', '.join(map(repr, apart[:3]))}; "
+            "expected a chain of shared items from every model to every other. Pass ids=… that name the same items alike, or leave models out."
+        )
+
+
+def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
+    """Return how many directions a model's anchors can probe, ``used`` of each modality.
+
+    Raises
+    ------
+    TooFewAnchorsError
+    """
+    most = sum(used) - sum(n > 0 for n in used) * center
+    if sum(used) < 2 or most < 1:
+        raise TooFewAnchorsError(
+            f"Got {sum(used)} item of {name!r} that other models have; expected at least 2. Pass more common items."
+        )
+    return most
+
+
+def check_name(name: Any) -> None:
+    """Refuse a model's name that is no text. Raises ParameterError."""
+    if not isinstance(name, str) or not name:
+        raise ParameterError(f"Got a model named {name!r}; expected a text. Pass a name for every model.")

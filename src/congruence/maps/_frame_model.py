@@ -1,0 +1,121 @@
+"""What a frame keeps: of each model, and of the items that models share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence._utils.ids import id_rows
+from congruence.embeddings import Embeddings, Space
+from congruence.errors import IdError, ShapeError
+
+
+@dataclass(frozen=True)
+class FrameModel:
+    """What a frame knows of one model.
+
+    Attributes
+    ----------
+    space : Space
+    rotation : ndarray of float64, shape (d, k + a)
+        Into the frame, square roots of the gains included; the last columns are the axes of the modalities' means.
+    means : dict of modality to ndarray, shape (d,)
+        The same point of the frame in every model; ``""`` where no modality was named.
+    means_from : dict of modality to {"items", "rows", "frame"}
+        Taken from shared items, from rows that no other model has, or, for a modality without rows, from the gap between modalities in the
+        other models.
+    width : int
+        k, of the frame.
+    n_anchors : int
+        Rows that the rotation was fitted on.
+    rank : int
+        Directions they probed.
+    """
+
+    space: Space
+    rotation: np.ndarray
+    means: dict[str, np.ndarray]
+    means_from: dict[str, str]
+    width: int
+    n_anchors: int
+    rank: int
+
+    @property
+    def isometry(self) -> np.ndarray:
+        """The rotation without its gains and without axes of means, shape (d, k)."""
+        U, s, Vt = np.linalg.svd(self.rotation[:, : self.width], full_matrices=False)
+        kept = s > 1e-8
+        return np.asarray(U[:, kept] @ Vt[kept])
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """The items of one modality in the frame.
+
+    Attributes
+    ----------
+    ids : ndarray of object (str), shape (n,)
+    vectors : ndarray of float32, shape (n, k)
+        Mean over the models that have the item.
+    has_ids : bool
+        Otherwise rows go by their position.
+    center : ndarray of float64, shape (k,)
+        Mean of the models' means in the frame.
+    """
+
+    ids: np.ndarray
+    vectors: np.ndarray
+    has_ids: bool
+    center: np.ndarray
+
+    def rows_of(self, rows: Embeddings, name: str) -> np.ndarray:
+        """Return the place of each row among the items, −1 where it is none of them, shape (n,).
+
+        Raises
+        ------
+        IdError
+            Only one of the two has ids.
+        ShapeError
+            Neither has, and their numbers differ.
+        """
+        if self.has_ids != rows.has_ids:
+            with_ids, without = ("the frame", repr(name)) if self.has_ids else (repr(name), "the frame")
+            raise IdError(
+                f"Got ids for {with_ids} and none for {without}; expected ids for both, or for none. Pass ids=… for every model."
+            )
+        if rows.has_ids:
+            return id_rows(self.ids, rows.ids)
+        if len(rows) != len(self.ids):
+            raise ShapeError(
+                f"Got {len(rows)} rows of {name!r}, without ids; expected {len(self.ids)}, the frame's. Pass ids=… for every model."
+            )
+        return np.arange(len(rows))
+
+    def extended(self, ids: np.ndarray, vectors: np.ndarray) -> Consensus:
+        """Return the same with more items."""
+        more = np.concatenate([self.vectors, vectors.astype(np.float32)])
+        return Consensus(np.concatenate([self.ids, ids]), more, self.has_ids, self.center)
+
+
+def infer_means(models: Mapping[str, FrameModel], modalities: Iterable[str]) -> None:
+    """Give models without rows of a modality its mean, where other models know the gap to one that they have.
+
+    A mean once inferred is not inferred again, so that models added later move nothing.
+    """
+    measured = {name: [q for q, word in one.means_from.items() if word != "frame"] for name, one in models.items()}
+    for q in modalities:
+        for name, model in models.items():
+            for p in [] if q in model.means else measured[name]:
+                both = [other for key, other in models.items() if {p, q} <= set(measured[key])]
+                if both:
+                    gap = np.mean([(other.means[q] - other.means[p]) @ other.rotation for other in both], axis=0)
+                    model.means[q] = model.means[p] + model.rotation @ gap
+                    model.means_from[q] = "frame"
+                    break
+
+
+def known_modalities(model: FrameModel) -> str:
+    """Return the modalities whose means a model has, for messages."""
+    return ", ".join(q or "no modality named" for q in model.means)

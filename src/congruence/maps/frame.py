@@ -1,0 +1,393 @@
+"""Many models in one frame: generalized Procrustes analysis, and the maps that follow from it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from congruence._utils.validation import check_choice, check_positive, check_width
+from congruence.embeddings import MODALITIES
+from congruence.errors import (
+    ConvergenceWarning,
+    IdError,
+    InputError,
+    ModalityError,
+    ParameterError,
+)
+from congruence.linalg.moments import pooled_cross, pooled_size
+from congruence.maps import _frame_solve as solving
+from congruence.maps._checks import NotFittedMapError
+from congruence.maps._estimator import BaseEstimator
+from congruence.maps._frame_items import (
+    Items,
+    as_rows,
+    check_connected,
+    check_name,
+    most_directions,
+    name_modalities,
+    width_of,
+)
+from congruence.maps._frame_model import Consensus, FrameModel, infer_means, known_modalities
+from congruence.maps._frame_saved import describe_frame, load_frame, save_frame
+from congruence.maps.orthogonal import OrthogonalMap
+
+__all__ = ["CanonicalFrame"]
+
+#: Spectra that a frame can use: those of :class:`~congruence.OrthogonalMap` that need no second pass over the rows.
+SHRINKAGES = ("auto", "wiener", "probed", "full")
+
+
+class CanonicalFrame(BaseEstimator):
+    """One coordinate frame for many models, and a map between any two of them through it.
+
+    Each model has one rotation into the frame and a mean for each modality. A map from one model to another is the rotation of the
+    first followed by the transpose of the second's, so that maps agree with each other: A → B → C is A → C, and a
+    loop leads back. Models need not share all items, nor widths, nor modalities; items are matched by id.
+
+    Parameters
+    ----------
+    center : bool, default=True
+        Remove the means before fitting and exchange them when mapping.
+    shrinkage : {"auto", "wiener", "probed", "full"}, default="auto"
+        What to do with a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is ``"wiener"``. Each
+        of the two models of a map contributes the square roots of its gains.
+    shrinkage_strength : float, optional
+        Of ``"wiener"``; 0.1 by default.
+    max_iter : int, default=200
+        Sweeps over the models.
+    tol : float, default=1e-8
+        A sweep that raises the objective by less than this share of it is the last.
+
+    Attributes
+    ----------
+    models_ : dict of str to FrameModel
+        In the order in which they came.
+    consensus_ : dict of str to Consensus
+        The items in the frame, by modality: what models added later are fitted to.
+    axes_ : list of str
+        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`): the last columns of
+        the models' rotations. Under ``"wiener"`` only.
+    objective_ : ndarray, shape (n_iter_ + 1,)
+        Alignment of all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the start on; it never decreases, and is 1 for exact data.
+    n_iter_ : int
+    converged_ : bool
+
+    Warns
+    -----
+    ConvergenceWarning
+        ``max_iter`` sweeps were not enough.
+
+    Notes
+    -----
+    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, c_i the number of models that
+    have item i; for complete data this is Gower's generalized Procrustes analysis without scaling. Two models give their
+    :class:`~congruence.OrthogonalMap`. The solver is :func:`congruence.linalg.generalized.generalized_procrustes`.
+
+    A loop a → b → c → a is the identity on the directions that all three have in the frame, to rounding, under ``"probed"`` and ``"full"``, or
+    where gains are 1. Directions that a model lacks (it is narrower, or its anchors never probed them) are lost on the way through it, as in
+    any projection. Gains below 1 shrink a loop, and turn nothing.
+
+    References
+    ----------
+    Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems", chapter 9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence import CanonicalFrame, Embeddings
+    >>> rng = np.random.default_rng(0)
+    >>> truth = rng.standard_normal((60, 8))
+    >>> turn = {name: np.linalg.qr(rng.standard_normal((8, 8)))[0] for name in "abc"}
+    >>> have = {"a": range(40), "b": range(20, 60), "c": range(30, 60)}
+    >>> models = {name: Embeddings(truth[list(rows)] @ turn[name], list(rows)) for name, rows in have.items()}
+    >>> frame = CanonicalFrame().fit(models)
+    >>> bool(np.allclose(frame.map("a", "c").transform(truth @ turn["a"]), truth @ turn["c"]))
+    True
+    """
+
+    kind = "frame"
+    models_: dict[str, FrameModel]
+    consensus_: dict[str, Consensus]
+    axes_: list[str]
+    objective_: np.ndarray
+    n_iter_: int
+    converged_: bool
+
+    def __init__(
+        self,
+        center: bool = True,
+        shrinkage: str = "auto",
+        shrinkage_strength: float | None = None,
+        max_iter: int = 200,
+        tol: float = 1e-8,
+    ) -> None:
+        self.center = center
+        self.shrinkage = shrinkage
+        self.shrinkage_strength = shrinkage_strength
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def fit(self, models: Mapping[str, Any], *, modality: str | None = None) -> Self:
+        """Fit the frame.
+
+        Parameters
+        ----------
+        models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
+            By the names that :meth:`map` will take. Items are matched by id; without any ids, all must have the same rows.
+        modality : str, optional
+            Of rows that do not say theirs.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        InputError
+            Fewer than two models, or rows that cannot be used.
+        IdError
+            Models that no chain of shared items joins, or ids for some models only.
+        TooFewAnchorsError
+            A model shares fewer than two items with the others.
+        """
+        self._check_parameters()
+        if not isinstance(models, Mapping) or len(models) < 2:
+            got = len(models) if isinstance(models, Mapping) else type(models).__name__
+            raise InputError(f"Got {got} for models; expected two or more by name. Pass {{'name': vectors, …}}.")
+        for name in models:
+            check_name(name)
+        sides = name_modalities({name: as_rows(data, name, modality) for name, data in models.items()})
+        names, rows = list(sides), list(sides.values())
+        items = {q: Items.of(sides, q) for q in sorted({q for side in rows for q in side})}
+        moments, bases = solving.gather(rows, items)
+        check_connected(names, moments)
+        widths = [width_of(side) for side in rows]
+        solution, evidence, sizes = solving.solve(
+            moments, bases, widths, center=self.center, max_iter=self.max_iter, tol=self.tol
+        )
+        legs, anchors = [], []
+        for m, name in enumerate(names):
+            used = [int(((t.rows[m] >= 0) & (t.count > 1)).sum()) for t in items.values()]
+            anchors.append(sum(used))
+            most = most_directions(name, used, center=self.center)
+            widest = max(width for j, width in enumerate(widths) if j != m)
+            legs.append(solving.make_leg(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
+        self.models_, self.consensus_ = {}, {}
+        self.axes_ = list(items) if self._spectrum()[0] == "wiener" and self.center else []
+        means: list[solving.Means] = [{} for _ in rows]
+        for q, table in items.items():
+            found = solving.means_of(rows, table, q, moments, bases, legs, center=self.center)
+            for m, mean in found.items():
+                means[m][q] = mean
+            vectors = solving.consensus(rows, table, q, {m: mean for m, (mean, _) in found.items()}, legs)
+            self.consensus_[q] = Consensus(table.ids, vectors, table.has_ids, solving.mean_place(means, legs, q))
+        for m, name in enumerate(names):
+            others = {
+                q: solving.mean_place(means, legs, q, without=m)
+                for q in means[m]
+                if sum(q in mine for mine in means) > 1
+            }
+            self.models_[name] = solving.make_model(rows[m], legs[m], means[m], others, self.axes_, anchors[m])
+        infer_means(self.models_, self.consensus_ if self.center else ())
+        self.objective_ = solution.objective / (sum(sizes) / 2)
+        self.n_iter_, self.converged_ = len(solution.objective) - 1, solution.converged
+        if not self.converged_:
+            warnings.warn(
+                f"Got max_iter={self.max_iter}, after which the alignment still grew by {self.objective_[-1] - self.objective_[-2]:.1e}; expected "
+                "less than tol. Pass max_iter=… with a larger number, or tol=….",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def add(self, name: str, vectors: Any, *, modality: str | None = None) -> Self:
+        """Add a model to the frame; the maps between models that are in it stay as they are, to the bit.
+
+        Parameters
+        ----------
+        name : str
+        vectors : Embeddings or array_like, shape (n, d), or a mapping of modality to those
+            With ids that some of the frame's items have. Items that are new become the frame's as well, for models added later.
+        modality : str, optional
+            Of rows that do not say theirs.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ParameterError
+            The frame has a model of this name.
+        IdError, TooFewAnchorsError
+            No item, or a single one, is the frame's.
+
+        Notes
+        -----
+        The rotation is the Procrustes solution onto the mean of the models that were there. :meth:`fit` on all models together
+        would fit each of them to the others anew, and move the maps between them.
+        """
+        self._check_fitted()
+        check_name(name)
+        if name in self.models_:
+            raise ParameterError(f"Got a model {name!r}, which the frame has; expected a new name. Pass another name.")
+        rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
+        places = {q: self.consensus_[q].rows_of(side, name) for q, side in rows.items() if q in self.consensus_}
+        moments = solving.join_frame(rows, self.consensus_, places)
+        if not moments:
+            raise IdError(
+                f"Got no item of {name!r} that the frame has; expected some in common. Pass ids=… that name the items as the frame does."
+            )
+        groups = list(moments.values())
+        used, widest = [found.rows for found in groups], max(len(model.rotation) for model in self.models_.values())
+        cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
+        most = most_directions(name, used, center=self.center)
+        leg = solving.make_leg(name, cross, size, most, widest, *self._spectrum())
+        means = solving.means_beside(rows, moments, leg, center=self.center)
+        known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
+        self.models_[name] = solving.make_model(rows, leg, means, known, self.axes_, sum(used))
+        model = self.models_[name]
+        solving.extend_items(self.consensus_, rows, model.means, leg.isometry, name)
+        infer_means(self.models_, self.consensus_ if self.center else ())
+        return self
+
+    def extend(self, name: str, vectors: Any, *, modality: str | None = None) -> Self:
+        """Add items to the frame, in a model that it has: so a chain of models can go on with new anchors. No map moves.
+
+        Parameters
+        ----------
+        name : str
+        vectors, modality
+            As for :meth:`add`. Items that the frame has are left as they are.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ParameterError
+            The frame has no such model.
+        ModalityError
+            It does not know this model's mean of the modality.
+        """
+        self._check_fitted()
+        model = self.models_[check_choice(name, self.models_, "a model")]
+        rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
+        check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
+        if unknown := sorted(set(rows) - set(model.means)):
+            raise ModalityError(
+                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, whose mean of these is not known; expected {known_modalities(model)}. Pass modality=…."
+            )
+        solving.extend_items(self.consensus_, rows, model.means, model.isometry, name)
+        return self
+
+    def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
+        """Return the map from one model to another, through the frame.
+
+        Parameters
+        ----------
+        source, target : str
+            Names of models.
+        modality : str, optional
+            Whose means the map is to use at first; it has those of every modality that both models know. By default the first that
+            both have rows of.
+
+        Returns
+        -------
+        OrthogonalMap
+            It can be saved, composed, inverted and recentered as one fitted on pairs, but not continued with ``partial_fit``: it has no moments.
+
+        Raises
+        ------
+        ParameterError
+            A model that the frame does not have, or one model twice.
+        ModalityError
+            The means of this modality are not known in both, or no modality is common to both.
+
+        """
+        self._check_fitted()
+        for name in (source, target):
+            check_choice(name, self.models_, "a model")
+        if source == target:
+            raise ParameterError(f"Got {source!r} twice; expected two models. Pass another one as target=….")
+        a, b = self.models_[source], self.models_[target]
+        table = {q: (a.means[q], b.means[q]) for q in a.means if q in b.means}
+        if modality is not None:
+            check_choice(modality, MODALITIES, "modality")
+        if not table or (modality is not None and modality not in table and "" not in table):
+            raise ModalityError(
+                f"Got modality={modality!r} for {source!r} ({known_modalities(a)}) and {target!r} ({known_modalities(b)}); expected one whose means are known in "
+                "both. Pass another modality=…, or add rows of it with a new frame."
+            )
+        measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
+        active = modality if modality in table else (measured or list(table))[0]
+        out = OrthogonalMap._of_parts(
+            a.rotation @ b.rotation.T,
+            table[active],
+            {q: pair for q, pair in table.items() if q and self.center},
+            (replace(a.space, modality=active or None), replace(b.space, modality=active or None)),
+            n_pairs=min(a.n_anchors, b.n_anchors),
+            center=self.center,
+        )
+        out.facts_ |= {
+            "frame": list(self.models_),
+            "means_from": {q: [a.means_from[q], b.means_from[q]] for q in table},
+        }
+        return out
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+
+        Parameters
+        ----------
+        path : path-like
+        force : bool, default=False
+            Replace a frame or map that is there.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        NotFittedMapError, OutputExistsError, StorageError
+        """
+        self._check_fitted()
+        return save_frame(self, path, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Load a frame saved with :meth:`save`. Nothing in the folder is executed.
+
+        Raises
+        ------
+        FileError, CorruptFileError, VersionError
+        """
+        return load_frame(cls, path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known about the frame as plain data."""
+        self._check_fitted()
+        return describe_frame(self)
+
+    # ------------------------------------------------------------------ inside
+
+    def _check_parameters(self) -> None:
+        check_choice(self.shrinkage, SHRINKAGES, "shrinkage")
+        if self.shrinkage_strength is not None:
+            check_positive(self.shrinkage_strength, "shrinkage_strength", zero=True)
+        check_positive(self.max_iter, "max_iter", integer=True)
+        check_positive(self.tol, "tol", zero=True)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "models_"):
+            raise NotFittedMapError("Got an unfitted CanonicalFrame; expected a fitted one. Call fit(models) first.")
+
+    def _spectrum(self) -> tuple[str, float | None]:
+        return "wiener" if self.shrinkage == "auto" else self.shrinkage, self.shrinkage_strength

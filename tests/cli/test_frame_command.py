@@ -1,0 +1,69 @@
+"""``congruence frame``: from files of many models to maps between any two."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence import CanonicalFrame, Embeddings
+
+
+@pytest.fixture
+def files(tmp_path):
+    draw = np.random.default_rng(0)
+    truth = draw.standard_normal((60, 6))
+    rows = {name: truth @ np.linalg.qr(draw.standard_normal((6, 6)))[0] for name in "abc"}
+    for name, which in {"a": range(40), "b": range(20, 60), "c": range(30, 60)}.items():
+        np.savez(tmp_path / f"{name}.npz", v=rows[name][list(which)], ids=np.array([f"i{k}" for k in which]))
+    return rows
+
+
+def test_a_frame_is_fitted_added_to_and_gives_maps(here, files, tmp_path):
+    fitted = here("frame", "fit", "one=a.npz:v", "b.npz", "-o", "two", "--modality", "text")
+    assert fitted.code == 0, fitted.err
+    assert "Frame of 2 models, alignment 1.000" in fitted.out
+    added = here("frame", "add", "two", "new:text=c.npz", "-o", "three", "--json")
+    assert added.code == 0, added.err
+    told = json.loads(added.out)
+    assert list(told["models"]) == ["one", "b", "new"]
+    assert told["models"]["one"]["space"]["model"] == "one"
+    assert told["items"] == {"text": 60}
+    taken = here("frame", "map", "three", "one", "new", "-o", "map")
+    assert taken.code == 0, taken.err
+    mapping = congruence.load(tmp_path / "map")
+    np.testing.assert_allclose(mapping.transform(files["a"]), files["c"], atol=1e-5)
+    assert here("transform", "map", "a.npz:v", "-o", "mapped.npy").code == 0
+
+
+def test_the_frame_is_the_one_of_the_library(here, files, tmp_path):
+    assert here("frame", "fit", "a=a.npz", "b=b.npz", "c=c.npz", "-o", "frame", "--shrinkage", "probed").code == 0
+    ids = [f"i{k}" for k in range(60)]
+    have = {"a": slice(40), "b": slice(20, 60), "c": slice(30, 60)}
+    own = CanonicalFrame(shrinkage="probed").fit({k: Embeddings(files[k][s], ids[s]) for k, s in have.items()})
+    np.testing.assert_array_equal(
+        CanonicalFrame.load(tmp_path / "frame").map("a", "c").rotation_, own.map("a", "c").rotation_
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fit", "a.npz", "-o", "f"), "two or more"),
+        (("fit", "a=a.npz", "a=b.npz", "-o", "f"), "Got two files of one vectors for 'a'"),
+        (("fit", "a=a.npz", "a:text=b.npz", "-o", "f"), "for 'a' with a modality|files of 'a' with a modality"),
+        (("fit", "=a.npz", "b.npz", "-o", "f"), "expected NAME=FILE"),
+        (("fit", "a.npz", "c.npz", "--ids", "none", "-o", "f"), "ids to match them by"),
+        (("fit", "a.npz", "b.npz", "--modality", "smell", "-o", "f"), "smell"),
+        (("fit", "a.npz", "b.npz", "-o", "a.npz"), "--force|a.npz"),
+        (("map", "a.npz", "a", "b", "-o", "f"), "saved map"),
+    ],
+)
+def test_what_is_wrong_is_said(here, files, arguments, words):
+    import re
+
+    result = here("frame", *arguments)
+    assert result.code == 2
+    assert re.search(words, result.err), result.err
