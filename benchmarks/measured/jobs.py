@@ -117,6 +117,7 @@ JOBS = {
             *(_layers("cknna", rows) for rows in ("", " --max-rows 100", " --max-rows 60")), *map(_layers, ("mutual_knn", "linear_cka", "svcca")),
         )),
         Job("joint-maps", "minutes", ("python benchmarks/regenerate.py --measure joint-maps",)),
+        Job("refine", "minutes", (f"python benchmarks/bench_refine.py --data {LVIS} --json OUT",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
         Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
         Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),

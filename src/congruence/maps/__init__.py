@@ -18,6 +18,8 @@ from congruence.maps.linear import LinearMap
 from congruence.maps.mlp import MLPMap
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.maps.procrustes import ProcrustesHeads
+from congruence.maps.refined import RefinedMap
+from congruence.maps.refinement import refine
 from congruence.maps.two_sided import TwoSidedMap
 
 __all__ = [
@@ -32,10 +34,12 @@ __all__ = [
     "Map",
     "OrthogonalMap",
     "ProcrustesHeads",
+    "RefinedMap",
     "TwoSidedMap",
     "from_pretrained",
     "load",
     "make_map",
+    "refine",
 ]
 
 #: Every map, by the name that ``config.json`` uses.
