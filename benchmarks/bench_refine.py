@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="number of the first split")
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -40,7 +41,7 @@ def main() -> None:
         text, image = data["text_openai_vitb32"], data["image_openai_vitb32_avg5"]
         target = data["text_eva02_b16"]
     results = []
-    for split in range(options.splits):
+    for split in range(options.first, options.first + options.splits):
         rng = np.random.default_rng(split)
         order = rng.permutation(len(text))
         fit, test = order[:FITTED], order[FITTED:]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from congruence.maps import OrthogonalMap as OrthogonalMap
     from congruence.maps import ProcrustesHeads as ProcrustesHeads
     from congruence.maps import RefinedMap as RefinedMap
+    from congruence.maps import UnpairedMap as UnpairedMap
     from congruence.maps import from_pretrained as from_pretrained
     from congruence.maps import load as load
     from congruence.maps import refine as refine
@@ -57,6 +58,7 @@ _HOME = {
     "OrthogonalMap": ("congruence.maps", "OrthogonalMap"),
     "ProcrustesHeads": ("congruence.maps", "ProcrustesHeads"),
     "RefinedMap": ("congruence.maps", "RefinedMap"),
+    "UnpairedMap": ("congruence.maps", "UnpairedMap"),
     "from_pretrained": ("congruence.maps", "from_pretrained"),
     "load": ("congruence.maps", "load"),
     "refine": ("congruence.maps", "refine"),

@@ -21,6 +21,7 @@ from congruence.maps.procrustes import ProcrustesHeads
 from congruence.maps.refined import RefinedMap
 from congruence.maps.refinement import refine
 from congruence.maps.two_sided import TwoSidedMap
+from congruence.maps.unpaired import UnpairedMap
 
 __all__ = [
     "MAPS",
@@ -36,6 +37,7 @@ __all__ = [
     "ProcrustesHeads",
     "RefinedMap",
     "TwoSidedMap",
+    "UnpairedMap",
     "from_pretrained",
     "load",
     "make_map",

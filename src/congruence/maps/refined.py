@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -10,14 +9,14 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.validation import as_matrix
 from congruence.errors import ParameterError
+from congruence.maps._as_rotation import SavedAsRotation
 from congruence.maps._checks import Modalities
-from congruence.maps.orthogonal import OrthogonalMap
 from congruence.maps.refinement import Refinement, read_pools, refine, warn_refinement
 
 __all__ = ["RefinedMap"]
 
 
-class RefinedMap(OrthogonalMap):
+class RefinedMap(SavedAsRotation):
     """An :class:`~congruence.OrthogonalMap` of pairs and of the matches found between two unpaired pools, where these help.
 
     :func:`congruence.maps.refinement.refine` finds the matches and judges them on pairs left out; where they do not help, the map is that of
@@ -143,41 +142,3 @@ class RefinedMap(OrthogonalMap):
         self.refinement_ = found
         warn_refinement(found)
         return self
-
-    def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map without the parameters of the refinement.
-
-        Returns
-        -------
-        OrthogonalMap
-            Maps as this one does, and shares its record of scores.
-
-        Raises
-        ------
-        NotFittedMapError
-        """
-        self._check_fitted()
-        plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap._get_param_names()})
-        plain._restore(self.state(), self.facts_)
-        plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
-        return plain
-
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder that :func:`congruence.load` reads as an :class:`~congruence.OrthogonalMap`.
-
-        Parameters
-        ----------
-        path : path-like
-            The folder to make.
-        force : bool, default=False
-            Replace an existing folder.
-
-        Returns
-        -------
-        Path
-
-        Raises
-        ------
-        NotFittedMapError, OutputExistsError, StorageError
-        """
-        return self.to_orthogonal().save(path, force=force)

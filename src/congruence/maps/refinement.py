@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import normalize_rows
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.validation import (
     as_matrix,
     check_positive,
@@ -29,13 +29,16 @@ from congruence.linalg.csls import mutual_neighbors
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.splits import duplicate_groups
 
-__all__ = ["FEWEST", "Refinement", "read_pools", "refine", "warn_refinement"]
+__all__ = ["FEWEST", "Refinement", "leading_directions", "read_pools", "refine", "warn_refinement"]
 
 #: Fewest pairs whose order of merit can be told from chance: all of five signs agree once in 32 times.
 FEWEST = 5
 
 #: Largest p-value at which refinement counts as an improvement.
 LEVEL = 0.05
+
+#: Leading directions of each pool that the rounds see; the last matches are found in all.
+_DIRECTIONS = 128
 
 #: Draws of the sign test where there are too many pairs to try all signs.
 _DRAWS = 4095
@@ -159,7 +162,10 @@ def refine(
     looks for its target among the target's pool and the fold's own targets. Gains of ranks are compared by a sign test (Fisher's
     randomization test for pairs; exact up to twelve pairs).
 
-    Time: (folds + 1) · max_iter rounds, each O(p q d) and one singular value decomposition; memory for blocks of similarities.
+    The rounds, and so the evidence, see wide rows in the 128 leading directions of their pool, which takes a fifth of the time; the matches that
+    are returned come from one more round in all directions.
+
+    Time: (folds + 1) · max_iter rounds, each O(p q · 128); memory for the pools and blocks of similarities.
 
     References
     ----------
@@ -183,10 +189,13 @@ def refine(
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
     rows = [_others(U, A, "source"), _others(V, B, "target")]
     U, V = U[rows[0]], V[rows[1]]
-    walk = _Rounds(base, U, V, max_iter, n_neighbors)
+    whole = _Rounds(base, U, V, 1, n_neighbors)
+    frames = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
+    walk = _Rounds(base, U @ frames[0], V @ frames[1], max_iter, n_neighbors)
+    full, (A, B) = (A, B), (A @ frames[0], B @ frames[1])
     before, after = np.empty(n), np.empty(n)
     # Copies among the pairs share a fold: a pair is not to be found by its own copy.
-    labels = duplicate_groups(A, B)
+    labels = duplicate_groups(*full)
     order = np.random.default_rng(random_state).permutation(labels.max() + 1)
     fold = order[labels] % min(folds, labels.max() + 1)
     gallery = 0
@@ -198,6 +207,7 @@ def refine(
     gain = np.log2(before / after)
     p_value = _sign_test(gain, random_state)
     _, _, (i, j, rounds) = walk.run(A, B)
+    i, j, _ = whole.match(whole.fit(np.concatenate([full[0], U[i]]), np.concatenate([full[1], V[j]])))
     return Refinement(
         improves=p_value <= LEVEL,
         n_pairs=n,
@@ -229,19 +239,23 @@ class _Rounds:
         self, X: np.ndarray, Y: np.ndarray
     ) -> tuple[OrthogonalMap, OrthogonalMap, tuple[np.ndarray, np.ndarray, int]]:
         """Return the map of the pairs, the map of the last round, and that round's matches and number."""
-        first = mapping = self._fit(X, Y)
+        first = mapping = self.fit(X, Y)
         i = j = np.empty(0, np.intp)
         share, done = 0.0, 0
         while share < 1:
             done += 1
             share = done / self.max_iter
-            found, partner, score = mutual_neighbors(self._mapped(mapping, self.U), self.target, self.n_neighbors)
+            found, partner, score = self.match(mapping)
             if np.array_equal(found, i) and np.array_equal(partner, j):
                 share = 1.0  # nothing changes any more: take them all
             i, j = found, partner
             kept = np.sort(np.argsort(-score, kind="stable")[: max(1, round(share * len(i)))])
-            mapping = self._fit(np.concatenate([X, self.U[i[kept]]]), np.concatenate([Y, self.V[j[kept]]]))
+            mapping = self.fit(np.concatenate([X, self.U[i[kept]]]), np.concatenate([Y, self.V[j[kept]]]))
         return first, mapping, (i, j, done)
+
+    def match(self, mapping: OrthogonalMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the mutual nearest neighbors of the mapped pool and the target's."""
+        return mutual_neighbors(self._mapped(mapping, self.U), self.target, self.n_neighbors)
 
     def ranks(self, mapping: OrthogonalMap, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         """Rank of each row's own target among the pool and all of Y, ties shared evenly; 1 is best."""
@@ -255,12 +269,37 @@ class _Rounds:
         moved = (X - self.means[0].astype(X.dtype)) @ mapping.rotation_.astype(X.dtype)
         return normalize_rows(moved)
 
-    def _fit(self, X: np.ndarray, Y: np.ndarray) -> OrthogonalMap:
+    def fit(self, X: np.ndarray, Y: np.ndarray) -> OrthogonalMap:
+        """Fit the map of these pairs, silently."""
         with (
             warnings.catch_warnings()
         ):  # what the widths and the pairs deserve is said once, by the fit that is returned
             warnings.simplefilter("ignore", CongruenceWarning)
             return OrthogonalMap(**self.parameters).fit(X, Y)
+
+
+def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
+    """Return an orthonormal frame of the leading principal directions, all of them where there are no more.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d)
+    most : int
+
+    Returns
+    -------
+    ndarray, shape (d, min(d, most))
+        In the dtype of X; the identity where nothing is reduced.
+    """
+    d = X.shape[1]
+    if d <= most:
+        return np.eye(d, dtype=X.dtype)
+    centered = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
+    gram = np.zeros((d, d))
+    for part in blocks(len(X), 8 * d):
+        block = centered[part].astype(np.float64)
+        gram += block.T @ block
+    return np.linalg.eigh(gram)[1][:, ::-1][:, :most].astype(X.dtype)
 
 
 def _sign_test(gain: np.ndarray, random_state: int) -> float:
