@@ -163,8 +163,8 @@ def test_bad_pools_are_refused(case):
 
 def test_bad_pairs_and_options_are_refused():
     pools = (P.X[POOL], P.Y[ORDER])
-    with pytest.raises(TooFewAnchorsError, match=r"Got 4 pairs to refine; expected at least 5"):
-        refine(P.X[:4], P.Y[:4], pools)
+    with pytest.raises(TooFewAnchorsError, match=r"Got 4 different pairs to refine; expected at least 5"):
+        refine(P.X[[0, 1, 2, 3, 3, 3]], P.Y[[0, 1, 2, 3, 3, 3]], pools)
     with pytest.raises(ShapeError):
         refine(P.X[:8], P.Y[:7], pools)
     with pytest.raises(ParameterError, match="folds=1"):

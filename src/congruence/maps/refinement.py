@@ -179,10 +179,12 @@ def refine(
         raise ParameterError(f"Got folds={folds}; expected at least 2, to leave pairs out. Pass folds=5.")
     A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
     check_same_rows(len(A), len(B), "X", "Y")
-    n = len(A)
-    if n < FEWEST:
+    # Copies among the pairs share a fold, and count once: a pair is not to be found by its own copy.
+    labels = duplicate_groups(A, B)
+    n, different = len(A), int(labels.max()) + 1
+    if different < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {n} pairs to refine; expected at least {FEWEST}, fewer cannot show whether unpaired rows helped. "
+            f"Got {different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show whether unpaired rows helped. "
             "Pass more pairs, or leave out unpaired=…."
         )
     base = OrthogonalMap() if base is None else base
@@ -194,17 +196,14 @@ def refine(
     walk = _Rounds(base, U @ frames[0], V @ frames[1], max_iter, n_neighbors)
     full, (A, B) = (A, B), (A @ frames[0], B @ frames[1])
     before, after = np.empty(n), np.empty(n)
-    # Copies among the pairs share a fold: a pair is not to be found by its own copy.
-    labels = duplicate_groups(*full)
-    order = np.random.default_rng(random_state).permutation(labels.max() + 1)
-    fold = order[labels] % min(folds, labels.max() + 1)
+    fold = np.random.default_rng(random_state).permutation(different)[labels] % min(folds, different)
     gallery = 0
     for k in range(fold.max() + 1):
         out = fold == k
         first, last, _ = walk.run(A[~out], B[~out])
         before[out], after[out] = walk.ranks(first, A[out], B[out]), walk.ranks(last, A[out], B[out])
         gallery = max(gallery, len(V) + int(out.sum()))
-    gain = np.log2(before / after)
+    gain = np.bincount(labels, np.log2(before / after)) / np.bincount(labels)
     p_value = _sign_test(gain, random_state)
     _, _, (i, j, rounds) = walk.run(A, B)
     i, j, _ = whole.match(whole.fit(np.concatenate([full[0], U[i]]), np.concatenate([full[1], V[j]])))

@@ -185,7 +185,7 @@ class UnpairedMap(SavedAsRotation):
         ------
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
         TooFewAnchorsError, InputError
-            Fewer than four rows, or four different ones, on a side.
+            Fewer than four rows, or two different ones, on a side.
         ParameterError
 
         Warns
@@ -212,8 +212,7 @@ class UnpairedMap(SavedAsRotation):
             tries.append(search.restart(np.random.default_rng([self.random_state, len(tries)]), disturb=bool(tries)))
             if len(tries) > 1:
                 agreement, best, left_out = _compare(search, tries)
-        i, j, _ = search.match(tries[best][0])
-        i, j, _ = search.match(_rotation(U[i], V[j]))  # now with the rows that this restart had not seen
+        i, j = search.settle(tries[best][0])
         found = bool(agreement >= AGREEMENT and left_out >= _FEWEST_LEFT_OUT)
         super().fit(A[rows[0][i]], B[rows[1][j]], None, modality)
         self.alignment_ = Alignment(
@@ -281,6 +280,16 @@ class _Search:
             rotation = _rotation(U[i[kept]], self.V[j[kept]])
         return rotation, left_out
 
+    def settle(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the matches of all rows, those that the restart left out too, once they no longer change."""
+        i, j, _ = self.match(rotation)
+        for _ in range(_ROUNDS):
+            before = i, j
+            i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
+            if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
+                break
+        return i, j
+
     def match(self, rotation: np.ndarray, U: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the mutual nearest neighbors of the mapped rows and the target's."""
         return mutual_neighbors(normalize_rows((self.U if U is None else U) @ rotation), self.V, self.n_neighbors)
@@ -338,6 +347,6 @@ def _directions(X: np.ndarray) -> np.ndarray:
 def _different(X: np.ndarray, name: str) -> np.ndarray:
     """Return the rows that are no copies of earlier ones. Raises InputError."""
     rows = np.sort(np.unique(duplicate_groups(X), return_index=True)[1])
-    if len(rows) < 4:
-        raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 4. Pass more items.")
+    if len(rows) < 2:
+        raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2. Pass more items.")
     return rows
