@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from congruence.maps import MLPMap as MLPMap
     from congruence.maps import OrthogonalMap as OrthogonalMap
     from congruence.maps import ProcrustesHeads as ProcrustesHeads
+    from congruence.maps import RefinedMap as RefinedMap
+    from congruence.maps import UnpairedMap as UnpairedMap
     from congruence.maps import from_pretrained as from_pretrained
     from congruence.maps import load as load
+    from congruence.maps import refine as refine
     from congruence.stores import read_embeddings as read_embeddings
     from congruence.train import CSA as CSA
     from congruence.train import JAM as JAM
@@ -56,8 +59,11 @@ _HOME = {
     "MLPMap": ("congruence.maps", "MLPMap"),
     "OrthogonalMap": ("congruence.maps", "OrthogonalMap"),
     "ProcrustesHeads": ("congruence.maps", "ProcrustesHeads"),
+    "RefinedMap": ("congruence.maps", "RefinedMap"),
+    "UnpairedMap": ("congruence.maps", "UnpairedMap"),
     "from_pretrained": ("congruence.maps", "from_pretrained"),
     "load": ("congruence.maps", "load"),
+    "refine": ("congruence.maps", "refine"),
     "CSA": ("congruence.train", "CSA"),
     "JAM": ("congruence.train", "JAM"),
     "NNCLR": ("congruence.train", "NNCLR"),

@@ -30,6 +30,7 @@
     ├── DegenerateWarning                  the anchors leave directions unprobed or constant
     ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
     ├── TeacherWarning                     trained heads retrieve worse than the teacher they learned from
+    ├── AlignmentWarning                   unpaired rows gave no map, or no better one, by its own evidence
     ├── ConvergenceWarning                 iterations ended before their result can be relied on
     ├── NormWarning                        whether mapped rows should have unit norm is not known, or not in the file
     └── ColumnsWarning                     the output has no room for some of a table's columns
@@ -40,6 +41,7 @@ Every message follows "Got …; expected …. <Imperative that names the argumen
 from __future__ import annotations
 
 __all__ = [
+    "AlignmentWarning",
     "ColumnsWarning",
     "CongruenceError",
     "CongruenceWarning",
@@ -182,6 +184,10 @@ class DuplicateWarning(CongruenceWarning):
 
 class TeacherWarning(CongruenceWarning):
     """Trained heads retrieve worse than the linear teacher they learned from."""
+
+
+class AlignmentWarning(CongruenceWarning):
+    """Unpaired rows gave no map, or no better one, that held-out evidence supports."""
 
 
 class ConvergenceWarning(CongruenceWarning):

@@ -150,10 +150,12 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"] or ""
-        if name == "unpaired" and value.startswith("(") and "images" in known:  # one argument, an option for each side
-            return "--images and --texts"
+        if name == "unpaired" and value.startswith(("(", "…")):  # one argument, an option for each side
+            for sides in (("unpaired_source", "unpaired_target"), ("images", "texts")):
+                if known.keys() >= set(sides):
+                    return " and ".join(known[side].opts[0] for side in sides)
         bare = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
-        option = known.get(_OPTION_NAMES.get(name, name))
+        option = known.get(name) or known.get(_OPTION_NAMES.get(name, name))
         if option is None:
             return f"--set {name}={bare}" if name in settable and bare not in ("", "…") else found[0]
         if option.param_type_name == "argument":

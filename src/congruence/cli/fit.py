@@ -39,6 +39,15 @@ def command(
             "gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
+    unpaired_source: Annotated[
+        str | None,
+        typer.Option(
+            help="More rows of the source, of the anchors' modality; matches with --unpaired-target refine the map."
+        ),
+    ] = None,
+    unpaired_target: Annotated[
+        str | None, typer.Option(help="More rows of the target, in any order; they may be other items.")
+    ] = None,
     ids: Annotated[
         str | None,
         typer.Option(
@@ -94,6 +103,7 @@ def command(
         method,
         modality=None if target_modality else modality,
         means=others or None,
+        unpaired=_read_pools(unpaired_source, unpaired_target, None if paired_by == "position" else ids, modality),
         holdout=holdout,
         random_state=seed,
         groups=read_groups(groups),
@@ -160,6 +170,24 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     return name, sides
 
 
+def _read_pools(source: str | None, target: str | None, ids: str | None, modality: str | None) -> Any:
+    """Read both pools, with the ids by which held-out items are left out of them; None where there are none."""
+    from congruence.cli._anchors import find_ids
+    from congruence.cli._base import read
+    from congruence.embeddings import Space
+    from congruence.errors import ParameterError
+
+    if source is None and target is None:
+        return None
+    if source is None or target is None:
+        given, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
+        raise ParameterError(f"Got {given} without {missing}; expected rows of both models. Pass {missing} FILE too.")
+    columns = [find_ids(spec)[1] if ids is None else False if ids == "none" else ids for spec in (source, target)]
+    return tuple(
+        read(spec, name, Space(modality=modality)) for spec, name in zip((source, target), columns, strict=True)
+    )
+
+
 def _print(mapping: Any, out: str, paired_by: str) -> None:
     from congruence.cli._base import number, print_table
     from congruence.cli._scores import held_out_rows
@@ -177,6 +205,8 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
     if "unpaired_source" in scores:
         lone = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"
         rows.append(["left out", lone])
+    if "refinement" in scores:
+        rows += _refinement_rows(scores["refinement"])
     if "rank" in facts and "directions" in facts:
         rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
     if "alignment" in facts:
@@ -190,3 +220,17 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
         rows.append(["anchors look paired", looks])
     rows.append(["written to", out])
     print_table(f"{type(mapping).__name__}", ["", ""], rows)
+
+
+def _refinement_rows(found: dict[str, Any]) -> list[list[str]]:
+    """Return what unpaired rows did, measured on anchors that were left out."""
+    from congruence.cli._base import number
+
+    return [
+        ["of these, matches of unpaired rows", str(found["matches"] if found["improves"] else 0)],
+        [
+            f"left-out anchors found first of {found['gallery']}, before and after",
+            f"{number(found['recall_before'])} → {number(found['recall_after'])}",
+        ],
+        ["p that unpaired rows improve nothing", f"{found['p_value']:.2g}"],
+    ]

@@ -19,7 +19,10 @@ from congruence.maps.linear import LinearMap
 from congruence.maps.mlp import MLPMap
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.maps.procrustes import ProcrustesHeads
+from congruence.maps.refined import RefinedMap
+from congruence.maps.refinement import refine
 from congruence.maps.two_sided import TwoSidedMap
+from congruence.maps.unpaired import UnpairedMap
 
 __all__ = [
     "MAPS",
@@ -34,10 +37,13 @@ __all__ = [
     "Map",
     "OrthogonalMap",
     "ProcrustesHeads",
+    "RefinedMap",
     "TwoSidedMap",
+    "UnpairedMap",
     "from_pretrained",
     "load",
     "make_map",
+    "refine",
 ]
 
 #: Every map, by the name that ``config.json`` uses.

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.ids import is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
 from congruence.evaluation.controls import cosine_controls
-from congruence.maps import Map, OrthogonalMap, TwoSidedMap, make_map
+from congruence.maps import Map, OrthogonalMap, RefinedMap, TwoSidedMap, make_map
+from congruence.maps.refinement import read_pools
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 
@@ -29,6 +31,7 @@ def fit(
     *,
     modality: str | None = None,
     means: Mapping[str, tuple[RowsLike, RowsLike | None]] | None = None,
+    unpaired: tuple[RowsLike, RowsLike] | None = None,
     holdout: float | int = 0,
     random_state: int = 0,
     groups: Labels | str | None = "identical",
@@ -50,8 +53,12 @@ def fit(
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        RowsLike of other modalities from which only means are taken, so that the map is right for these too. Where the target
+        Rows of other modalities from which only means are taken, so that the map is right for these too. Where the target
         has none, the modality gap is kept (:meth:`~congruence.OrthogonalMap.recenter`).
+    unpaired : (Embeddings or array_like, Embeddings or array_like), optional
+        More rows of source and target, of the anchors' modality and in any order. Matches found between them join the anchors where that
+        improves maps on anchors left out (:func:`congruence.refine`); ``method`` must then be "orthogonal". ``scores_["refinement"]`` has
+        the evidence. Held-out items among them are left out.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
     random_state : int, default=0
@@ -82,9 +89,11 @@ def fit(
     PairingWarning
     DuplicateWarning
         Pairs with identical vectors are kept together in the split.
+    AlignmentWarning
+        Unpaired rows did not improve the map, which is then that of the anchors.
     """
     check_seed(random_state)
-    model = make_map(method, **parameters)
+    model = make_map(method, **parameters) if unpaired is None else _refined(method, parameters)
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
@@ -108,7 +117,11 @@ def fit(
         scores["pairing"] = report.to_dict()
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
-    if isinstance(model, OrthogonalMap):
+    if isinstance(model, RefinedMap) and unpaired is not None:
+        pools = _outside(unpaired, pairs.take(heldout))
+        model.fit(train.source.vectors, train.target.vectors, modality=ours, unpaired=pools)
+        scores["refinement"] = model.refinement_.to_dict()  # type: ignore[union-attr]  # pools were passed
+    elif isinstance(model, OrthogonalMap):
         model.fit(train.source.vectors, train.target.vectors, modality=ours)
     else:
         model.fit(train.source.vectors, train.target.vectors)
@@ -121,6 +134,32 @@ def fit(
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
     model.scores_ = scores
     return model
+
+
+def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
+    """Return the map that takes unpaired rows. Raises ParameterError."""
+    if method != "orthogonal":
+        raise ParameterError(
+            f"Got unpaired rows for method={method!r}; expected an orthogonal map, the one that is refined with them. "
+            "Pass method='orthogonal', or leave out unpaired=…."
+        )
+    return RefinedMap(**parameters)
+
+
+def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pools without held-out items, which are told by their ids, and by their vectors where pools have none."""
+    sides = heldout.source, heldout.target
+    pools = []
+    widths = (side.vectors.shape[1] for side in sides)
+    for pool, given, held in zip(read_pools(unpaired, *widths), unpaired, sides, strict=True):
+        seen = np.zeros(len(pool), bool)
+        if len(held):
+            labels = duplicate_groups(np.concatenate([held.vectors, pool]))
+            seen = np.isin(labels[len(held) :], labels[: len(held)])
+            if isinstance(given, Embeddings) and given.has_ids and held.has_ids:
+                seen |= is_in(given.ids, held.ids)
+        pools.append(pool[~seen])
+    return pools[0], pools[1]
 
 
 def _groups(

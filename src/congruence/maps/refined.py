@@ -1,0 +1,145 @@
+"""The rigid map from few pairs and two unpaired pools."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import as_matrix
+from congruence.errors import ParameterError
+from congruence.maps._as_rotation import SavedAsRotation
+from congruence.maps._checks import Modalities
+from congruence.maps.refinement import Refinement, read_pools, refine, warn_refinement
+
+__all__ = ["RefinedMap"]
+
+
+class RefinedMap(SavedAsRotation):
+    """An :class:`~congruence.OrthogonalMap` of pairs and of the matches found between two unpaired pools, where these help.
+
+    :func:`congruence.maps.refinement.refine` finds the matches and judges them on pairs left out; where they do not help, the map is that of
+    the pairs alone, and ``fit`` warns. What :meth:`save` writes is a plain :class:`~congruence.OrthogonalMap`.
+
+    Parameters
+    ----------
+    center, shrinkage, shrinkage_strength, allow_reflection
+        As for :class:`~congruence.OrthogonalMap`, of every fit.
+    max_iter : int, default=8
+        Most rounds.
+    n_neighbors : int, default=10
+        Of CSLS.
+    folds : int, default=5
+        Of the pairs, to judge by.
+    random_state : int, default=0
+        Chooses the folds.
+
+    Attributes
+    ----------
+    refinement_ : Refinement or None
+        The matches and the evidence; None where no pools were passed.
+
+    See Also
+    --------
+    congruence.OrthogonalMap : Its attributes are this map's. ``n_pairs_`` counts the matches.
+
+    Examples
+    --------
+    >>> from congruence import RefinedMap
+    >>> from congruence.synthetic import rigid_problem
+    >>> problem = rigid_problem(300, 16, noise=0.3, decay=0.5, random_state=0)
+    >>> X, Y = problem.X[:10], problem.Y[:10]
+    >>> mapping = RefinedMap().fit(X, Y, unpaired=(problem.X[10:200], problem.Y[60:250]))
+    >>> mapping.refinement_.improves
+    True
+    """
+
+    refinement_: Refinement | None
+
+    def __init__(
+        self,
+        center: bool = True,
+        shrinkage: str = "auto",
+        shrinkage_strength: float | None = None,
+        allow_reflection: bool = True,
+        max_iter: int = 8,
+        n_neighbors: int = 10,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
+        self.max_iter = max_iter
+        self.n_neighbors = n_neighbors
+        self.folds = folds
+
+    def fit(
+        self,
+        X: RowsLike,
+        Y: RowsLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        modality: Modalities = None,
+        *,
+        unpaired: tuple[RowsLike, RowsLike] | None = None,
+        y: RowsLike | None = None,
+    ) -> Self:
+        """Fit the rotation on pairs, and on matches between the pools where these help.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_source)
+        Y : array_like, shape (n, d_target)
+        sample_weight : array_like, shape (n,), optional
+            Without pools only.
+        modality : str, optional
+            Of all rows, the pools' too; without pools also one a row.
+        unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
+            More rows of both models, in any order.
+        y : array_like, optional
+            Another name for ``Y``, as scikit-learn's tools pass it.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        InputError
+            See :func:`congruence.maps.refinement.refine` and :class:`~congruence.OrthogonalMap`.
+        ParameterError
+            Weights, or several modalities, with pools.
+
+        Warns
+        -----
+        AlignmentWarning
+            The pools did not help.
+        """
+        Y = y if Y is None else Y
+        self.refinement_ = None
+        if unpaired is None or Y is None:
+            return super().fit(X, Y, sample_weight, modality)
+        if sample_weight is not None or not (modality is None or isinstance(modality, str)):
+            raise ParameterError(
+                "Got unpaired rows beside sample_weight or several modalities; expected pairs of one modality and weight. "
+                "Leave out sample_weight=…, and pass one modality=…."
+            )
+        found = refine(
+            X,
+            Y,
+            unpaired,
+            base=self,
+            max_iter=self.max_iter,
+            n_neighbors=self.n_neighbors,
+            folds=self.folds,
+            random_state=self.random_state,
+        )
+        A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
+        if found.improves:
+            U, V = read_pools(unpaired, A.shape[1], B.shape[1])
+            A = np.concatenate([A, U[found.source_rows]])
+            B = np.concatenate([B, V[found.target_rows]])
+        super().fit(A, B, None, modality)
+        self.refinement_ = found
+        warn_refinement(found)
+        return self

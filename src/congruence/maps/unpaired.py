@@ -1,0 +1,352 @@
+"""The rigid map from two collections of rows of which no pair is known, and what speaks for it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Self
+
+import numpy as np
+
+from congruence._utils.arrays import normalize_rows
+from congruence._utils.columns import to_rows
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import as_matrix, check_positive, check_scale, check_seed
+from congruence.errors import AlignmentWarning, InputError, ParameterError
+from congruence.linalg.csls import mutual_neighbors
+from congruence.linalg.procrustes import cross_svd
+from congruence.maps._as_rotation import SavedAsRotation
+from congruence.maps._checks import with_names
+from congruence.maps._estimator import validate_data
+from congruence.maps.refinement import leading_directions
+from congruence.splits import duplicate_groups
+from congruence.transport.gromov import gromov_wasserstein, local_distributions
+from congruence.transport.sinkhorn import sinkhorn
+
+__all__ = ["AGREEMENT", "Alignment", "UnpairedMap"]
+
+#: Agreement from which on an alignment counts as found; docs/refine.md has its errors.
+AGREEMENT = 0.5
+
+#: Leading directions of each side that the search sees: few enough that a rotation cannot fit matches at will.
+_DIRECTIONS = 128
+
+#: Weights of the entropy, one after the other, in standard deviations of the affinities; linearizations with each; iterations of these.
+_EPSILONS, _STEPS, _ITERATIONS = (0.5, 0.35, 0.25, 0.2), 3, 30
+
+#: Share of the source's rows that a restart does not see, and the least number that says anything.
+_LEFT_OUT, _FEWEST_LEFT_OUT = 0.1, 20
+
+#: Rounds in which matches grow from the most confident eighth to all.
+_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Whether restarts that know nothing of each other found the same map.
+
+    Attributes
+    ----------
+    found : bool
+        ``agreement`` ≥ 0.5, on 20 rows at least.
+    agreement : float
+        Of the two restarts that agree best: share of rows, left out by one of them, that both send to the same target row.
+    chance : float
+        One over the target's rows: what two random maps give.
+    left_out : int
+        Rows behind ``agreement``.
+    matched_share : float
+        Mutual nearest neighbors over the rows of the smaller side. No evidence: see docs/refine.md.
+    n_restarts : int
+        Restarts done: no more once two agree.
+    sizes : (int, int)
+        Different rows of both sides.
+    source_rows, target_rows : ndarray of int, shape (k,)
+        Matched rows, as they were passed.
+    """
+
+    found: bool
+    agreement: float
+    chance: float
+    left_out: int
+    matched_share: float
+    n_restarts: int
+    sizes: tuple[int, int]
+    source_rows: np.ndarray = field(repr=False)
+    target_rows: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the matches as plain data."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
+        return {**plain, "sizes": list(self.sizes), "matches": len(self.source_rows)}
+
+    @property
+    def sentence(self) -> str:
+        """One sentence for people."""
+        said = (
+            f"of {self.left_out} rows left out, two of {self.n_restarts} restarts send {self.agreement:.0%} to the same target "
+            f"(chance {self.chance:.1%}, needed {AGREEMENT:.0%})"
+        )
+        return f"The spaces were aligned: {said}." if self.found else f"No alignment was found: {said}."
+
+
+class UnpairedMap(SavedAsRotation):
+    """A rotation between two spaces from rows of which no pair is known, with a score of its own success.
+
+    Restarts, each without a tenth of the source's rows, couple the two sides by Gromov–Wasserstein transport and refine the coupling to a
+    rotation. Restarts that succeed agree on rows they have not seen; those that fail do not, though each matches most rows it was fitted on.
+    It needs two sides that show nearly the same items, and models as alike as two CLIP text encoders: see docs/refine.md for what was tried.
+
+    Parameters
+    ----------
+    center, shrinkage, shrinkage_strength, allow_reflection
+        As for :class:`~congruence.OrthogonalMap`, of the last fit, on the matches.
+    n_restarts : int, default=4
+        The most, from 2 on; two that agree end the search.
+    n_neighbors : int, default=10
+        Of CSLS.
+    max_rows : int, default=2000
+        Most rows of a side that are coupled; of more, so many centroids (k-means) are.
+    random_state : int, default=0
+        Of the restarts: the rows they leave out, the disturbance of their start, and the centroids.
+
+    Attributes
+    ----------
+    alignment_ : Alignment
+        The matches and the evidence.
+
+    See Also
+    --------
+    congruence.OrthogonalMap : Its attributes are this map's. ``n_pairs_`` counts the matches.
+
+    Notes
+    -----
+    A restart: (1) each row's sorted similarities to its own side (:func:`congruence.transport.gromov.local_distributions`) give a first plan,
+    disturbed at random from the second restart on; (2) entropic Gromov–Wasserstein with less and less entropy sharpens it; (3) the matches of
+    the plan, the most confident first, are refined as in :func:`congruence.refine`. The map is fitted on the matches of the restart whose
+    left-out rows agree best with another's.
+
+    Time O(n m d) a step with two dozen steps a restart; memory for a plan of ``max_rows`` × ``max_rows``.
+
+    References
+    ----------
+    Alvarez-Melis and Jaakkola (2018), "Gromov–Wasserstein alignment of word embedding spaces".
+    Conneau et al. (2018), "Word translation without parallel data".
+
+    Examples
+    --------
+    >>> from congruence import UnpairedMap
+    >>> from congruence.synthetic import unimodal_problem
+    >>> p = unimodal_problem(300, 24, latent=20, noise=0, nuisance=0.05, classes=60, spread=0.3, random_state=0)
+    >>> mapping = UnpairedMap().fit(p.images, p.texts[::-1])
+    >>> mapping.alignment_.found
+    True
+    """
+
+    alignment_: Alignment
+
+    def __init__(
+        self,
+        center: bool = True,
+        shrinkage: str = "auto",
+        shrinkage_strength: float | None = None,
+        allow_reflection: bool = True,
+        n_restarts: int = 4,
+        n_neighbors: int = 10,
+        max_rows: int = 2000,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
+        self.n_restarts = n_restarts
+        self.n_neighbors = n_neighbors
+        self.max_rows = max_rows
+
+    def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
+        self, X: RowsLike, Y: RowsLike | None = None, modality: str | None = None, *, y: RowsLike | None = None
+    ) -> Self:
+        """Find pairs and fit the rotation on them.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_source)
+        Y : array_like, shape (m, d_target)
+            Not paired with X; copies of a row count once.
+        modality : str, optional
+            Of all rows.
+        y : array_like, optional
+            Another name for ``Y``, as scikit-learn's tools pass it.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        TooFewAnchorsError, InputError
+            Fewer than four rows, or two different ones, on a side.
+        ParameterError
+
+        Warns
+        -----
+        AlignmentWarning
+            Restarts do not agree: the map is not to be used.
+        """
+        check_positive(self.n_neighbors, "n_neighbors", integer=True)
+        check_positive(self.max_rows, "max_rows", integer=True)
+        check_seed(self.random_state)
+        if check_positive(self.n_restarts, "n_restarts", integer=True) < 2:
+            raise ParameterError(
+                f"Got n_restarts={self.n_restarts}; expected at least 2, to compare. Pass n_restarts=4."
+            )
+        A, B = self._sides(X, y if Y is None else Y)
+        validate_data(self, with_names(X, A), reset=True, skip_check_array=True)
+        rows = [_different(side, name) for side, name in ((A, "X"), (B, "Y"))]
+        U, V = (_directions(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
+        U, V = (normalize_rows(side @ leading_directions(side, _DIRECTIONS)) for side in (U, V))
+        search = _Search(U, V, self.n_neighbors, self.max_rows)
+        tries: list[tuple[np.ndarray, np.ndarray]] = []
+        agreement = 0.0
+        while len(tries) < 2 or (len(tries) < self.n_restarts and agreement < AGREEMENT):
+            tries.append(search.restart(np.random.default_rng([self.random_state, len(tries)]), disturb=bool(tries)))
+            if len(tries) > 1:
+                agreement, best, left_out = _compare(search, tries)
+        i, j = search.settle(tries[best][0])
+        found = bool(agreement >= AGREEMENT and left_out >= _FEWEST_LEFT_OUT)
+        super().fit(A[rows[0][i]], B[rows[1][j]], None, modality)
+        self.alignment_ = Alignment(
+            found,
+            agreement,
+            1 / len(V),
+            left_out,
+            len(i) / min(len(U), len(V)),
+            len(tries),
+            (len(U), len(V)),
+            rows[0][i],
+            rows[1][j],
+        )
+        self.scores_["alignment"] = self.alignment_.to_dict()
+        if not found:
+            warnings.warn(
+                f"Got rows without pairs whose spaces could not be aligned ({self.alignment_.sentence}); expected restarts that agree. Do not use this "
+                "map: pass pairs, five or more, to congruence.refine.",
+                AlignmentWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _sides(self, X: RowsLike, Y: RowsLike | None) -> tuple[np.ndarray, np.ndarray]:
+        if Y is None:
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None; expected the "
+                "target rows. Call fit(X, Y)."
+            )
+        A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
+        labels = to_rows(getattr(Y, "vectors", Y), "Y")
+        if labels.ndim == 1 and labels.dtype.kind in "iub":
+            labels = labels[:, None]  # scikit-learn's contract, as of every map
+        B = as_matrix(labels, "Y", min_rows=4, numeric_objects=True)
+        check_scale(A, "X")
+        check_scale(B, "Y")
+        return A, B
+
+
+class _Search:
+    """Restarts on two sides of centered unit rows."""
+
+    def __init__(self, U: np.ndarray, V: np.ndarray, n_neighbors: int, max_rows: int) -> None:
+        self.U, self.V, self.n_neighbors, self.max_rows = U, V, n_neighbors, max_rows
+
+    def restart(self, rng: np.random.Generator, *, disturb: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rotation found without some of the source's rows, and these rows."""
+        n = len(self.U)
+        left_out = np.sort(rng.permutation(n)[: max(1, round(_LEFT_OUT * n))])
+        U = np.delete(self.U, left_out, axis=0)
+        sides = _summary(U, self.max_rows, rng), _summary(self.V, self.max_rows, rng)
+        plan = _first_plan(*sides, rng if disturb else None)
+        for epsilon in _EPSILONS:
+            plan = gromov_wasserstein(
+                *sides, epsilon, start=plan, relative=True, max_iter=_STEPS, sinkhorn_iter=_ITERATIONS
+            ).plan
+        # Confident rows have most of their mass at one place.
+        i, j = np.arange(len(plan)), np.argmax(plan, axis=1)
+        score = plan[i, j] / plan.sum(axis=1)
+        first = np.argsort(-score, kind="stable")[: max(4, len(i) // 4)]
+        rotation = _rotation(sides[0][i[first]], sides[1][j[first]])
+        for k in range(1, _ROUNDS + 1):
+            i, j, score = self.match(rotation, U)
+            kept = np.argsort(-score, kind="stable")[: max(4, round(k / _ROUNDS * len(i)))]
+            rotation = _rotation(U[i[kept]], self.V[j[kept]])
+        return rotation, left_out
+
+    def settle(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the matches of all rows, those that the restart left out too, once they no longer change."""
+        i, j, _ = self.match(rotation)
+        for _ in range(_ROUNDS):
+            before = i, j
+            i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
+            if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
+                break
+        return i, j
+
+    def match(self, rotation: np.ndarray, U: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the mutual nearest neighbors of the mapped rows and the target's."""
+        return mutual_neighbors(normalize_rows((self.U if U is None else U) @ rotation), self.V, self.n_neighbors)
+
+    def nearest(self, rotation: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the target row nearest to each of these mapped rows."""
+        return np.asarray(np.argmax((self.U[rows] @ rotation) @ self.V.T, axis=1))
+
+
+def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, int, int]:
+    """Return the best agreement of two restarts, the first of these, and the number of rows compared."""
+    found = []
+    for a, b in combinations(range(len(tries)), 2):
+        same = [
+            search.nearest(tries[a][0], left_out) == search.nearest(tries[b][0], left_out)
+            for left_out in (tries[a][1], tries[b][1])
+        ]
+        found.append((float(np.concatenate(same).mean()), -a, sum(map(len, same))))
+    agreement, first, left_out = max(found)
+    return agreement, -first, left_out
+
+
+def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Couple rows by how alike their distributions of similarities are, all having less than the mean in common."""
+    affinity = _directions(local_distributions(U)) @ _directions(local_distributions(V)).T
+    scale = float(affinity.std()) or 1.0
+    affinity = (affinity - affinity.mean()) / scale
+    if rng is not None:
+        affinity = affinity + rng.standard_normal(affinity.shape, dtype=np.float32).astype(affinity.dtype)
+    return np.asarray(sinkhorn(affinity, 1.0, _ITERATIONS).plan())
+
+
+def _summary(X: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows, or the centroids of so many clusters where there are more."""
+    if len(X) <= most:
+        return X
+    from scipy.cluster.vq import kmeans2
+
+    # A random sample of each side would share few items: of 20,000 rows and 2,000 drawn from each, a tenth.
+    centroids = kmeans2(X, most, iter=10, minit="points", missing="warn", rng=rng)[0]
+    return _directions(centroids.astype(X.dtype))
+
+
+def _rotation(U: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """Return the partial isometry of the directions that so many pairs can determine."""
+    svd = cross_svd(U.astype(np.float64).T @ V.astype(np.float64), max_rank=max(1, len(U) - 1))
+    return np.asarray((svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]).astype(U.dtype))
+
+
+def _directions(X: np.ndarray) -> np.ndarray:
+    """Return rows less their mean, scaled to unit norm."""
+    return np.asarray(normalize_rows(X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)))
+
+
+def _different(X: np.ndarray, name: str) -> np.ndarray:
+    """Return the rows that are no copies of earlier ones. Raises InputError."""
+    rows = np.sort(np.unique(duplicate_groups(X), return_index=True)[1])
+    if len(rows) < 2:
+        raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2. Pass more items.")
+    return rows

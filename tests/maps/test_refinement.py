@@ -1,0 +1,262 @@
+"""Maps from few pairs and two unpaired pools: what is found, what is refused, and that nothing gets worse."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import congruence
+from congruence import Embeddings, OrthogonalMap, RefinedMap, refine
+from congruence.embeddings import normalize_rows
+from congruence.errors import (
+    AlignmentWarning,
+    CongruenceWarning,
+    InputError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
+)
+from congruence.linalg.csls import mutual_neighbors
+from congruence.metrics import class_retrieval
+from congruence.synthetic import random_rotation, rigid_problem
+
+
+def world(n=260, d=16, d_target=20, noise=0.1, seed=0):
+    """Items whose spectrum falls, as encoders' do, in two models; test rows come last."""
+    return rigid_problem(n, d, d_target, noise=noise, decay=0.4, random_state=seed)
+
+
+P = world()
+PAIRS, POOL, TEST = slice(0, 8), slice(8, 200), slice(200, 260)
+ORDER = 8 + np.random.default_rng(1).permutation(192)
+
+
+def retrieval(mapping, p=P):
+    return class_retrieval(mapping.transform(p.X[TEST]), p.Y[TEST], np.arange(60))
+
+
+@pytest.fixture(scope="module")
+def refined():
+    return RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], P.Y[ORDER]))
+
+
+def test_two_pools_do_what_their_pairs_would(refined):
+    alone = OrthogonalMap().fit(P.X[PAIRS], P.Y[PAIRS])
+    paired = OrthogonalMap().fit(P.X[:200], P.Y[:200])
+    assert retrieval(alone) < 0.7 < 0.95 < retrieval(refined)
+    assert retrieval(refined) == pytest.approx(retrieval(paired), abs=0.02)
+    found = refined.refinement_
+    right = ORDER[found.target_rows] == found.source_rows + 8
+    assert right.mean() > 0.98
+    assert found.improves
+    assert found.p_value <= 0.05
+    assert found.recall_after > found.recall_before
+    assert found.median_rank_after == 1 < found.median_rank_before
+    assert refined.n_pairs_ == 8 + len(found.source_rows)
+    assert len(np.unique(found.target_rows)) == len(found.target_rows)
+
+
+def test_pools_of_other_worlds_change_nothing_and_are_reported():
+    other = world(seed=5)
+    unrelated = (P.X[POOL], np.random.default_rng(0).standard_normal((190, 20)))
+    with pytest.warns(AlignmentWarning, match=r"do not improve the map on pairs left out .*p = .*Pass more pairs"):
+        mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=unrelated)
+    assert not mapping.refinement_.improves
+    alone = OrthogonalMap().fit(P.X[PAIRS], P.Y[PAIRS])
+    np.testing.assert_array_equal(mapping.rotation_, alone.rotation_)
+    # Wrong pairs are no start at all, whatever the pools.
+    found = refine(P.X[PAIRS], other.Y[PAIRS], (P.X[POOL], P.Y[ORDER]))
+    assert not found.improves
+    assert found.matched_share > 0.3  # matches are there all the same: their number is no evidence
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_half_of_the_items_in_common_are_enough(seed):
+    p = world(seed=seed + 10)
+    mapping = RefinedMap().fit(p.X[:8], p.Y[:8], unpaired=(p.X[8:136], p.Y[72:200]))
+    assert mapping.refinement_.improves
+    assert retrieval(mapping, p) > retrieval(OrthogonalMap().fit(p.X[:8], p.Y[:8]), p) + 0.1
+
+
+def test_the_order_of_the_pools_is_irrelevant(refined):
+    rng = np.random.default_rng(3)
+    again = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(rng.permutation(P.X[POOL]), rng.permutation(P.Y[ORDER])))
+    np.testing.assert_allclose(again.rotation_, refined.rotation_, atol=1e-9)
+
+
+def test_turning_the_source_turns_the_map(refined):
+    Q = random_rotation(16, random_state=4)
+    again = RefinedMap().fit(P.X[PAIRS] @ Q, P.Y[PAIRS], unpaired=(P.X[POOL] @ Q, P.Y[ORDER]))
+    np.testing.assert_allclose(Q @ again.rotation_, refined.rotation_, atol=1e-8)
+
+
+def test_copies_and_rows_of_the_pairs_are_left_out_of_the_pools(refined):
+    X = np.concatenate([P.X[PAIRS], P.X[POOL], P.X[POOL][:50]])
+    Y = np.concatenate([P.Y[ORDER], P.Y[ORDER][:70], P.Y[PAIRS]])
+    again = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(X, Y))
+    assert again.refinement_.pool_sizes == refined.refinement_.pool_sizes == (192, 192)
+    np.testing.assert_allclose(again.rotation_, refined.rotation_, atol=1e-12)
+    assert np.all(again.refinement_.source_rows >= 8)
+
+
+def test_what_is_saved_is_a_plain_rotation(refined, tmp_path):
+    again = congruence.load(refined.save(tmp_path / "map"))
+    assert type(again) is OrthogonalMap
+    np.testing.assert_array_equal(again.transform(P.X), refined.transform(P.X))
+    assert again.n_pairs_ == refined.n_pairs_
+    back = refined.inverse().transform(refined.transform(P.X[TEST]))
+    assert back.shape == (60, 16)
+
+
+@pytest.mark.parametrize("options", [{"center": False}, {"shrinkage": "cv"}, {"shrinkage": "full"}])
+def test_parameters_of_the_rotation_are_those_of_every_fit(options):
+    p = world(seed=2)
+    X, Y, pools = p.X[:14], p.Y[:14], (p.X[14:200], p.Y[14:200][::-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CongruenceWarning)  # "full" warns of few pairs
+        mapping = RefinedMap(**options).fit(X, Y, unpaired=pools)
+    found = mapping.refinement_
+    U, V = pools
+    expected = OrthogonalMap(**options).fit(
+        np.concatenate([X, U[found.source_rows]]), np.concatenate([Y, V[found.target_rows]])
+    )
+    np.testing.assert_allclose(mapping.rotation_, expected.rotation_, atol=1e-12)
+
+
+def test_pools_of_any_precision_give_the_same_matches(refined):
+    half = [side.astype(np.float16) for side in (P.X[POOL], P.Y[ORDER])]
+    found = refine(P.X[PAIRS], P.Y[PAIRS], (half[0], half[1]))
+    same = np.intersect1d(found.source_rows, refined.refinement_.source_rows)
+    assert len(same) > 0.95 * len(found.source_rows)
+
+
+def spoiled(X, row, value):
+    X = X.copy()
+    X[row] = value
+    return X
+
+
+BAD = {
+    "nan": (lambda U, V: (spoiled(U, 3, np.nan), V), NotFiniteError, "unpaired_source"),
+    "zero row": (lambda U, V: (U, spoiled(V, 3, 0)), ZeroRowError, "unpaired_target"),
+    "empty": (lambda U, V: (U[:0], V), ShapeError, "unpaired_source with 0 rows"),
+    "width": (lambda U, V: (U[:, :5], V), ShapeError, "5 features"),
+    "exchanged": (lambda U, V: (V, U), ShapeError, "20 features"),
+    "one side": (lambda U, V: (U, None), ParameterError, "expected both"),
+    "no tuple": (lambda U, V: U, ParameterError, "expected both"),
+    "nothing new": (lambda U, V: (P.X[PAIRS], V), InputError, "Got 0 different rows in unpaired_source"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_pools_are_refused(case):
+    spoil, error, words = BAD[case]
+    with pytest.raises(error, match=words):
+        RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=spoil(P.X[POOL], P.Y[ORDER]))
+
+
+def test_bad_pairs_and_options_are_refused():
+    pools = (P.X[POOL], P.Y[ORDER])
+    with pytest.raises(TooFewAnchorsError, match=r"Got 4 different pairs to refine; expected at least 5"):
+        refine(P.X[[0, 1, 2, 3, 3, 3]], P.Y[[0, 1, 2, 3, 3, 3]], pools)
+    with pytest.raises(ShapeError):
+        refine(P.X[:8], P.Y[:7], pools)
+    with pytest.raises(ParameterError, match="folds=1"):
+        refine(P.X[:8], P.Y[:8], pools, folds=1)
+    with pytest.raises(ParameterError, match="max_iter"):
+        refine(P.X[:8], P.Y[:8], pools, max_iter=0)
+    with pytest.raises(ParameterError, match="sample_weight"):
+        RefinedMap().fit(P.X[:8], P.Y[:8], sample_weight=np.ones(8), unpaired=pools)
+
+
+def test_without_pools_it_is_an_orthogonal_map():
+    mapping = RefinedMap().fit(P.X[:100], P.Y[:100])
+    assert mapping.refinement_ is None
+    np.testing.assert_array_equal(mapping.rotation_, OrthogonalMap().fit(P.X[:100], P.Y[:100]).rotation_)
+
+
+# ------------------------------------------------------------------ congruence.fit and the command
+
+
+def test_fit_takes_pools_and_leaves_held_out_items_out_of_them():
+    ids = [f"i{k}" for k in range(260)]
+    source, target = Embeddings(P.X, ids=ids), Embeddings(P.Y, ids=ids)
+    rows = np.arange(20)
+    pools = (source, target.take(np.arange(260)[::-1]))
+    mapping = congruence.fit(source.take(rows), target.take(rows), unpaired=pools, holdout=8, modality="text")
+    assert isinstance(mapping, RefinedMap)
+    record = mapping.scores_["refinement"]
+    assert record["improves"]
+    assert record["n_pairs"] == 12
+    assert record["pool_sizes"] == [240, 240]  # neither the 12 pairs nor the 8 held out
+    assert mapping.scores_["held_out_retrieval_at_1"] == 1
+    assert mapping.modality_ == "text"
+    plain = congruence.fit(P.X[rows], P.Y[rows], unpaired=(P.X, P.Y[::-1]), holdout=8)
+    assert plain.scores_["refinement"]["pool_sizes"] == [240, 240]  # told by their vectors where there are no ids
+
+
+def test_means_of_another_modality_join_a_refined_map():
+    shifted = (P.X + 1, P.Y - 1)
+    mapping = congruence.fit(
+        P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], P.Y[ORDER]), modality="text", means={"image": shifted}
+    )
+    np.testing.assert_allclose(mapping.for_modality("image").source_mean_, shifted[0].mean(axis=0))
+
+
+def test_other_methods_refuse_pools():
+    with pytest.raises(ParameterError, match=r"method='linear'.*Pass method='orthogonal'"):
+        congruence.fit(P.X[PAIRS], P.Y[PAIRS], "linear", unpaired=(P.X[POOL], P.Y[ORDER]))
+
+
+def test_the_command_refines_and_says_what_it_did(here, tmp_path):
+    for name, rows in {"a": P.X[PAIRS], "b": P.Y[PAIRS], "u": P.X[POOL], "v": P.Y[ORDER]}.items():
+        np.save(tmp_path / f"{name}.npy", rows)
+    command = ["fit", "a.npy", "b.npy", "-o", "map", "--force"]
+    result = here(*command, "--unpaired-source", "u.npy", "--unpaired-target", "v.npy")
+    assert result.code == 0, result.err
+    assert "matches of unpaired rows" in result.out
+    assert retrieval(congruence.load(tmp_path / "map")) > 0.95
+    lone = here(*command, "--unpaired-source", "u.npy")
+    assert lone.code == 2
+    assert "Pass --unpaired-target FILE too." in lone.err
+    wrong = here(*command, "--method", "linear", "--unpaired-source", "u.npy", "--unpaired-target", "v.npy")
+    assert "leave out --unpaired-source and --unpaired-target" in wrong.err
+
+
+# ------------------------------------------------------------------ mutual nearest neighbors
+
+
+def by_definition(A, B, k):
+    """CSLS as the paper writes it, all similarities at once."""
+    S = A @ B.T
+    r_a, r_b = (np.sort(M, axis=1)[:, -k:].mean(axis=1) for M in (S, S.T))
+    scores = 2 * S - r_a[:, None] - r_b[None, :]
+    i = [i for i in range(len(A)) if np.argmax(scores[:, np.argmax(scores[i])]) == i]
+    return np.array(i), np.argmax(scores[i], axis=1), scores[i, np.argmax(scores[i], axis=1)]
+
+
+@settings(max_examples=15)
+@given(
+    n=st.integers(1, 30),
+    m=st.integers(1, 30),
+    k=st.integers(1, 12),
+    blocked=st.integers(1, 31),
+    seed=st.integers(0, 99),
+)
+def test_mutual_neighbors_are_those_of_the_definition_in_blocks_of_any_size(n, m, k, blocked, seed):
+    rng = np.random.default_rng(seed)
+    A, B = normalize_rows(rng.standard_normal((n, 5))), normalize_rows(rng.standard_normal((m, 5)))
+    expected = by_definition(A, B, min(k, m, n)) if k <= min(m, n) else None
+    whole, parts = mutual_neighbors(A, B, k), mutual_neighbors(A, B, k, blocked=blocked)
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+    if expected is not None:
+        for one, other in zip(whole, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-12)
+    assert len(np.unique(whole[1])) == len(whole[1])
