@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.validation import check_positive
-from congruence.errors import CongruenceError, ModalityError, ParameterError
+from congruence.errors import ModalityError, ParameterError
 from congruence.maps._checks import GivenMeans, Modalities, check_mean, check_same_kind, count_rows
 from congruence.maps._rotation import RotationMap
 
@@ -64,7 +64,6 @@ class ContinuedMap(RotationMap):
         ----------
         X, Y, sample_weight, modality, y
             As for :meth:`fit`. A batch may hold a single pair, as long as two have been seen when the map is used.
-
         forgetting : float, default=1.0
             In (0, 1]: what the weights of all pairs seen before are multiplied by. After t more batches a pair counts forgetting to the t;
             the result equals one fit with these as ``sample_weight``.
@@ -102,7 +101,7 @@ class ContinuedMap(RotationMap):
             self.moments_ = {name: moments.scaled(forgetting) for name, moments in self.moments_.items()}
         try:
             self._gather(X, y if Y is None else Y, sample_weight, modality, reset=first, min_pairs=1)
-        except CongruenceError:
+        except Exception:
             self.moments_ = before  # a batch that is refused must not age the others
             raise
         return self
