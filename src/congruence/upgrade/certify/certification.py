@@ -16,8 +16,10 @@ from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ProjectionWarning
+from congruence.evaluation import Ranking, rankings
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import OrthogonalMap
+from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
 from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
 from congruence.upgrade.certify.curve import gains, measure_curves
@@ -50,6 +52,8 @@ def certify(
     draws: int = 2000,
     random_state: int = 0,
     data: str = "",
+    center: bool = False,
+    hubness: str | Hubness | None = None,
     advance: Callable[[int], None] | None = None,
     **parameters: Any,
 ) -> Certificate:
@@ -87,6 +91,10 @@ def certify(
     random_state : int, default=0
     data : str, optional
         Name of the data, for the certificate.
+    center : bool, default=False
+        Search with queries and store each less its own mean, under every strategy.
+    hubness : {"csls", "qb_norm"} or Hubness, optional
+        Search with hubs corrected for, under every strategy; the scored queries are the bank (transductive).
     advance : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (one step for the folds with ``queries``).
     **parameters
@@ -110,6 +118,7 @@ def certify(
     """
     check_seed(random_state)
     thresholds = thresholds or Thresholds()
+    ranking = rankings(center, hubness)[-1]
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
@@ -123,7 +132,7 @@ def certify(
         warnings.simplefilter("ignore", ProjectionWarning)
         mapping = fit_map(tables, question.fitted, np.arange(question.n_anchors), parameters)
         measured = _measure(
-            question, mapping, neighbors, parameters, folds=folds, random_state=random_state, advance=advance
+            question, mapping, neighbors, parameters, ranking, folds=folds, random_state=random_state, advance=advance
         )
         task = _decisive(scored, question.tasks, measured)
         curves = measure_curves(
@@ -135,11 +144,12 @@ def certify(
             parameters,
             texts=question.texts,
             groups=question.groups_of_anchors,
+            ranking=ranking,
             repeats=repeats,
             random_state=random_state,
             advance=advance,
         )
-        below = _controls(question, mapping, neighbors, random_state)
+        below = _controls(question, mapping, neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = question.fitted[0]
     pairing = check_pairing(
@@ -186,7 +196,7 @@ def certify(
             "seed": str(random_state),
             "version": __version__,
         },
-        notes=question.notes() + ([pairing.sentence] if pairing.state == "cannot tell" else []),
+        notes=question.notes() + ranking.notes + ([pairing.sentence] if pairing.state == "cannot tell" else []),
     )
 
 
@@ -305,6 +315,7 @@ def _measure(
     mapping: OrthogonalMap,
     neighbors: int,
     parameters: Mapping[str, Any],
+    ranking: Ranking,
     *,
     folds: int,
     random_state: int,
@@ -314,8 +325,8 @@ def _measure(
     tables, heldout, fitted = question.tables, question.heldout, question.fitted
     searches, groups = question.searches, question.groups_of_anchors
     if heldout is not None:
-        measured = try_on(mapping, heldout, question.tasks, question.groups)
-        lists = overlap_on(mapping, heldout, searches, neighbors, random_state, question.groups)
+        measured = try_on(mapping, heldout, question.tasks, question.groups, ranking)
+        lists = overlap_on(mapping, heldout, searches, neighbors, random_state, question.groups, ranking)
         if advance:
             advance(1)
         return measured | lists
@@ -328,19 +339,20 @@ def _measure(
         folds=folds,
         random_state=random_state,
         groups=groups,
+        ranking=ranking,
         advance=advance,
     )
     return measured | cross_fit_overlap(
-        tables, fitted, searches, neighbors, parameters, random_state=random_state, groups=groups
+        tables, fitted, searches, neighbors, parameters, random_state=random_state, groups=groups, ranking=ranking
     )
 
 
 def _controls(
-    question: _Question, mapping: OrthogonalMap, neighbors: int, random_state: int
+    question: _Question, mapping: OrthogonalMap, neighbors: int, random_state: int, ranking: Ranking
 ) -> dict[str, dict[str, float]]:
     """Return what chance, a constant and a random rotation reach, by measure and for each cosine."""
     scored = question.scored
-    below = controls(mapping, scored, question.searches, neighbors, random_state)
+    below = controls(mapping, scored, question.searches, neighbors, random_state, ranking)
     for name, rows in scored.target.items():
         known = cosine_controls(mapping.for_modality(name), scored.source[name], rows, random_state=random_state)
         below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}
