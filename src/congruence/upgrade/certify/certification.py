@@ -31,8 +31,12 @@ from congruence.upgrade.certify.tables import Tables, check_alike, make_tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import cross_fit, fit_map, tasks_of, try_on
 from congruence.upgrade.certify.verdict import Thresholds, judge
+from congruence.upgrade.choose import choice_rows, choose_map
 
 __all__ = ["certify"]
+
+#: The map that is certified where no parameters are given, in the words of a choice.
+CERTIFIED = "rotation about the means"
 
 
 def certify(
@@ -196,7 +200,10 @@ def certify(
             "seed": str(random_state),
             "version": __version__,
         },
-        notes=question.notes() + ranking.notes + ([pairing.sentence] if pairing.state == "cannot tell" else []),
+        notes=question.notes()
+        + ranking.notes
+        + [_which_map(question, parameters, random_state)]
+        + ([pairing.sentence] if pairing.state == "cannot tell" else []),
     )
 
 
@@ -308,6 +315,20 @@ class _Question:
                 f"{' to text queries' if self.texts is not None else ''}, judged by the target model."
             )
         return notes
+
+
+def _which_map(question: _Question, parameters: Mapping[str, Any], random_state: int) -> str:
+    """Say which map was certified, and which one ``congruence fit`` would choose on these anchors."""
+    if parameters:
+        return f"Certified is a rotation with {', '.join(f'{name}={value!r}' for name, value in parameters.items())}."
+    tables, first = question.tables, question.fitted[0]
+    choice = choose_map(
+        tables.source[first], tables.target[first], groups=question.groups_of_anchors, random_state=random_state
+    )
+    told = dict(choice_rows(choice.to_dict()))
+    why = told.get("chosen by", told.get("chosen because"))
+    where = "which is also what" if choice.name == CERTIFIED else f"but {choice.name} is what"
+    return f"Certified is a {CERTIFIED} (congruence fit --method orthogonal), {where} congruence fit chooses on the {first} anchors: {why}."
 
 
 def _measure(
