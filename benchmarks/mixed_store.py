@@ -37,7 +37,7 @@ def measure(source: Embeddings, target: Embeddings, anchors: int, n_queries: int
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(source))
     fit, ask, rows = np.split(order, [anchors, anchors + n_queries])
-    mapping = congruence.fit(source.take(fit), target.take(fit), modality="text")
+    mapping = congruence.fit(source.take(fit), target.take(fit), "orthogonal", modality="text")
     queries, native = target.vectors[ask], target.vectors[rows]
     mapped = np.arange(len(rows)) < len(rows) // 2
     mean = target.vectors[fit].mean(axis=0)

@@ -296,6 +296,10 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     row = next(row for row in json.loads(here(*common, "--json").out)["rows"] if row["metric"] == "cosine")
     assert cosine[-3:-1] == [f"{row[f'control_{name}']:.3f}" for name in ("constant", "random_rotation")]
     assert "energy lies in directions the anchors probed" in table.out
+    searched = here(*common, "--center", "--hubness", "csls")
+    for words in ("retrieval_centered", "retrieval_csls", "retrieval_centered_csls", "transductive"):
+        assert words in searched.out
+    assert "'csls', 'qb_norm'" in here(*common, "--hubness", "hubs").err
     wrong = here(*common, "--labels", "prompts.txt")
     assert wrong.code == 2
     assert "20 entries of --labels" in wrong.err

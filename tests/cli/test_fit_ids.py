@@ -52,7 +52,8 @@ def test_tables_pair_by_id_also_with_arrays_whose_ids_have_another_name(here, tm
 def test_means_leave_held_out_items_out_by_the_ids_that_were_found(here, tmp_path):
     np.savez(tmp_path / "a.npz", v=P.X, w=P.X + 1, names=NAMES)
     np.savez(tmp_path / "b.npz", v=P.Y, w=P.Y + 1, names=NAMES)
-    common = ["fit", "a.npz:v", "b.npz:v", "--modality", "image", "--means", "text=a.npz:w,b.npz:w", "--holdout", "20"]
+    common = ["fit", "a.npz:v", "b.npz:v", "--method", "orthogonal", "--modality", "image", "--holdout", "20"]
+    common += ["--means", "text=a.npz:w,b.npz:w"]
     assert here(*common, "-o", "found").code == here(*common, "-o", "named", "--ids", "names").code == 0
     found, named = (congruence.load(tmp_path / name).modality_means_ for name in ("found", "named"))
     np.testing.assert_array_equal(found["text"], named["text"])

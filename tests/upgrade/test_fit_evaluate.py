@@ -14,7 +14,7 @@ from congruence.errors import (
     UnpairedError,
 )
 from congruence.evaluation import evaluate
-from congruence.metrics import class_retrieval, paired_cosine, zero_shot_accuracy
+from congruence.metrics import CSLS, class_retrieval, paired_cosine, zero_shot_accuracy
 from congruence.splits import Split
 from congruence.synthetic import random_rotation
 
@@ -147,6 +147,37 @@ def test_every_score_is_its_metric(models):
     assert set(metrics[-4:]) == {"cosine", "distance"}  # of both modalities, after everything that ranks
     with pytest.raises(KeyError):
         scores.get("cosine", "nothing", "at all")
+
+
+def test_other_ways_to_search_are_lines_of_their_own(models):
+    mapping = fit(models)
+    plain = evaluate(mapping, models.source, models.target, labels=models.labels)
+    scores = evaluate(mapping, models.source, models.target, labels=models.labels, center=True, hubness=CSLS(5))
+    assert [row for row in scores.rows if row in plain.rows] == plain.rows  # nothing of what was there changes
+    labels = np.array([models.labels[i] for i in models.image_ids])
+    t = {m: rows.vectors for m, rows in models.target.items()}
+    moved = mapping.for_modality("image").transform(models.source["image"].vectors)
+    for suffix, how in (
+        ("_centered", {"center": True}),
+        ("_csls", {"hubness": CSLS(5)}),
+        ("_centered_csls", {"center": True, "hubness": CSLS(5)}),
+    ):
+        row = scores.get(f"retrieval{suffix}", "aligned image", "target image")
+        assert row.after == class_retrieval(moved, t["image"], labels, **how)
+        assert row.target == class_retrieval(t["image"], t["image"], labels, **how)
+        other = scores.get(f"retrieval_other{suffix}", "aligned image", "target image")
+        assert other.after == class_retrieval(moved, t["image"], labels, exclude_self=True, **how)
+        assert other.chance == plain.get("retrieval_other", "aligned image", "target image").chance
+    row = scores.get("zero_shot_csls", "aligned image", "target text")
+    assert row.after == zero_shot_accuracy(moved, t["text"], labels, models.source["text"].ids, hubness=CSLS(5))
+    assert scores.get("zero_shot_centered_csls", "aligned image", "target text").source is not None
+    assert any("transductive" in note for note in scores.notes)
+    assert any("mean of the evaluated rows, on each side" in note for note in scores.notes)
+    one = {"text": models.source["text"].take([0])}, {"text": models.target["text"].take([0])}
+    alone = evaluate(mapping, *one, center=True)  # one row less itself has no direction
+    assert {row.metric for row in alone.rows} == {"retrieval", "cosine", "distance"}
+    with pytest.raises(ParameterError, match="'csls', 'qb_norm'"):
+        evaluate(mapping, models.source, models.target, labels=models.labels, hubness="hubs")
 
 
 def test_centered_scores_use_the_maps_means_or_say_otherwise(models):

@@ -63,6 +63,12 @@ def command(
         bool, typer.Option("--must-move", help="The source model goes away: keeping it is no choice.")
     ] = False,
     n_neighbors: Annotated[int, typer.Option(help="Length of the result lists that overlap compares.")] = 10,
+    center: Annotated[
+        bool, typer.Option("--center", help="Search with queries and store each less its own mean.")
+    ] = False,
+    hubness: Annotated[
+        str | None, typer.Option(help="csls or qb_norm: search with hubs corrected for, the queries as the bank.")
+    ] = None,
     theory: Annotated[str, typer.Option(help="brief, or full: with κ, whose linear programs take minutes.")] = "brief",
     source_model: Annotated[str | None, typer.Option(help="Name of the source model, for the certificate.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
@@ -118,6 +124,8 @@ def command(
             folds=folds,
             repeats=repeats,
             random_state=seed,
+            center=center,
+            hubness=hubness,
             data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
             callback=callback,
         )

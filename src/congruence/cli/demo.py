@@ -135,6 +135,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
         mapping: OrthogonalMap = congruence.fit(
             source["image"],
             target["image"],
+            "orthogonal",  # what the page explains
             holdout=n - classes,
             random_state=seed,
             means={"text": (source["text"], target["text"])},

@@ -25,6 +25,13 @@ def command(
     prompt_labels: Annotated[
         str | None, typer.Option(help="file:column with the class of each text, when several prompts describe one.")
     ] = None,
+    center: Annotated[
+        bool, typer.Option("--center", help="Measure retrieval with each side less its own mean too.")
+    ] = False,
+    hubness: Annotated[
+        str | None,
+        typer.Option(help="csls or qb_norm: measure retrieval with hubs corrected for too, the queries as the bank."),
+    ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Only items the map was not fitted on.")] = False,
     report: Annotated[str | None, typer.Option(help="HTML file to write a report to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
@@ -78,7 +85,15 @@ def command(
                     if m == "text" and text_labels and isinstance(mapping, TwoSidedMap):
                         names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text goes with its image
                     items[m] = items[m].take(split.held_out(names))
-    scores = evaluate(mapping, sides["source"], sides["target"], labels=image_labels, prompt_labels=text_labels)
+    scores = evaluate(
+        mapping,
+        sides["source"],
+        sides["target"],
+        labels=image_labels,
+        prompt_labels=text_labels,
+        center=center,
+        hubness=hubness,
+    )
     if report is not None:
         from congruence.datasets import Bundle
         from congruence.report import summarize, write_report

@@ -13,7 +13,9 @@ def command(
     source: Annotated[str, typer.Argument(help="Anchors in the source model: a file, or file:key.")],
     target: Annotated[str, typer.Argument(help="The same items in the target model.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
-    method: Annotated[str, typer.Option(help="orthogonal, linear, mlp, procrustes or cca.")] = "orthogonal",
+    method: Annotated[
+        str, typer.Option(help="auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca.")
+    ] = "auto",
     center: Annotated[
         bool, typer.Option(help="Exchange means (orthogonal, linear), remove them (procrustes, cca).")
     ] = True,
@@ -28,6 +30,13 @@ def command(
         str | None, typer.Option(help="Penalty added to the sums of squares (linear, cca), or cv (linear).")
     ] = None,
     n_components: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
+    single_modality: Annotated[
+        bool,
+        typer.Option(
+            "--single-modality",
+            help="Only rows of the anchors' modality will be mapped: linear maps may be chosen (auto).",
+        ),
+    ] = False,
     modality: Annotated[str | None, typer.Option(help="Modality of the anchors: image, text, …")] = None,
     target_modality: Annotated[
         str | None, typer.Option(help="Modality of the target's rows, if it differs (procrustes, cca).")
@@ -110,6 +119,7 @@ def command(
         check=check,
         strict=strict,
         missing=missing,
+        single_modality=single_modality,
         **_parameters(
             method,
             center,
@@ -133,7 +143,7 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: Any) ->
     from congruence.errors import ParameterError
     from congruence.maps import METHODS
 
-    check_choice(method, METHODS, "method")
+    check_choice(method, ("auto", *METHODS), "method")
     given = {name: value for name, value in options.items() if value is not None}
     if not center:
         given["center"] = False
@@ -146,7 +156,7 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: Any) ->
             ) from None
     if method == "mlp":
         given["verbose"] = True
-    known = METHODS[method]().get_params()
+    known = METHODS["orthogonal" if method == "auto" else method]().get_params()
     foreign = [name for name in given if name not in known]
     if foreign:
         off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # given only where switched off
@@ -200,6 +210,10 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
         ["pairs", str(facts["n_pairs"])],
         ["paired by", paired_by],
     ]
+    if "choice" in scores:
+        from congruence.upgrade.choose import choice_rows
+
+        rows += choice_rows(scores["choice"])
     if isinstance(mapping, TwoSidedMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
     if "unpaired_source" in scores:

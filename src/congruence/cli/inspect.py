@@ -64,6 +64,10 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
             rows += [(f"{key}: {name}", inner) for name, inner in value.items()]
         else:
             rows.append((key, value))
+    if "choice" in facts["scores"]:
+        from congruence.upgrade.choose import choice_rows
+
+        rows += [(name, value) for name, value in choice_rows(facts["scores"]["choice"])]
     pairing = facts["scores"].get("pairing")
     if pairing:
         rows += [

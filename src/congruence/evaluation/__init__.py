@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypedDict
 
 import numpy as np
@@ -13,13 +14,20 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
-from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
+from congruence.evaluation._base import Ranking, Score, Scores, labels_of, rankings, retrieval_first, shared_codes
 from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
 from congruence.evaluation.joint import evaluate_joint
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
-from congruence.metrics import class_retrieval, ensemble_prompts, paired_cosine, paired_distance, zero_shot_accuracy
+from congruence.metrics import (
+    Hubness,
+    class_retrieval,
+    ensemble_prompts,
+    paired_cosine,
+    paired_distance,
+    zero_shot_accuracy,
+)
 
-__all__ = ["Score", "Scores", "evaluate"]
+__all__ = ["Ranking", "Score", "Scores", "evaluate", "rankings"]
 
 
 def evaluate(
@@ -30,6 +38,8 @@ def evaluate(
     modality: str | None = None,
     labels: Mapping[str, str] | None = None,
     prompt_labels: Mapping[str, str] | None = None,
+    center: bool = False,
+    hubness: str | Hubness | None = None,
 ) -> Scores:
     """Measure a map on embeddings of both models, per modality and across modalities.
 
@@ -48,6 +58,12 @@ def evaluate(
     prompt_labels : mapping of str to str, optional
         Class of each text by id, when several prompts describe a class; they are ensembled. By default a text's
         id is its class. For two-sided maps it may also be the id of the image a text describes.
+    center : bool, default=False
+        Measure retrieval once more with the mean of the evaluated queries subtracted from the queries and that of the evaluated gallery from the
+        gallery: lines whose names end in ``_centered``. ``zero_shot_centered`` is always measured.
+    hubness : {"csls", "qb_norm"} or Hubness, optional
+        Measure retrieval and classification once more with hubs corrected for: lines whose names end in ``_csls`` or ``_qb_norm``. The evaluated
+        queries are the bank (transductive).
 
     Returns
     -------
@@ -91,7 +107,9 @@ def evaluate(
     source, target = ({m: items.by_text() for m, items in side.items()} for side in (source, target))
     labels, prompt_labels = (None if one is None else text_keys(one) for one in (labels, prompt_labels))
     if isinstance(mapping, TwoSidedMap):
-        return evaluate_joint(mapping, source, target, labels=labels, prompt_labels=prompt_labels)
+        return evaluate_joint(
+            mapping, source, target, labels=labels, prompt_labels=prompt_labels, center=center, hubness=hubness
+        )
     for items in source.values():
         check_space(items.space, mapping.source_space_, mapping.target_space_, modality=False)
     for items in target.values():
@@ -103,10 +121,11 @@ def evaluate(
             side["text"] = _prototypes(side["text"], prompt_labels)
     aligned = {m: _carry(mapping, m, items) for m, items in sides["source"].items()}
     rows: list[Score] = []
+    ways = rankings(center, hubness)
     for modality in sides["source"]:
         if modality in sides["target"]:
-            rows += _within(mapping, modality, sides, aligned, labels if modality == "image" else None)
-    rows += _across(mapping, sides, aligned, labels, notes)
+            rows += _within(mapping, modality, sides, aligned, labels if modality == "image" else None, ways)
+    rows += _across(mapping, sides, aligned, labels, notes, rankings(True, hubness))
     if not rows:
         raise InputError(
             "Got embeddings between which nothing can be measured; expected the same items in both models, or images of one and texts of the other. Pass the same items, with the same ids, for both."
@@ -115,7 +134,7 @@ def evaluate(
     if isinstance(mapping, OrthogonalMap):
         for m, items in sides["source"].items():
             energy[m] = float(mapping.for_modality(_known(mapping, m)).probed_energy(items.vectors).mean())
-    return Scores(retrieval_first(rows), energy, notes)
+    return Scores(retrieval_first(rows), energy, notes + ways[-1].notes)
 
 
 def _known(mapping: Map, modality: str) -> str | None:
@@ -162,6 +181,7 @@ def _within(
     sides: Mapping[str, Mapping[str, Embeddings]],
     aligned: Mapping[str, Embeddings],
     labels: Mapping[str, str] | None,
+    ways: list[Ranking],
 ) -> list[Score]:
     """Compare the same items in both models: class retrieval, cosine and distance."""
     raw = Pairs.join(sides["source"][modality], sides["target"][modality])
@@ -176,28 +196,43 @@ def _within(
 
     controls = control_rows(mapping.for_modality(_known(mapping, modality)), raw.source.vectors, raw.target.vectors)
     _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
-    rows = [
-        Score(
-            "retrieval",
-            *what,
-            **both(lambda x, y: class_retrieval(x, y, group)),
-            target=1.0,
-            chance=chance_at_k(sizes[group], n),
-        ),
-        Score("cosine", *what, **both(paired_cosine), **_controlled(controls, paired_cosine, moved), target=1.0),
-        Score("distance", *what, **both(paired_distance), **_controlled(controls, paired_distance, moved), target=0.0),
-    ]
-    if len(sizes) < n:
-        # With several items a class the query's own counterpart makes the task easy; leave it out as well.
-        own = Score(
-            "retrieval_other",
-            *what,
-            **both(lambda x, y: class_retrieval(x, y, group, exclude_self=True)),
-            source=class_retrieval(raw.source.vectors, raw.source.vectors, group, exclude_self=True),
-            target=class_retrieval(raw.target.vectors, raw.target.vectors, group, exclude_self=True),
-            chance=chance_at_k((sizes - 1)[group], n - 1),
+    rows: list[Score] = []
+    for way in ways:
+        if way.center and n < 2:  # a row less itself has no direction
+            continue
+
+        def found(queries: np.ndarray, gallery: np.ndarray, way: Ranking = way, *, exclude_self: bool = False) -> float:
+            return class_retrieval(queries, gallery, group, exclude_self=exclude_self, **way.options)
+
+        alone = raw.target.vectors
+        rows.append(
+            Score(
+                f"retrieval{way.suffix}",
+                *what,
+                **both(found),
+                target=found(alone, alone) if way.hubness else 1.0,
+                chance=chance_at_k(sizes[group], n),
+            )
         )
-        rows.insert(1, own)
+        if len(sizes) < n:
+            # With several items a class the query's own counterpart makes the task easy; leave it out as well.
+            other = partial(found, exclude_self=True)
+            rows.append(
+                Score(
+                    f"retrieval_other{way.suffix}",
+                    *what,
+                    **both(other),
+                    source=other(raw.source.vectors, raw.source.vectors),
+                    target=other(alone, alone),
+                    chance=chance_at_k((sizes - 1)[group], n - 1),
+                )
+            )
+    rows.append(
+        Score("cosine", *what, **both(paired_cosine), **_controlled(controls, paired_cosine, moved), target=1.0)
+    )
+    rows.append(
+        Score("distance", *what, **both(paired_distance), **_controlled(controls, paired_distance, moved), target=0.0)
+    )
     return rows
 
 
@@ -213,6 +248,7 @@ def _across(
     aligned: Mapping[str, Embeddings],
     labels: Mapping[str, str] | None,
     notes: list[str],
+    ways: list[Ranking],
 ) -> list[Score]:
     """Classify images by text, over every combination of models the embeddings at hand allow."""
     spaces = {("source", m): items for m, items in sides["source"].items() if m in ("image", "text")}
@@ -223,7 +259,7 @@ def _across(
     if from_data and any(m == "image" for _, m in spaces) and any(m == "text" for _, m in spaces):
         notes.append(f"Centered scores use the mean of the evaluated rows for: {', '.join(from_data)}.")
 
-    def accuracy(image: str, text: str, centered: bool) -> tuple[float | None, int]:
+    def accuracy(image: str, text: str, way: Ranking) -> tuple[float | None, int]:
         a, b = spaces.get((image, "image")), spaces.get((text, "text"))
         if a is None or b is None or a.dim != b.dim:
             return None, 0
@@ -235,8 +271,10 @@ def _across(
                 f"Got no image whose class is among the texts (image classes {name_rows(np.arange(1), wanted)}, …; texts {name_rows(np.arange(1), b.ids)}, …); "
                 "expected common names. Pass labels=… that name classes as the texts' ids do."
             )
-        middle = (centers[image, "image"][0], centers[text, "text"][0]) if centered else None
-        value = zero_shot_accuracy(a.vectors[known], b.vectors, of_image[known], of_text, center=middle)
+        middle = (centers[image, "image"][0], centers[text, "text"][0]) if way.center else None
+        value = zero_shot_accuracy(
+            a.vectors[known], b.vectors, of_image[known], of_text, center=middle, hubness=way.hubness
+        )
         return value, int(known.sum())
 
     rows = []
@@ -245,19 +283,19 @@ def _across(
         ("target", "aligned", ("target", "source")),
         ("aligned", "aligned", None),
     ):
-        for centered in (False, True):
-            after, n = accuracy(image, text, centered)
+        for way in ways:
+            after, n = accuracy(image, text, way)
             if after is None:
                 continue
             rows.append(
                 Score(
-                    "zero_shot_centered" if centered else "zero_shot",
+                    f"zero_shot{way.suffix}",
                     f"{image} image",
                     f"{text} text",
                     after=after,
-                    before=accuracy(*before, centered)[0] if before else None,
-                    source=accuracy("source", "source", centered)[0],
-                    target=accuracy("target", "target", centered)[0],
+                    before=accuracy(*before, way)[0] if before else None,
+                    source=accuracy("source", "source", way)[0],
+                    target=accuracy("target", "target", way)[0],
                     n=n,
                     chance=1 / len(spaces[text, "text"]),
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import shorten
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError
+from congruence.metrics import Hubness
+from congruence.metrics.hubness import as_hubness
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +27,8 @@ class Score:
     ----------
     metric : str
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``; of two-sided
-        maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``.
+        maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``. Retrieval that is
+        searched in another way has this way at its end (:class:`Ranking`).
     query, against : str
         What is compared with what, for example ``"aligned image"`` with ``"target text"``; for two-sided maps ``"aligned source image"``
         with ``"aligned target text"``.
@@ -55,6 +58,59 @@ class Score:
     chance: float | None = None
     control_constant: float | None = None
     control_random_rotation: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A way to search, under which a line of retrieval is measured.
+
+    Attributes
+    ----------
+    center : bool
+        Each side less the mean of its own evaluated rows.
+    hubness : Hubness or None
+        Corrected by the evaluated queries.
+    """
+
+    center: bool = False
+    hubness: Hubness | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What it adds to the name of a measure: nothing, ``"_centered"``, ``"_csls"``, and so on."""
+        return "_centered" * self.center + (f"_{self.hubness.name}" if self.hubness else "")
+
+    @property
+    def notes(self) -> list[str]:
+        """Say which rows it takes its means and its bank from."""
+        notes = (
+            ["Centered retrieval subtracts the mean of the evaluated rows, on each side its own."]
+            if self.center
+            else []
+        )
+        if self.hubness:
+            notes.append(
+                f"Scores corrected by {self.hubness.name} take the evaluated queries as the bank: they are those of queries that arrive together (transductive)."
+            )
+        return notes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of a retrieval measure."""
+        return {"center": self.center, "hubness": self.hubness}
+
+
+def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
+    """Return the ways to search that are asked for: plain, centered, corrected, and both.
+
+    Raises
+    ------
+    ParameterError
+        An unknown correction.
+    """
+    correction = as_hubness(hubness)
+    corrections = (None,) if correction is None else (None, correction)
+    return [Ranking(centered, one) for one in corrections for centered in ((False, True) if center else (False,))]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,10 +12,10 @@ from congruence._utils.ids import id_texts
 from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import InputError, ShapeError
-from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
+from congruence.evaluation._base import Ranking, Score, Scores, labels_of, rankings, retrieval_first, shared_codes
 from congruence.evaluation.controls import Controls, chance_at_k, control_rows_of
 from congruence.maps import TwoSidedMap
-from congruence.metrics import ensemble_prompts, recall_at_k, zero_shot_accuracy
+from congruence.metrics import Hubness, ensemble_prompts, recall_at_k, zero_shot_accuracy
 
 __all__ = ["evaluate_joint"]
 
@@ -70,6 +70,8 @@ def evaluate_joint(
     *,
     labels: Mapping[str, str] | None = None,
     prompt_labels: Mapping[str, str] | None = None,
+    center: bool = False,
+    hubness: str | Hubness | None = None,
 ) -> Scores:
     """Measure a two-sided map; see :func:`congruence.evaluation.evaluate`, which calls this.
 
@@ -95,6 +97,7 @@ def evaluate_joint(
         "target": {m: mapping.transform_target(sides["target"][m].vectors) for m in _led(mapping, "target", sides)},
     }
     keys = _Keys(labels, prompt_labels)
+    ways = rankings(center, hubness)
     scores: list[Score] = []
     for ours, a in mapped["source"].items():
         for theirs, b in mapped["target"].items():
@@ -102,18 +105,17 @@ def evaluate_joint(
             cases = _cases(sides, (ours, theirs), (a, b), keys)
             if "after" not in cases:
                 continue
-            scores += _matched(names, cases)
+            scores += _matched(names, cases, ways)
             if labels is not None and {ours, theirs} == {"image", "text"}:
                 turned = ours == "text"
-                scores.append(
-                    _zero_shot((names[1], names[0]) if turned else names, _turned(cases) if turned else cases)
-                )
+                sided = ((names[1], names[0]), _turned(cases)) if turned else (names, cases)
+                scores += [_zero_shot(*sided, way) for way in ways if _has_means(way, cases)]
     if not scores:
         raise InputError(
             "Got embeddings between which nothing can be measured; expected rows of the source and of the target that have an id "
             "or a class in common. Pass the same ids on both sides, or labels=… of the images and prompt_labels=… of the texts."
         )
-    return Scores(retrieval_first(scores), {}, notes)
+    return Scores(retrieval_first(scores), {}, notes + ways[-1].notes)
 
 
 def _led(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
@@ -190,36 +192,51 @@ def _score(
     )
 
 
-def _matched(names: tuple[str, str], cases: _Cases) -> list[Score]:
+def _matched(names: tuple[str, str], cases: _Cases, ways: Sequence[Ranking]) -> list[Score]:
     """Compare rows that belong together: retrieval both ways, and cosine."""
     a, b = cases["after"]
     _, ours, theirs = _counts(a.keys, b.keys)
     controls = control_rows_of(a.vectors, b.vectors).score(lambda rows: _mean_cosine(_Rows(rows, a.keys), b))
     scores = [_score("cosine", names, cases, _mean_cosine, int(ours @ theirs), controls=controls)]
-    for k in RECALLS:
-        ways = []
-        for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
-            queries, gallery = both["after"]
-            if len(gallery.keys) >= k:
-                asked, found = np.unique(gallery.keys, return_counts=True)
-                known = queries.keys[np.isin(queries.keys, asked)]
-                chance = chance_at_k(found[np.searchsorted(asked, known)], len(gallery.keys), k)
-                recall = partial(_recall, k=k)
-                ways.append(_score(f"recall_at_{k}", way, both, recall, len(known), k, chance=chance))
-        scores += ways
-        if k == 1:
-            scores.append(
-                Score(
-                    "mean_recall_at_1",
-                    *names,
-                    after=float(np.mean([way.after for way in ways])),
-                    before=_mean([way.before for way in ways]),
-                    source=_mean([way.source for way in ways]),
-                    target=_mean([way.target for way in ways]),
-                    n=sum(way.n for way in ways),
-                    chance=_mean([way.chance for way in ways]),
-                )
+    for ranking in ways:
+        for k in RECALLS if _has_means(ranking, cases) else ():
+            scores += _recalls(names, cases, ranking, k)
+    return scores
+
+
+def _has_means(ranking: Ranking, cases: _Cases) -> bool:
+    """Say whether rows are left to compare once the mean is subtracted: a row less itself has no direction."""
+    return not ranking.center or all(
+        len(np.unique(rows.keys[np.isin(rows.keys, other.keys)])) > 1
+        for a, b in cases.values()
+        for rows, other in ((a, b), (b, a))
+    )
+
+
+def _recalls(names: tuple[str, str], cases: _Cases, ranking: Ranking, k: int) -> list[Score]:
+    """Measure retrieval both ways, and at 1 their mean."""
+    scores = []
+    for way, both in ((names, cases), ((names[1], names[0]), _turned(cases))):
+        queries, gallery = both["after"]
+        if len(gallery.keys) >= k:
+            asked, found = np.unique(gallery.keys, return_counts=True)
+            known = queries.keys[np.isin(queries.keys, asked)]
+            chance = chance_at_k(found[np.searchsorted(asked, known)], len(gallery.keys), k)
+            recall = partial(_recall, k=k, ranking=ranking)
+            scores.append(_score(f"recall_at_{k}{ranking.suffix}", way, both, recall, len(known), k, chance=chance))
+    if k == 1:
+        scores.append(
+            Score(
+                f"mean_recall_at_1{ranking.suffix}",
+                *names,
+                after=float(np.mean([score.after for score in scores])),
+                before=_mean([score.before for score in scores]),
+                source=_mean([score.source for score in scores]),
+                target=_mean([score.target for score in scores]),
+                n=sum(score.n for score in scores),
+                chance=_mean([score.chance for score in scores]),
             )
+        )
     return scores
 
 
@@ -252,7 +269,7 @@ def _mean_cosine(a: _Rows, b: _Rows) -> float:
     return float(np.vdot(*sums) / (ours @ theirs))
 
 
-def _recall(queries: _Rows, gallery: _Rows, k: int) -> float:
+def _recall(queries: _Rows, gallery: _Rows, k: int, ranking: Ranking) -> float:
     """Share of queries with a match that find one among the k nearest of the whole gallery."""
     asked = np.flatnonzero(np.isin(queries.keys, gallery.keys))
     order = np.argsort(gallery.keys, kind="stable")
@@ -260,17 +277,17 @@ def _recall(queries: _Rows, gallery: _Rows, k: int) -> float:
     starts = np.searchsorted(ordered, queries.keys[asked], side="left")
     stops = np.searchsorted(ordered, queries.keys[asked], side="right")
     relevant = [order[start:stop] for start, stop in zip(starts, stops, strict=True)]
-    return recall_at_k(queries.vectors[asked], gallery.vectors, relevant, k)
+    return recall_at_k(queries.vectors[asked], gallery.vectors, relevant, k, **ranking.options)
 
 
-def _zero_shot(names: tuple[str, str], cases: _Cases) -> Score:
+def _zero_shot(names: tuple[str, str], cases: _Cases, ranking: Ranking) -> Score:
     """Classify images by prompts, ensembled where they are compared."""
 
     def accuracy(images: _Rows, texts: _Rows) -> float:
         prototypes, classes = ensemble_prompts(texts.vectors, texts.keys)
         known = np.isin(images.keys, classes)
-        return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes)
+        return zero_shot_accuracy(images.vectors[known], prototypes, images.keys[known], classes, **ranking.options)
 
     images, texts = cases["after"]
     n, chance = int(np.isin(images.keys, texts.keys).sum()), 1 / len(np.unique(texts.keys))
-    return _score("zero_shot", names, cases, accuracy, n, chance=chance)
+    return _score(f"zero_shot{ranking.suffix}", names, cases, accuracy, n, chance=chance)

@@ -149,6 +149,30 @@ class CrossMoments:
         new._merge(other)
         return new
 
+    def without(self, part: CrossMoments) -> CrossMoments:
+        """Return the moments of the rows that are left when some of them are taken out (without the gram matrix).
+
+        Parameters
+        ----------
+        part : CrossMoments
+            Of rows that are among these, of smaller weight.
+
+        Returns
+        -------
+        CrossMoments
+        """
+        new = CrossMoments(len(self.source_mean), len(self.target_mean))
+        new.weight, new.rows = self.weight - part.weight, self.rows - part.rows
+        share = part.weight / self.weight
+        new.source_mean = (self.source_mean - share * part.source_mean) / (1 - share)
+        new.target_mean = (self.target_mean - share * part.target_mean) / (1 - share)
+        dx, dy = part.source_mean - new.source_mean, part.target_mean - new.target_mean
+        factor = new.weight * share
+        new.cross = self.cross - part.cross - factor * np.outer(dx, dy)
+        new.source_scatter = max(self.source_scatter - part.source_scatter - factor * float(dx @ dx), 0.0)
+        new.target_scatter = max(self.target_scatter - part.target_scatter - factor * float(dy @ dy), 0.0)
+        return new
+
     def copy(self) -> CrossMoments:
         """Return an independent copy."""
         return CrossMoments.from_state(self.state())

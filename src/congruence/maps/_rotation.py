@@ -151,6 +151,7 @@ class RotationMap(AffineMap):
         target_mean: ArrayLike | Embeddings | None = None,
         *,
         modality: str | None = None,
+        offset: float = 1.0,
     ) -> Self:
         """Return a map with the same rotation and the means of another modality.
 
@@ -163,6 +164,9 @@ class RotationMap(AffineMap):
             means is rotated as rows are: ``μ_B + (source_mean − μ_A) @ rotation``.
         modality : str, optional
             Name under which the new map keeps these means for :meth:`for_modality`.
+        offset : float, default=1.0
+            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. At 1 it is the same function,
+            at 0 a rotation about the origin.
 
         Returns
         -------
@@ -180,6 +184,7 @@ class RotationMap(AffineMap):
         a = check_mean(source_mean, d_source, "source_mean")
         if target_mean is None:
             b = self.target_mean_ + (a - self.source_mean_) @ self.rotation_
+            b = b - (1 - offset) * (self.target_mean_ - self.source_mean_ @ self.rotation_)
         else:
             b = check_mean(target_mean, d_target, "target_mean")
         new = self._like()

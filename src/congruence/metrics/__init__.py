@@ -7,6 +7,7 @@ from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
 from congruence.metrics.correlations import cca, pwcca, svcca
 from congruence.metrics.dissimilarity import rsa
 from congruence.metrics.heldout_cca import CCAFit, fit_cca
+from congruence.metrics.hubness import CSLS, HUBNESS, Hubness, QBNorm
 from congruence.metrics.local_alignment import cknna
 from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn
 from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
@@ -22,10 +23,14 @@ from congruence.metrics.search import nearest
 from congruence.metrics.shape import procrustes_distance
 
 __all__ = [
+    "CSLS",
+    "HUBNESS",
     "INVARIANCES",
     "METRICS",
     "CCAFit",
+    "Hubness",
     "Metric",
+    "QBNorm",
     "cca",
     "cknna",
     "class_retrieval",

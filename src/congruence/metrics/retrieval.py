@@ -1,6 +1,7 @@
 """Nearest-neighbor retrieval and zero-shot classification (paper, appendix D.4.2, metrics 2 to 5).
 
-Every function works in blocks of queries and never holds all similarities at once. Similarities are cosines. Equal
+Every function works in blocks of queries and never holds all similarities at once. Similarities are cosines, less a number for each
+gallery row where hubs are corrected for. Equal
 similarities share the credit: if three gallery rows tie for first place and one is right, the query scores 1/3, which
 is what breaking the tie at random would give on average.
 """
@@ -18,6 +19,7 @@ from congruence._utils.typing import Labels, RowsLike, SizedRows
 from congruence._utils.validation import as_matrix, check_choice, check_positive
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.metrics._base import check_same_width, codes, unit
+from congruence.metrics.hubness import Hubness, as_hubness, means_of
 
 __all__ = [
     "class_retrieval",
@@ -28,27 +30,52 @@ __all__ = [
     "zero_shot_scores",
 ]
 
-
-#: Vectors subtracted from queries and gallery before they are compared.
-Centers: TypeAlias = tuple[np.ndarray, np.ndarray]
+#: Whether to subtract each side's own mean, or the means to subtract.
+Center: TypeAlias = bool | tuple[ArrayLike | None, ArrayLike | None] | None
 
 
 def _similarities(
-    queries: RowsLike, gallery: RowsLike, center: Centers | None
+    queries: SizedRows,
+    gallery: SizedRows,
+    center: Center,
+    hubness: str | Hubness | None,
+    bank: RowsLike | None,
+    exclude_self: bool = False,
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
-    """Yield blocks of the cosine matrix and the difference below which two entries count as equal."""
+    """Yield blocks of what queries rank the gallery by, and the difference below which two entries count as equal."""
+    correction = as_hubness(hubness)
+    if bank is not None and correction is None and not center:
+        raise ParameterError(
+            'Got a bank of queries that nothing asks for; expected one with hubness or center. Pass hubness="csls" or center=True, or leave out bank=….'
+        )
     Q = as_matrix(queries, "queries", allow_zero_rows=True)
     G = as_matrix(gallery, "gallery", allow_zero_rows=True)
     check_same_width(Q, G)
-    if center is not None:
-        Q = Q - np.asarray(center[0], dtype=Q.dtype)
-        G = G - np.asarray(center[1], dtype=G.dtype)
+    B = Q if bank is None else as_matrix(bank, "bank", allow_zero_rows=True)
+    check_same_width(B, G)
+    of_queries, of_gallery = means_of(center, B, G)
+    if of_gallery is not None:
+        G = G - of_gallery.astype(G.dtype)
     dtype = np.result_type(Q, G)
     G = unit(G, "gallery").astype(dtype, copy=False)
+
+    def asked(rows: np.ndarray, name: str) -> np.ndarray:
+        rows = rows if of_queries is None else rows - of_queries.astype(rows.dtype)
+        return np.asarray(unit(rows, name).astype(dtype, copy=False))
+
     # Rounding of a dot product of unit vectors grows like √d; copies of one row may differ by this much.
     tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
+    change = None
+    if correction is not None:
+        known = asked(B, "queries" if bank is None else "bank")
+        change = correction.of(known, G, exclude_self=exclude_self and bank is None)
+        tie *= 2  # what is subtracted is rounded as well
     for part in blocks(len(Q), len(G) * dtype.itemsize):
-        yield part, unit(Q[part], "queries").astype(dtype, copy=False) @ G.T, tie
+        similarity = asked(Q[part], "queries") @ G.T
+        if exclude_self:
+            rows = np.arange(part.start, part.stop)
+            similarity[rows - part.start, rows] = -np.inf
+        yield part, similarity if change is None else change.apply(similarity), tie
 
 
 def top1_scores(
@@ -57,7 +84,9 @@ def top1_scores(
     query_labels: Labels,
     gallery_labels: Labels,
     *,
-    center: Centers | None = None,
+    center: Center = False,
+    hubness: str | Hubness | None = None,
+    bank: RowsLike | None = None,
     exclude_self: bool = False,
 ) -> np.ndarray:
     """Whether each query's nearest gallery row bears the query's label.
@@ -68,8 +97,14 @@ def top1_scores(
     gallery : array_like, shape (n, d)
     query_labels : array_like, shape (m,)
     gallery_labels : array_like, shape (n,)
-    center : tuple of ndarray, optional
-        Vectors subtracted from queries and gallery before the cosine.
+    center : bool or tuple of ndarray, shape (d,), default=False
+        Subtract the mean of the queries from the queries and that of the gallery from the gallery before the cosine: of the bank where one is
+        given, else of these very queries. Or the two vectors to subtract; None in a place stands for that side's own mean. No label is used.
+    hubness : {"csls", "qb_norm"} or Hubness, optional
+        Correct for gallery rows that are near to many queries (:class:`~congruence.metrics.CSLS`, :class:`~congruence.metrics.QBNorm`).
+    bank : array_like, shape (b, d), optional
+        Other queries that the correction, and the mean under ``center=True``, are read off. By default the queries themselves: the score is then
+        transductive, that of queries that arrive together.
     exclude_self : bool, default=False
         Leave gallery row i out for query i: both are encodings of one item, and finding it is easy.
 
@@ -91,10 +126,7 @@ def top1_scores(
             "query's own row out. Pass paired rows or exclude_self=False."
         )
     out = np.empty(m)
-    for part, similarity, tie in _similarities(queries, gallery, center):
-        if exclude_self:
-            rows = np.arange(part.start, part.stop)
-            similarity[rows - part.start, rows] = -np.inf
+    for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank, exclude_self):
         best = np.argmax(similarity, axis=1)
         top = similarity[np.arange(len(best)), best]
         out[part] = offered[best] == wanted[part]
@@ -111,6 +143,9 @@ def class_retrieval(
     gallery_labels: Labels | None = None,
     *,
     exclude_self: bool = False,
+    center: Center = False,
+    hubness: str | Hubness | None = None,
+    bank: RowsLike | None = None,
 ) -> float:
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine).
 
@@ -125,6 +160,8 @@ def class_retrieval(
         Same as ``query_labels`` by default.
     exclude_self : bool, default=False
         Leave gallery row i out for query i. The paper keeps it.
+    center, hubness, bank
+        As for :func:`top1_scores`.
 
     Returns
     -------
@@ -141,7 +178,17 @@ def class_retrieval(
     """
     if gallery_labels is None:
         gallery_labels = query_labels
-    return float(top1_scores(queries, gallery, query_labels, gallery_labels, exclude_self=exclude_self).mean())
+    scores = top1_scores(
+        queries,
+        gallery,
+        query_labels,
+        gallery_labels,
+        exclude_self=exclude_self,
+        center=center,
+        hubness=hubness,
+        bank=bank,
+    )
+    return float(scores.mean())
 
 
 def zero_shot_accuracy(
@@ -150,7 +197,9 @@ def zero_shot_accuracy(
     labels: Labels,
     classes: Labels | None = None,
     *,
-    center: Centers | None = None,
+    center: Center = False,
+    hubness: str | Hubness | None = None,
+    bank: RowsLike | None = None,
 ) -> float:
     """Share of images whose nearest class prototype is their own class.
 
@@ -163,9 +212,11 @@ def zero_shot_accuracy(
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
         Class of each prototype, each different; row numbers by default.
-    center : tuple of ndarray, optional
-        Image mean and text mean to subtract first. This closes the modality gap, which is needed where
-        the mean of one modality in the target space is unknown.
+    center : bool or tuple of ndarray, shape (d,), default=False
+        Image mean and text mean to subtract first; True takes those of the images (of the bank, if given) and of the prototypes. This closes the
+        modality gap, which is needed where the mean of one modality in the target space is unknown.
+    hubness, bank
+        As for :func:`top1_scores`; images are the queries.
 
     Returns
     -------
@@ -182,7 +233,8 @@ def zero_shot_accuracy(
     ----------
     Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
-    return float(zero_shot_scores(images, prototypes, labels, classes, center=center).mean())
+    scores = zero_shot_scores(images, prototypes, labels, classes, center=center, hubness=hubness, bank=bank)
+    return float(scores.mean())
 
 
 def zero_shot_scores(
@@ -191,7 +243,9 @@ def zero_shot_scores(
     labels: Labels,
     classes: Labels | None = None,
     *,
-    center: Centers | None = None,
+    center: Center = False,
+    hubness: str | Hubness | None = None,
+    bank: RowsLike | None = None,
 ) -> np.ndarray:
     """Whether each image is classified right; see :func:`zero_shot_accuracy`.
 
@@ -210,11 +264,19 @@ def zero_shot_scores(
             f"Got label {wanted[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
             "among the classes. Use the same names in labels and classes."
         )
-    return top1_scores(images, prototypes, wanted, names, center=center)
+    return top1_scores(images, prototypes, wanted, names, center=center, hubness=hubness, bank=bank)
 
 
 def recall_at_k(
-    queries: SizedRows, gallery: SizedRows, relevant: Sequence[ArrayLike] | np.ndarray, k: int = 1, *, mode: str = "any"
+    queries: SizedRows,
+    gallery: SizedRows,
+    relevant: Sequence[ArrayLike] | np.ndarray,
+    k: int = 1,
+    *,
+    mode: str = "any",
+    center: Center = False,
+    hubness: str | Hubness | None = None,
+    bank: RowsLike | None = None,
 ) -> float:
     """Recall among the k nearest gallery rows, with any number of relevant rows a query.
 
@@ -228,6 +290,8 @@ def recall_at_k(
     mode : {"any", "share"}, default="any"
         ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
+    center, hubness, bank
+        As for :func:`top1_scores`.
 
     Returns
     -------
@@ -254,7 +318,7 @@ def recall_at_k(
                 f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. Give this query such rows."
             )
     total = 0.0
-    for part, similarity, tie in _similarities(queries, gallery, None):
+    for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank):
         kth = np.partition(similarity, n - k, axis=1)[:, n - k]
         for row, rows in enumerate(wanted[part]):
             values = similarity[row]

@@ -19,6 +19,7 @@ from congruence.report import examples as pictures
 from congruence.report import plots
 from congruence.report._base import held_out_ids, map_rows
 from congruence.splits import Split
+from congruence.upgrade.choose import choice_rows
 
 __all__ = ["summarize"]
 
@@ -189,6 +190,9 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
     anchors = mapping.scores_.get("n_pairs")
     if anchors:
         facts.append(["Fitted on", f"{anchors:,} pairs" + (f" of {fitted}s" if fitted else "")])
+    if "choice" in mapping.scores_:
+        told = [row for row in choice_rows(mapping.scores_["choice"]) if not row[0].startswith(" ")]
+        facts += [[name.capitalize(), value] for name, value in told]
     if isinstance(mapping, OrthogonalMap):
         known = ", ".join(mapping.modality_means_) or fitted or "as fitted"
         facts += [["Means known for", known], ["Directions kept", f"{mapping.rank_} of {len(mapping.gains_)}"]]

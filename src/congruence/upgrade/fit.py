@@ -9,17 +9,19 @@ from typing import Any
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair
-from congruence._utils.ids import is_in
+from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import MODALITIES, Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError
 from congruence.evaluation.controls import cosine_controls
-from congruence.maps import Map, OrthogonalMap, RefinedMap, TwoSidedMap, make_map
+from congruence.maps import METHODS, Map, OrthogonalMap, RefinedMap, TwoSidedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.metrics import class_retrieval, paired_cosine, recall_at_k
 from congruence.splits import Split, duplicate_groups, warn_duplicates
+from congruence.upgrade._candidates import OFFSET
+from congruence.upgrade.choose import FEWEST, Other, choose_map
 
 __all__ = ["fit"]
 
@@ -27,7 +29,7 @@ __all__ = ["fit"]
 def fit(
     source: RowsLike,
     target: RowsLike,
-    method: str = "orthogonal",
+    method: str = "auto",
     *,
     modality: str | None = None,
     means: Mapping[str, tuple[RowsLike, RowsLike | None]] | None = None,
@@ -38,6 +40,7 @@ def fit(
     check: bool = True,
     strict: bool = False,
     missing: str = "drop",
+    single_modality: bool = False,
     **parameters: Any,
 ) -> Map:
     """Pair by id, check the pairing, fit a map and measure it on held-out pairs.
@@ -48,21 +51,23 @@ def fit(
         Anchors of one modality in both models; for two-sided methods the modalities may differ (images and their texts).
         Arrays, tensors, lists and columns of vectors pair by position and must be equally long; :class:`~congruence.Embeddings` with ids
         on both sides pair by id, two pandas objects by their indexes unless both are the default 0, 1, 2, ….
-    method : str, default="orthogonal"
-        A key of :data:`congruence.maps.METHODS`.
+    method : str, default="auto"
+        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or the origin, chosen by cross-validated retrieval
+        of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are tried as well where ``means`` holds rows of another modality
+        with the anchors' ids, which such maps may lose, or with ``single_modality``.
     modality : str, optional
         Modality of the anchors, on both sides; by default what the embeddings say.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
         Rows of other modalities from which only means are taken, so that the map is right for these too. Where the target
-        has none, the modality gap is kept (:meth:`~congruence.OrthogonalMap.recenter`).
+        has none, the map about the anchors' means is used, with ``"auto"`` less half of its offset (:meth:`~congruence.OrthogonalMap.recenter`).
     unpaired : (Embeddings or array_like, Embeddings or array_like), optional
         More rows of source and target, of the anchors' modality and in any order. Matches found between them join the anchors where that
-        improves maps on anchors left out (:func:`congruence.refine`); ``method`` must then be "orthogonal". ``scores_["refinement"]`` has
+        improves maps on anchors left out (:func:`congruence.refine`); ``method`` must then be "auto" or "orthogonal", and nothing is chosen. ``scores_["refinement"]`` has
         the evidence. Held-out items among them are left out.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit; they are found again by their ids.
     random_state : int, default=0
-        Chooses the held-out pairs.
+        Chooses the held-out pairs, and the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Pairs that are held out together: those with identical vectors on either side
         (:func:`congruence.splits.duplicate_groups`), those of source rows with equal labels, or each pair by itself.
@@ -72,13 +77,16 @@ def fit(
         Raise instead of warning when the check fails.
     missing : {"drop", "error"}, default="drop"
         What to do with ids found on one side only.
+    single_modality : bool, default=False
+        The map will be used on rows of the anchors' modality alone: ``"auto"`` may then choose a map that loses others.
     **parameters
-        The map's own parameters.
+        The map's own parameters; with ``"auto"`` those of :class:`~congruence.OrthogonalMap`, which are then no more chosen.
 
     Returns
     -------
     Map
-        With ``source_space_``, ``target_space_`` and ``scores_`` filled in.
+        With ``source_space_``, ``target_space_`` and ``scores_`` filled in; ``scores_["choice"]`` says what ``"auto"`` chose and by what
+        evidence (:class:`congruence.upgrade.choose.Choice`).
 
     Raises
     ------
@@ -93,7 +101,17 @@ def fit(
         Unpaired rows did not improve the map, which is then that of the anchors.
     """
     check_seed(random_state)
-    model = make_map(method, **parameters) if unpaired is None else _refined(method, parameters)
+    check_choice(method, ("auto", *METHODS), "method")
+    if unpaired is not None and method == "auto":
+        method = "orthogonal"
+    if method != "auto" and single_modality:
+        raise ParameterError(
+            f"Got single_modality=True for method={method!r}; expected method='auto', the only one that chooses. Leave out single_modality=True."
+        )
+    if unpaired is not None:
+        model: Map = _refined(method, parameters)
+    else:
+        model = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
@@ -117,6 +135,17 @@ def fit(
         scores["pairing"] = report.to_dict()
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
+    if method == "auto":
+        choice = choose_map(
+            *train,
+            others=_others(means or {}, train, split, ours),
+            fixed=parameters,
+            single_modality=single_modality,
+            groups=None if together is None else together[~heldout],
+            random_state=random_state,
+        )
+        scores["choice"] = choice.to_dict()
+        model = make_map(choice.method, **choice.parameters)
     if isinstance(model, RefinedMap) and unpaired is not None:
         pools = _outside(unpaired, pairs.take(heldout))
         model.fit(train.source.vectors, train.target.vectors, modality=ours, unpaired=pools)
@@ -127,8 +156,8 @@ def fit(
         model.fit(train.source.vectors, train.target.vectors)
     model.source_space_ = replace(source.space, modality=ours)
     model.target_space_ = replace(target.space, modality=theirs)
-    if means:
-        model = _add_means(model, means, split, ours)
+    if means and (method != "auto" or isinstance(model, OrthogonalMap)):
+        model = _add_means(model, means, split, ours, OFFSET if method == "auto" else 1.0)
     if heldout.any():
         scores["holdout"] = split.to_dict()
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
@@ -199,6 +228,7 @@ def _add_means(
     means: Mapping[str, tuple[RowsLike, RowsLike | None]],
     split: Split,
     fitted: str | None,
+    offset: float,
 ) -> OrthogonalMap:
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
@@ -223,8 +253,27 @@ def _add_means(
             raise ParameterError(
                 f"Got no {name} rows outside the held-out items; expected some. Pass a smaller holdout=…."
             )
-        model = model.recenter(outside[0], outside[1], modality=name).for_modality(fitted)
+        model = model.recenter(outside[0], outside[1], modality=name, offset=offset).for_modality(fitted)
     return model
+
+
+def _others(
+    means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs, split: Split, fitted: str | None
+) -> list[Other]:
+    """Return the rows of other modalities that are of the anchors' items, by id."""
+    out = []
+    place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
+    for name, (a, b) in means.items():
+        rows = as_embeddings(a, f"means[{name!r}][0]")
+        theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
+        if name == fitted or rows.dim != train.source.dim or not (rows.has_ids and train.source.has_ids):
+            continue
+        rows = rows.take(~split.held_out(rows.ids))
+        anchors = np.array([place.get(one, -1) for one in id_texts(rows.ids).tolist()], dtype=np.intp)
+        if np.count_nonzero(anchors >= 0) >= FEWEST:
+            known = None if theirs is None else theirs.take(~split.held_out(theirs.ids)).mean
+            out.append(Other(name, anchors, rows.vectors, known))
+    return out
 
 
 def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:

@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from congruence import Embeddings, Space
+from congruence import Embeddings, OrthogonalMap, Space
+from congruence.embeddings import normalize_rows
 from congruence.errors import (
     IdError,
     InputError,
@@ -18,6 +19,7 @@ from congruence.errors import (
     SpaceMismatchError,
     TooFewAnchorsError,
 )
+from congruence.metrics import HUBNESS, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Thresholds, certify
 
@@ -103,6 +105,51 @@ def test_held_out_queries_are_scored_instead():
     assert (certificate.n_anchors, certificate.n_queries) == (200, 100)
     assert certificate.strategies["recall@1"]["keep"].n == 100
     assert set(certificate.covered) == {"image", "text"}
+
+
+@pytest.mark.parametrize("how", [{"center": True}, {"hubness": "csls"}, {"center": True, "hubness": "qb_norm"}])
+def test_the_way_to_search_is_that_of_the_retrieval_measures(how):
+    p = problem(200, 24, source_noise=1.5, target_noise=1.5, shared=0.5)
+    anchors, queries = sides(p, slice(0, 60)), sides(p, slice(60, 200))
+    found = certify(*anchors, queries=queries, **how, **QUICK)
+    mapping = OrthogonalMap().fit(
+        np.concatenate([anchors[0][m].vectors for m in ("image", "text")]),
+        np.concatenate([anchors[1][m].vectors for m in ("image", "text")]),
+        modality=np.repeat(["image", "text"], 60),
+    )
+    texts, images = queries[1]["text"].vectors, mapping.for_modality("image").transform(queries[0]["image"].vectors)
+    for k in (1, 10):
+        expected = recall_at_k(texts, images, range(140), k, **how)
+        assert found.strategies[f"recall@{k}"]["stored"].value == pytest.approx(expected)
+        own = recall_at_k(texts, queries[1]["image"].vectors, range(140), k, **how)
+        assert found.strategies[f"recall@{k}"]["re-embed"].value == pytest.approx(own)
+    plain = certify(*anchors, queries=queries, **QUICK)
+    assert plain.strategies["recall@1"]["stored"].value != found.strategies["recall@1"]["stored"].value
+    for name in ("overlap@10", "text_overlap@10"):
+        assert found.strategies[name]["stored"].value != plain.strategies[name]["stored"].value
+        assert 0 <= found.strategies[name]["stored"].value <= 1
+    assert len(found.notes) == len(plain.notes) + len(how)
+    # The queries' own lists over the mapped store, by hand.
+    lists = [
+        np.argsort(-_searched(texts, store, **how), axis=1)[:, :10] for store in (images, queries[1]["image"].vectors)
+    ]
+    overlap = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(*lists, strict=True)])
+    assert found.strategies["text_overlap@10"]["stored"].value == pytest.approx(overlap, abs=1e-3)
+
+
+def _searched(queries, store, center=False, hubness=None):
+    if center:
+        queries, store = queries - queries.mean(axis=0), store - store.mean(axis=0)
+    near = normalize_rows(queries) @ normalize_rows(store).T
+    return near if hubness is None else HUBNESS[hubness]().of_matrix(near).apply(near)
+
+
+def test_anchors_are_certified_however_the_store_is_searched():
+    p = problem(120, 16)
+    labels = {str(i): str(k) for i, k in enumerate(p.labels)}
+    for data, options in ((sides(p), {}), (sides(p, modalities=("image",)), {"labels": labels})):
+        found = certify(*data, **options, center=True, hubness="csls", **QUICK)
+        assert all(0 <= e.value <= 1.05 for ways in found.strategies.values() for e in ways.values())
 
 
 def test_queries_the_anchors_never_covered_are_noticed():

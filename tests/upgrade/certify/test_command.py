@@ -60,6 +60,12 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path):
     assert (tmp_path / "c.html").exists()
 
 
+def test_the_way_to_search_is_an_option(folder):
+    found = json.loads(run(*files(folder), "--ids", "ids", "--center", "--hubness", "csls", "--json", *QUICK).stdout)
+    assert any("transductive" in note for note in found["notes"])
+    assert any("Centered" in note for note in found["notes"])
+
+
 def test_json_holds_what_the_library_returns(folder):
     data = json.loads(run(*files(folder), "--ids", "ids", "--json", *QUICK).stdout)
     p = upgrade_problem(160, 24, source_noise=1.0, target_noise=0.6, shared=0.9, random_state=0)

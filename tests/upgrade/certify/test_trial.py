@@ -7,7 +7,10 @@ import pytest
 
 from congruence import Embeddings
 from congruence.embeddings import normalize_rows
+from congruence.evaluation import Ranking
+from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
+from congruence.upgrade.certify.ranking import compared
 from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.trial import cross_fit, fit_map, part_seen, score
 
@@ -31,6 +34,36 @@ def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
     np.testing.assert_allclose(
         queries @ part_seen(model, t, np.arange(15)).T, queries @ normalize_rows(t.source["image"]).T, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("d_target", [24, 16])
+@pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
+def test_centered_mapped_queries_meet_the_same_part(d_target):
+    p = upgrade_problem(60, 24, random_state=0, d_target=d_target)
+    t = tables(p, np.arange(15), what="queries")
+    model = fit_map(t, ["image"], np.arange(15), {})
+    store, queries = compared("queries", model, t, Ranking(center=True))
+    seen = part_seen(model, t, np.arange(15), Ranking(center=True))
+    np.testing.assert_allclose(queries @ seen.T, queries @ store.T, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(seen, axis=1) < np.linalg.norm(store, axis=1) + 1e-9, True)
+
+
+@pytest.mark.parametrize("ranking", [Ranking(True), Ranking(False, CSLS()), Ranking(True, QBNorm())])
+def test_anchors_score_what_other_items_score_however_the_store_is_searched(ranking):
+    """Mapped anchors lie nearer to their own queries than other rows do, which a correction would take for hubs."""
+    wrong = {"stored": [], "queries": []}
+    for seed in range(4):
+        p = upgrade_problem(440, 80, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
+        t = tables(p, np.arange(40))
+        got = cross_fit(t, ["image", "text"], {"recall@1": 1}, {}, folds=10, random_state=0, ranking=ranking)
+        model = fit_map(t, ["image", "text"], np.arange(40), {})
+        others = [tables(p, np.arange(k, k + 40), what="queries") for k in range(40, 440, 80)]
+        found = [score(model, o, np.arange(40), {"recall@1": 1}, ranking=ranking) for o in others]
+        for way, errors in wrong.items():
+            name = f"recall@1/{way}"
+            errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
+    assert abs(np.mean(wrong["queries"])) < 0.06, wrong
+    assert abs(np.mean(wrong["stored"])) < 0.06, wrong
 
 
 @pytest.mark.parametrize(("modalities", "task"), [(("text",), "own@1"), (("image", "text"), "recall@1")])

@@ -17,8 +17,10 @@ from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ProjectionWarning
+from congruence.evaluation import Ranking, rankings
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import OrthogonalMap
+from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
 from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
 from congruence.upgrade.certify.curve import gains, measure_curves
@@ -30,8 +32,12 @@ from congruence.upgrade.certify.tables import Tables, check_alike, make_tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import cross_fit, fit_map, tasks_of, try_on
 from congruence.upgrade.certify.verdict import Thresholds, judge
+from congruence.upgrade.choose import choice_rows, choose_map
 
 __all__ = ["certify"]
+
+#: The map that is certified where no parameters are given, in the words of a choice.
+CERTIFIED = "rotation about the means"
 
 
 def certify(
@@ -51,6 +57,8 @@ def certify(
     draws: int = 2000,
     random_state: int = 0,
     data: str = "",
+    center: bool = False,
+    hubness: str | Hubness | None = None,
     callback: Callable[[int], None] | None = None,
     **parameters: Any,
 ) -> Certificate:
@@ -88,6 +96,10 @@ def certify(
     random_state : int, default=0
     data : str, optional
         Name of the data, for the certificate.
+    center : bool, default=False
+        Search with queries and store each less its own mean, under every strategy.
+    hubness : {"csls", "qb_norm"} or Hubness, optional
+        Search with hubs corrected for, under every strategy; the scored queries are the bank (transductive).
     callback : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (one step for the folds with ``queries``).
     **parameters
@@ -111,6 +123,7 @@ def certify(
     """
     check_seed(random_state)
     thresholds = thresholds or Thresholds()
+    ranking = rankings(center, hubness)[-1]
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (n_neighbors, "n_neighbors")):
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
@@ -124,7 +137,14 @@ def certify(
         warnings.simplefilter("ignore", ProjectionWarning)
         mapping = fit_map(tables, question.fitted, np.arange(question.n_anchors), parameters)
         measured = _measure(
-            question, mapping, n_neighbors, parameters, folds=folds, random_state=random_state, callback=callback
+            question,
+            mapping,
+            n_neighbors,
+            parameters,
+            ranking,
+            folds=folds,
+            random_state=random_state,
+            callback=callback,
         )
         task = _decisive(scored, question.tasks, measured)
         curves = measure_curves(
@@ -136,11 +156,12 @@ def certify(
             parameters,
             texts=question.texts,
             groups=question.groups_of_anchors,
+            ranking=ranking,
             repeats=repeats,
             random_state=random_state,
             callback=callback,
         )
-        below = _controls(question, mapping, n_neighbors, random_state)
+        below = _controls(question, mapping, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = question.fitted[0]
     pairing = check_pairing(
@@ -187,7 +208,10 @@ def certify(
             "seed": str(random_state),
             "version": __version__,
         },
-        notes=question.notes() + ([pairing.sentence] if pairing.state == "cannot tell" else []),
+        notes=question.notes()
+        + ranking.notes
+        + [_which_map(question, parameters, random_state)]
+        + ([pairing.sentence] if pairing.state == "cannot tell" else []),
     )
 
 
@@ -301,11 +325,26 @@ class _Question:
         return notes
 
 
+def _which_map(question: _Question, parameters: Mapping[str, Any], random_state: int) -> str:
+    """Say which map was certified, and which one ``congruence fit`` would choose on these anchors."""
+    if parameters:
+        return f"Certified is a rotation with {', '.join(f'{name}={value!r}' for name, value in parameters.items())}."
+    tables, first = question.tables, question.fitted[0]
+    choice = choose_map(
+        tables.source[first], tables.target[first], groups=question.groups_of_anchors, random_state=random_state
+    )
+    told = dict(choice_rows(choice.to_dict()))
+    why = told.get("chosen by", told.get("chosen because"))
+    where = "which is also what" if choice.name == CERTIFIED else f"but {choice.name} is what"
+    return f"Certified is a {CERTIFIED} (congruence fit --method orthogonal), {where} congruence fit chooses on the {first} anchors: {why}."
+
+
 def _measure(
     question: _Question,
     mapping: OrthogonalMap,
     n_neighbors: int,
     parameters: Mapping[str, Any],
+    ranking: Ranking,
     *,
     folds: int,
     random_state: int,
@@ -315,8 +354,8 @@ def _measure(
     tables, heldout, fitted = question.tables, question.heldout, question.fitted
     searches, groups = question.searches, question.groups_of_anchors
     if heldout is not None:
-        measured = try_on(mapping, heldout, question.tasks, question.groups)
-        lists = overlap_on(mapping, heldout, searches, n_neighbors, random_state, question.groups)
+        measured = try_on(mapping, heldout, question.tasks, question.groups, ranking)
+        lists = overlap_on(mapping, heldout, searches, n_neighbors, random_state, question.groups, ranking)
         if callback:
             callback(1)
         return measured | lists
@@ -329,19 +368,20 @@ def _measure(
         folds=folds,
         random_state=random_state,
         groups=groups,
+        ranking=ranking,
         callback=callback,
     )
     return measured | cross_fit_overlap(
-        tables, fitted, searches, n_neighbors, parameters, random_state=random_state, groups=groups
+        tables, fitted, searches, n_neighbors, parameters, random_state=random_state, groups=groups, ranking=ranking
     )
 
 
 def _controls(
-    question: _Question, mapping: OrthogonalMap, n_neighbors: int, random_state: int
+    question: _Question, mapping: OrthogonalMap, n_neighbors: int, random_state: int, ranking: Ranking
 ) -> dict[str, dict[str, float]]:
     """Return what chance, a constant and a random rotation reach, by measure and for each cosine."""
     scored = question.scored
-    below = controls(mapping, scored, question.searches, n_neighbors, random_state)
+    below = controls(mapping, scored, question.searches, n_neighbors, random_state, ranking)
     for name, rows in scored.target.items():
         known = cosine_controls(mapping.for_modality(name), scored.source[name], rows, random_state=random_state)
         below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}

@@ -9,8 +9,10 @@ from typing import Any, TypedDict, overload
 import numpy as np
 from scipy.stats import t
 
+from congruence.evaluation import Ranking
 from congruence.upgrade.certify.groups import shuffle
 from congruence.upgrade.certify.overlap import overlap_of
+from congruence.upgrade.certify.ranking import PLAIN
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import cosines, fit_map, score
 
@@ -191,6 +193,7 @@ def measure_curves(
     *,
     texts: tuple[np.ndarray | None, np.ndarray] | None = None,
     groups: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
     repeats: int,
     random_state: int,
     callback: Callable[[int], None] | None = None,
@@ -211,6 +214,8 @@ def measure_curves(
         Text queries of other items.
     groups : ndarray of int, shape (n,), optional
         Anchors that are fitted on or scored together, such as near-duplicates.
+    ranking : Ranking, optional
+        The way to search.
     repeats, random_state : int
     callback : callable, optional
 
@@ -234,9 +239,9 @@ def measure_curves(
         for k, size in enumerate(sizes):
             model = fit_map(tables, fitted, order[:size], parameters)
             if "overlap@" in task:
-                points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts)
+                points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts, ranking)
             else:
-                hits = score(model, on, test, {task: depth}, only="stored")
+                hits = score(model, on, test, {task: depth}, only="stored", ranking=ranking)
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
             points[1, repeat, k] = cosines(model, on, shown, other).mean()
         if callback:

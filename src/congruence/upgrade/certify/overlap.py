@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence.embeddings import normalize_rows
+from congruence.evaluation import Ranking
 from congruence.maps import OrthogonalMap
+from congruence.metrics import Hubness
+from congruence.upgrade.certify.ranking import PLAIN, unit_rows
 from congruence.upgrade.certify.scoring import Hits
 from congruence.upgrade.certify.tables import Tables
 
-__all__ = ["Search", "compare_lists", "depth", "overlap_of", "searches_of", "similarity_in"]
+__all__ = ["Search", "compare_lists", "depth", "overlap_of", "ranked", "searches_of", "similarity_in"]
 
 #: Text queries, at most.
 _MOST_TEXTS = 2000
@@ -76,7 +78,9 @@ def searches_of(tables: Tables, texts: tuple[np.ndarray | None, np.ndarray] | No
     return out
 
 
-def compare_lists(near: np.ndarray, judge: np.ndarray, k: int, role: str) -> dict[str, Hits]:
+def compare_lists(
+    near: np.ndarray, judge: np.ndarray, k: int, role: str, hubness: Hubness | None = None
+) -> dict[str, Hits]:
     """Compare each query's k nearest rows of a store with those of the re-embedded store.
 
     Parameters
@@ -89,6 +93,8 @@ def compare_lists(near: np.ndarray, judge: np.ndarray, k: int, role: str) -> dic
         At most n − 1, or n − 2 where own rows are left out.
     role : str
         Of the :class:`Search`: an item does not find itself, and items and captions leave a sample together with their row.
+    hubness : Hubness, optional
+        Correct both for hubs, these queries being the bank.
 
     Returns
     -------
@@ -105,11 +111,8 @@ def compare_lists(near: np.ndarray, judge: np.ndarray, k: int, role: str) -> dic
     m, n = near.shape
     own = np.arange(m)
     leave_out_own, paired = role == "items", role in ("items", "captions")
-    near, judge = near.astype(np.float64), judge.astype(np.float64)
-    mean = judge.mean(axis=1)
-    if leave_out_own:
-        mean = (mean * n - judge[own, own]) / (n - 1)
-        near[own, own] = judge[own, own] = -np.inf
+    near, judge = (ranked(table, leave_out_own, hubness) for table in (near, judge))
+    mean = judge.mean(axis=1, where=judge > -np.inf)
     found, right = (_first(table, k + 1) for table in (near, judge))
     worth, best = (np.take_along_axis(judge, rows, axis=1) for rows in (found, right))
 
@@ -141,6 +144,14 @@ def compare_lists(near: np.ndarray, judge: np.ndarray, k: int, role: str) -> dic
     return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
 
 
+def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
+    """Return what lists are ordered by, in float64: −inf for an item itself where it is left out, corrected for hubs where that is asked."""
+    table = table.astype(np.float64)
+    if leave_out_own:
+        np.fill_diagonal(table, -np.inf)
+    return table if hubness is None else hubness.of_matrix(table).apply(table)
+
+
 def _first(table: np.ndarray, k: int) -> np.ndarray:
     """Return the columns of the k largest entries of each row, largest first."""
     best = np.argpartition(table, -k, axis=1)[:, -k:]
@@ -154,7 +165,13 @@ def depth(n: int, n_neighbors: int) -> int:
 
 
 def similarity_in(
-    strategy: str, model: OrthogonalMap, tables: Tables, search: Search, queries: np.ndarray, rows: np.ndarray
+    strategy: str,
+    model: OrthogonalMap,
+    tables: Tables,
+    search: Search,
+    queries: np.ndarray,
+    rows: np.ndarray,
+    ranking: Ranking = PLAIN,
 ) -> np.ndarray | None:
     """Return what a strategy ranks by, shape (queries, rows), or None if it cannot be had.
 
@@ -167,25 +184,34 @@ def similarity_in(
     search : Search
     queries, rows : ndarray of int
         Of the search and of the store.
+    ranking : Ranking, optional
+        Cosines are centered by the means of all queries and of the whole store. Hubs are left to :func:`compare_lists`, which sees all lists.
 
     Returns
     -------
     ndarray or None
     """
-    theirs = search.target[queries]
+    ours, theirs = tables.source[search.store], search.target
+    store = queried = None
     if strategy == "re-embed":
-        return np.asarray(theirs @ normalize_rows(tables.target[search.store][rows]).T)
-    ours = tables.source[search.store][rows]
-    if strategy == "stored":
-        return np.asarray(theirs @ normalize_rows(model.for_modality(search.store).transform(ours)).T)
-    if search.source is None:
+        store_rows, asked_rows = tables.target[search.store], theirs
+    elif strategy == "stored":
+        store_rows, asked_rows, store = ours, theirs, model.for_modality(search.store)
+    elif search.source is None:
         return None
-    asked = (
-        search.source[queries]
-        if strategy == "keep"
-        else model.for_modality(search.modality).inverse().transform(theirs)
-    )
-    return np.asarray(asked @ normalize_rows(ours).T)
+    elif strategy == "keep":
+        store_rows, asked_rows = ours, search.source
+    else:
+        store_rows, asked_rows, queried = ours, theirs, model.for_modality(search.modality).inverse()
+
+    def side(whole: np.ndarray, some: np.ndarray, mapped: OrthogonalMap | None) -> np.ndarray:
+        moved = whole[some] if mapped is None else mapped.transform(whole[some])
+        mean = whole.mean(axis=0, keepdims=True) if ranking.center else None
+        if mean is not None and mapped is not None:
+            mean = mapped.transform(mean)  # the map is affine
+        return unit_rows(moved, ranking, mean)
+
+    return np.asarray(side(asked_rows, queries, queried) @ side(store_rows, rows, store).T)
 
 
 def overlap_of(
@@ -195,6 +221,7 @@ def overlap_of(
     rows: np.ndarray,
     n_neighbors: int,
     texts: tuple[np.ndarray | None, np.ndarray] | None,
+    ranking: Ranking = PLAIN,
 ) -> float:
     """Return one measure of mapped stored vectors on some rows, which are also the store.
 
@@ -207,6 +234,7 @@ def overlap_of(
     rows : ndarray of int
     n_neighbors : int
     texts : (ndarray or None, ndarray), optional
+    ranking : Ranking, optional
 
     Returns
     -------
@@ -217,8 +245,10 @@ def overlap_of(
     search = next(s for s in searches_of(tables, texts) if s.name == kind.removeprefix("graded_"))
     queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
     k = depth(len(rows), n_neighbors)
-    near, judge = (similarity_in(strategy, model, tables, search, queries, rows) for strategy in ("stored", "re-embed"))
+    near, judge = (
+        similarity_in(strategy, model, tables, search, queries, rows, ranking) for strategy in ("stored", "re-embed")
+    )
     if k <= 0 or near is None or judge is None:
         return float("nan")
-    found = compare_lists(near, judge, k, search.role)
+    found = compare_lists(near, judge, k, search.role, ranking.hubness)
     return float(found[kind.replace("text_", "")].score.mean())

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from congruence.embeddings import normalize_rows
+from congruence.evaluation import Ranking
 from congruence.maps import OrthogonalMap
 from congruence.synthetic import random_rotation
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.overlap import Search, compare_lists, depth, similarity_in
+from congruence.upgrade.certify.overlap import Search, compare_lists, depth, ranked, similarity_in
+from congruence.upgrade.certify.ranking import PLAIN, unit_rows
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, fit_map
 
@@ -41,6 +42,7 @@ def overlap_on(
     n_neighbors: int,
     random_state: int,
     groups: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
 ) -> Measured:
     """Measure overlap on items apart from the anchors.
 
@@ -57,6 +59,8 @@ def overlap_on(
         Draws rows where there are more than :data:`MOST`.
     groups : ndarray of int, shape (n,), optional
         Items whose errors depend on each other, such as near-duplicates.
+    ranking : Ranking, optional
+        The way to search, of both stores.
 
     Returns
     -------
@@ -70,12 +74,12 @@ def overlap_on(
     groups = None if groups is None else groups[rows]
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
-        judge = similarity_in("re-embed", model, tables, search, queries, rows)
+        judge = similarity_in("re-embed", model, tables, search, queries, rows, ranking)
         for strategy in ("keep", "stored", "queries"):
-            near = similarity_in(strategy, model, tables, search, queries, rows)
+            near = similarity_in(strategy, model, tables, search, queries, rows, ranking)
             if near is None or judge is None:
                 continue
-            for name, hits in compare_lists(near, judge, k, search.role).items():
+            for name, hits in compare_lists(near, judge, k, search.role, ranking.hubness).items():
                 _record(
                     out,
                     f"{name.replace('overlap', search.name)}@{k}/{strategy}",
@@ -96,6 +100,7 @@ def cross_fit_overlap(
     *,
     random_state: int,
     groups: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
 ) -> Measured:
     """Measure overlap on the anchors, each query and row compared through a map that has seen neither.
 
@@ -112,6 +117,8 @@ def cross_fit_overlap(
     random_state : int
     groups : ndarray of int, shape (n,), optional
         Anchors that no part of them separates, such as near-duplicates.
+    ranking : Ranking, optional
+        The way to search, of both stores.
 
     Returns
     -------
@@ -131,7 +138,15 @@ def cross_fit_overlap(
         of_store = part[tables.classes]
     tries = [
         _unseen(
-            tables, fitted, searches, part // (_PARTS // parts), of_store // (_PARTS // parts), parts, rows, parameters
+            tables,
+            fitted,
+            searches,
+            part // (_PARTS // parts),
+            of_store // (_PARTS // parts),
+            parts,
+            rows,
+            parameters,
+            ranking,
         )
         for parts in (_PARTS, _PARTS // 2)
     ]
@@ -143,7 +158,9 @@ def cross_fit_overlap(
             if strategy not in tries[0][number]:
                 continue
             judge = tries[0][number]["re-embed"]
-            good, fewer = (compare_lists(attempt[number][strategy], judge, k, search.role) for attempt in tries)
+            good, fewer = (
+                compare_lists(attempt[number][strategy], judge, k, search.role, ranking.hubness) for attempt in tries
+            )
             for name, hits in good.items():
                 score = hits.score + ahead * (hits.score - fewer[name].score)
                 whole = f"{name.replace('overlap', search.name)}@{k}/{strategy}"
@@ -161,6 +178,7 @@ def _unseen(
     parts: int,
     rows: np.ndarray,
     parameters: Mapping[str, Any],
+    ranking: Ranking,
 ) -> list[dict[str, np.ndarray]]:
     """Return, for each search and strategy, similarities of which each comes from a map without its query and its row."""
     asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
@@ -188,7 +206,9 @@ def _unseen(
                     if not len(queries) or not len(columns):
                         continue
                     for strategy in ("keep", "stored", "queries", "re-embed"):
-                        near = similarity_in(strategy, model, tables, search, asked[number][queries], rows[columns])
+                        near = similarity_in(
+                            strategy, model, tables, search, asked[number][queries], rows[columns], ranking
+                        )
                         if near is not None:
                             whole = out[number].setdefault(strategy, np.empty((len(asked[number]), len(rows))))
                             whole[np.ix_(queries, columns)] = near
@@ -218,7 +238,12 @@ def _record(
 
 
 def controls(
-    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], n_neighbors: int, random_state: int
+    model: OrthogonalMap,
+    tables: Tables,
+    searches: Sequence[Search],
+    n_neighbors: int,
+    random_state: int,
+    ranking: Ranking = PLAIN,
 ) -> dict[str, dict[str, float]]:
     """Return what chance and a random rotation about the right means reach, by measure.
 
@@ -229,6 +254,7 @@ def controls(
     searches : sequence of Search
     n_neighbors : int
     random_state : int
+    ranking : Ranking, optional
 
     Returns
     -------
@@ -244,10 +270,15 @@ def controls(
         there = model.for_modality(search.store)
         turn = random_rotation(model.n_features_in_, model.d_target, random_state=random_state)
         store = (tables.source[search.store][rows] - there.source_mean_) @ turn + there.target_mean_
-        judge = similarity_in("re-embed", model, tables, search, queries, rows)
+        judge = similarity_in("re-embed", model, tables, search, queries, rows, ranking)
         assert judge is not None
-        found = compare_lists(search.target[queries] @ normalize_rows(store).T, judge, k, search.role)
-        chance = {"overlap": k / (len(rows) - own), "graded_overlap": _graded_chance(judge, k, own)}
+        mean = search.target.mean(axis=0) if ranking.center else None
+        near = unit_rows(search.target[queries], ranking, mean) @ unit_rows(store, ranking).T
+        found = compare_lists(near, judge, k, search.role, ranking.hubness)
+        chance = {
+            "overlap": k / (len(rows) - own),
+            "graded_overlap": _graded_chance(ranked(judge, own, ranking.hubness), k, own),
+        }
         for name, hits in found.items():
             out[f"{name.replace('overlap', search.name)}@{k}"] = {
                 "chance": float(chance[name]),
@@ -258,14 +289,9 @@ def controls(
 
 def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
     """Return the graded overlap of a list of random rows."""
-    judge = judge.astype(np.float64)
     n = judge.shape[1]
-    mean = judge.mean(axis=1)
-    ranked = judge.copy()
-    if own:
-        mean = (mean * n - np.diag(judge)) / (n - 1)
-        np.fill_diagonal(ranked, -np.inf)
-    last = np.partition(ranked, -k, axis=1)[:, -k]
+    mean = judge.mean(axis=1, where=judge > -np.inf)
+    last = np.partition(judge, -k, axis=1)[:, -k]
     worth = np.minimum((judge - mean[:, None]) / np.maximum(last - mean, 1e-12)[:, None], 1.0)
     if own:
         np.fill_diagonal(worth, 0.0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence.metrics.hubness import Correction
 
 __all__ = ["Hits", "nearest_rows", "recall"]
 
@@ -32,7 +33,13 @@ class Hits:
     pull: np.ndarray
 
 
-def nearest_rows(queries: np.ndarray, gallery: np.ndarray, k: int, left_out: np.ndarray | None = None) -> np.ndarray:
+def nearest_rows(
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    k: int,
+    left_out: np.ndarray | None = None,
+    correction: Correction | None = None,
+) -> np.ndarray:
     """Find each query's k nearest gallery rows by inner product, nearest first.
 
     Parameters
@@ -44,6 +51,8 @@ def nearest_rows(queries: np.ndarray, gallery: np.ndarray, k: int, left_out: np.
         At most n, or n − 1 with ``left_out``.
     left_out : ndarray of int, shape (m,), optional
         A gallery row that each query may not find.
+    correction : Correction, optional
+        For hubs, of this gallery.
 
     Returns
     -------
@@ -54,6 +63,8 @@ def nearest_rows(queries: np.ndarray, gallery: np.ndarray, k: int, left_out: np.
         near = queries[part] @ gallery.T
         if left_out is not None:
             near[np.arange(len(near)), left_out[part]] = -np.inf
+        if correction is not None:
+            correction.apply(near)
         best = np.argpartition(near, -k, axis=1)[:, -k:]
         order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
         out[part] = np.take_along_axis(best, order, axis=1)
@@ -69,6 +80,7 @@ def recall(
     *,
     own: np.ndarray | None = None,
     find_own: bool = True,
+    correction: Correction | None = None,
 ) -> Hits:
     """Say of each query whether one of its k nearest gallery rows is of its class.
 
@@ -85,6 +97,8 @@ def recall(
         and nothing pulls.
     find_own : bool, default=True
         Whether a query may find its own row.
+    correction : Correction, optional
+        For hubs, of this gallery. What removing an item changes in it is left out of the pull.
 
     Returns
     -------
@@ -92,7 +106,7 @@ def recall(
     """
     n = len(gallery)
     depth = min(k + 1, n - (not find_own))
-    near = nearest_rows(queries, gallery, depth, None if find_own else own)
+    near = nearest_rows(queries, gallery, depth, None if find_own else own, correction)
     right = gallery_class[near] == query_class[:, None]
     hit = right[:, :k].any(axis=1)
     pull = np.zeros(n)

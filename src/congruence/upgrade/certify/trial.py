@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from congruence.embeddings import normalize_rows
+from congruence.evaluation import Ranking
 from congruence.maps import OrthogonalMap
+from congruence.metrics.hubness import Correction
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
+from congruence.upgrade.certify.ranking import PLAIN, compared, correction, part_seen, strategies_of, unseen_corrections
 from congruence.upgrade.certify.scoring import Hits, recall
 from congruence.upgrade.certify.tables import Tables
 
@@ -20,7 +23,6 @@ __all__ = [
     "cosines",
     "cross_fit",
     "fit_map",
-    "part_seen",
     "score",
     "tasks_of",
     "try_on",
@@ -73,31 +75,6 @@ def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters
     return model
 
 
-def part_seen(model: OrthogonalMap, tables: Tables, rows: np.ndarray) -> np.ndarray:
-    """Return the part of stored rows, scaled to unit norm, that mapped queries can meet.
-
-    A mapped query is (q − μ_B) Qᵀ + μ_A, so its product with x is that with the projection of x on the directions of Q and
-    μ_A. An anchor lies wholly within them, another row does not: anchors are in-sample. Each row is therefore scored by the part
-    that a map fitted without it covers.
-
-    Parameters
-    ----------
-    model : OrthogonalMap
-        With means of the asked modality.
-    tables : Tables
-    rows : ndarray of int
-
-    Returns
-    -------
-    ndarray, shape (len(rows), d_source)
-    """
-    store = normalize_rows(tables.source[tables.stored][rows])
-    there = model.for_modality(tables.asked)
-    directions = np.linalg.svd(np.column_stack([there.rotation_, there.source_mean_]), full_matrices=False)
-    basis = directions[0][:, directions[1] > 1e-8 * directions[1][0]]
-    return (store @ basis) @ basis.T
-
-
 def score(
     model: OrthogonalMap,
     tables: Tables,
@@ -105,6 +82,8 @@ def score(
     tasks: Mapping[str, int],
     only: str | None = None,
     seen: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
+    corrections: Mapping[str, Correction] | None = None,
 ) -> dict[str, Hits]:
     """Score test rows of the store (or, by row, their queries) under each strategy.
 
@@ -119,7 +98,11 @@ def score(
     only : str, optional
         Measure this strategy alone.
     seen : ndarray, shape (n, d_source), optional
-        The store as mapped queries see it (:func:`part_seen`); by default the unit rows.
+        The store as mapped queries see it (:func:`~congruence.upgrade.certify.ranking.part_seen`); by default the unit rows.
+    ranking : Ranking, optional
+        The way to search, of all strategies alike.
+    corrections : mapping of str to Correction, optional
+        For hubs, by strategy; by default read off these very queries.
 
     Returns
     -------
@@ -127,29 +110,28 @@ def score(
         By ``"<task>/<strategy>"``, for test rows.
     """
     stored, asked = tables.stored, tables.asked
-    strategies = ["keep"]
-    if asked in tables.target:
-        strategies += ["stored", "queries"] + (["re-embed"] if stored in tables.target else [])
-    if only is not None:
-        strategies = [strategy for strategy in strategies if strategy == only]
+    strategies = [strategy for strategy in strategies_of(tables) if only in (None, strategy)]
     out = {}
     for strategy in strategies:
-        if strategy == "stored":
-            store = model.for_modality(stored).transform(tables.source[stored])
-        else:
-            store = (tables.target if strategy == "re-embed" else tables.source)[stored]
-        if strategy == "queries":
-            queries = model.for_modality(asked).inverse().transform(tables.target[asked])
-        else:
-            queries = (tables.source if strategy == "keep" else tables.target)[asked]
-        store, queries = normalize_rows(store), normalize_rows(queries)
+        store, queries = compared(strategy, model, tables, ranking)
         if strategy == "queries" and seen is not None:
             store = seen
+        if tables.by_class:
+            of_hubs = None if ranking.hubness is None else ranking.hubness.of(store[test], queries)
+        else:
+            of_hubs = correction(ranking, queries, store, tables) if corrections is None else corrections[strategy]
         for task, depth in tasks.items():
             if tables.by_class:
                 assert tables.classes is not None
                 classes = np.arange(len(queries))
-                hits = recall(store[test], queries, tables.classes[test], classes, min(depth, len(queries) - 1))
+                hits = recall(
+                    store[test],
+                    queries,
+                    tables.classes[test],
+                    classes,
+                    min(depth, len(queries) - 1),
+                    correction=of_hubs,
+                )
             else:
                 # Of one modality and without labels an item looks for itself in the other model's vectors; for a model
                 # alone that is no question.
@@ -158,7 +140,14 @@ def score(
                 same = tables.classes if tables.classes is not None else np.arange(tables.n)
                 find_own = tables.classes is None
                 hits = recall(
-                    queries[test], store, same[test], same, min(depth, tables.n - 1), own=test, find_own=find_own
+                    queries[test],
+                    store,
+                    same[test],
+                    same,
+                    min(depth, tables.n - 1),
+                    own=test,
+                    find_own=find_own,
+                    correction=of_hubs,
                 )
             out[f"{task}/{strategy}"] = hits
     return out
@@ -179,6 +168,7 @@ def cross_fit(
     folds: int,
     random_state: int,
     groups: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
     callback: Callable[[int], None] | None = None,
 ) -> Measured:
     """Score every item with a map that has not seen it.
@@ -196,6 +186,7 @@ def cross_fit(
     random_state : int
     groups : ndarray of int, shape (n,), optional
         Rows of the fitted modality that are scored together, such as near-duplicates.
+    ranking : Ranking, optional
     callback : callable, optional
 
     Returns
@@ -218,13 +209,27 @@ def cross_fit(
             whole = np.empty((tables.n, models[0][0].n_features_in_))
             for part in range(folds):
                 rows = np.flatnonzero(of_store == part)
-                whole[rows] = part_seen(models[part][which], tables, rows)
+                whole[rows] = part_seen(models[part][which], tables, rows, ranking)
             seen[which] = whole
+    corrections = [
+        unseen_corrections([pair[which] for pair in models], of_store, tables, seen[which], ranking) for which in (0, 1)
+    ]
     for part in range(folds):
         model, short = models[part]
         test = np.flatnonzero(of_store == part)
         more, less = (
-            ({}, {}) if not len(test) else (score(models[part][k], tables, test, tasks, seen=seen[k]) for k in (0, 1))
+            score(
+                models[part][k],
+                tables,
+                test,
+                tasks,
+                seen=seen[k],
+                ranking=ranking,
+                corrections=corrections[k],
+            )
+            if len(test)
+            else {}
+            for k in (0, 1)
         )
         for name, hits in more.items():
             values = out.scores.setdefault(name, np.zeros(tables.n))
@@ -261,7 +266,11 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
 
 
 def try_on(
-    model: OrthogonalMap, queries: Tables, tasks: Mapping[str, int], groups: np.ndarray | None = None
+    model: OrthogonalMap,
+    queries: Tables,
+    tasks: Mapping[str, int],
+    groups: np.ndarray | None = None,
+    ranking: Ranking = PLAIN,
 ) -> Measured:
     """Score items apart from the anchors.
 
@@ -273,13 +282,14 @@ def try_on(
     tasks : mapping of str to int
     groups : ndarray of int, shape (n,), optional
         Stored rows whose errors depend on each other, such as near-duplicates.
+    ranking : Ranking, optional
 
     Returns
     -------
     Measured
     """
     out = Measured()
-    for name, hits in score(model, queries, np.arange(queries.n), tasks).items():
+    for name, hits in score(model, queries, np.arange(queries.n), tasks, ranking=ranking).items():
         out.scores[name] = hits.score
         out.influence[name] = hits.score - (PULL * hits.pull if len(hits.pull) == queries.n else 0.0)
     for modality in queries.target:

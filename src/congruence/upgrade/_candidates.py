@@ -1,0 +1,194 @@
+"""Maps that are tried on held-out pairs, fitted from sums of all pairs less those of a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.linalg.moments import CrossMoments
+from congruence.linalg.procrustes import CrossSVD
+from congruence.linalg.shrinkage import choose_gains, mean_isometry
+from congruence.maps import make_map
+
+__all__ = ["LINEAR", "OFFSET", "ROTATIONS", "Candidate", "Kept", "Moves", "Pairs", "moves"]
+
+#: Share of the anchors' offset μ_B − μ_A @ rotation that a modality is given whose target mean is unknown: docs/means.md says why, and on what
+#: it was chosen.
+OFFSET = 0.5
+
+#: Rows to mapped rows: of the anchors' modality, and of another one whose source mean, and target mean if it is known, are given.
+Moves = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A map by its words, its method and its parameters."""
+
+    name: str
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: The one to prefer first.
+ROTATIONS = (
+    Candidate("rotation about the means", "orthogonal"),
+    Candidate("rotation about the means, no direction faded", "orthogonal", {"shrinkage": "probed"}),
+    Candidate(
+        "rotation about the means, weak directions faded more",
+        "orthogonal",
+        {"shrinkage": "wiener", "shrinkage_strength": 1.0},
+    ),
+    Candidate("rotation about the origin", "orthogonal", {"center": False}),
+)
+LINEAR = (
+    Candidate("ridge regression", "linear"),
+    Candidate("ridge regression without intercept", "linear", {"center": False}),
+    Candidate("least squares with intercept", "linear", {"ridge": 0.0}),
+)
+
+
+class Pairs:
+    """Paired rows and their moments.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d_source)
+    Y : ndarray, shape (n, d_target)
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray) -> None:
+        self.X, self.Y = X, Y
+        self._moments: CrossMoments | None = None
+
+    def without(self, test: np.ndarray) -> Kept:
+        """Return all pairs but some, given by their rows."""
+        kept = np.ones(len(self.X), dtype=bool)
+        kept[test] = False
+        k = min(self.X.shape[1], self.Y.shape[1])
+        if np.count_nonzero(kept) <= k:  # a product of thin matrices is decomposed faster than their cross-covariance
+            return Kept(self.X[kept], self.Y[kept], None)
+        if self._moments is None:
+            self._moments = CrossMoments.of(self.X, self.Y)
+        left = self._moments.without(CrossMoments.of(self.X[test], self.Y[test]))
+        return Kept(self.X[kept], self.Y[kept], left)
+
+
+class Kept:
+    """The pairs that candidates are fitted on; what several of them need is computed once.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d_source)
+    Y : ndarray, shape (n, d_target)
+    moments : CrossMoments or None
+        None where there are fewer pairs than dimensions.
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, moments: CrossMoments | None) -> None:
+        self.X, self.Y = X, Y
+        self.moments = moments
+        means = (X.mean(axis=0, dtype=np.float64), Y.mean(axis=0, dtype=np.float64))
+        self.means = means if moments is None else (moments.source_mean, moments.target_mean)
+        self._solved: dict[bool, tuple[CrossSVD, float]] = {}
+
+    def solved(self, center: bool) -> tuple[CrossSVD, float]:
+        """Return the singular system of the mean cross-covariance, its leading ``rank`` directions, and its alignment.
+
+        The singular values are padded with zeros to min(d_source, d_target), as filters expect them.
+        """
+        if center not in self._solved:
+            self._solved[center] = self._thin(center) if self.moments is None else self._whole(center)
+        return self._solved[center]
+
+    def span(self) -> np.ndarray | None:
+        """Return an orthonormal basis of the source rows, shape (d_source, n), where it is smaller than their space.
+
+        Ridge regression on coordinates in it is ridge regression on the rows.
+        """
+        return np.linalg.qr(self.X.T.astype(np.float64))[0] if len(self.X) < self.X.shape[1] else None
+
+    def _thin(self, center: bool) -> tuple[CrossSVD, float]:
+        a, b = self.means if center else (0.0, 0.0)
+        x, y = self.X.astype(np.float64) - a, self.Y.astype(np.float64) - b
+        n, most = len(x), min(x.shape[1], y.shape[1])
+        (qx, rx), (qy, ry) = np.linalg.qr(x.T), np.linalg.qr(y.T)
+        U, s, Vt = np.linalg.svd(rx @ ry.T / n)
+        size = float(np.linalg.norm(x) * np.linalg.norm(y)) / n
+        rank = int(np.count_nonzero(s > 4 * max(x.shape[1], y.shape[1]) * np.finfo(np.float64).eps * max(size, 1e-300)))
+        rank = min(rank, n - center)
+        whole = np.zeros(most)
+        whole[:rank] = s[:rank]
+        return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
+
+    def _whole(self, center: bool) -> tuple[CrossSVD, float]:
+        m = self.moments
+        assert m is not None
+        cross = (m.cross if center else m.uncentered_cross()) / m.weight
+        # Half the work of a singular value decomposition, and half its digits, which is enough to compare candidates.
+        narrow = cross.shape[0] <= cross.shape[1]
+        side = cross if narrow else cross.T
+        values, vectors = np.linalg.eigh(side @ side.T)
+        s, near = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
+        rank = int(np.count_nonzero(s > 1e-7 * s[0]))
+        near = near[:, :rank]
+        far = side.T @ near / np.maximum(s[:rank], 1e-300)
+        source, target = m.source_scatter, m.target_scatter
+        if not center:
+            source += m.weight * float(m.source_mean @ m.source_mean)
+            target += m.weight * float(m.target_mean @ m.target_mean)
+        size = float(np.sqrt(source * target)) / m.weight
+        whole = np.where(np.arange(len(s)) < rank, s, 0.0)
+        U, V = (near, far) if narrow else (far, near)
+        return CrossSVD(U, whole, V.T, rank), float(s.sum() / size) if size else 0.0
+
+
+def moves(candidate: Candidate, kept: Kept) -> Moves:
+    """Fit a candidate, and return how it maps rows of the anchors' modality and of another one.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    kept : Kept
+
+    Returns
+    -------
+    callable
+        From rows to mapped rows.
+    callable
+        From rows, their modality's source mean and its target mean (or None) to mapped rows.
+    """
+    if candidate.method != "orthogonal":
+        fitted: Any = make_map(candidate.method, **candidate.parameters)
+        inside = kept.span()
+        fitted.solve(kept.X @ inside if inside is not None else kept.X, kept.Y)
+
+        def own(rows: np.ndarray) -> np.ndarray:
+            return np.asarray(fitted.transform(rows if inside is None else rows @ inside))
+
+        return own, lambda rows, *means: own(rows)
+    center = candidate.parameters.get("center", True)
+    shrinkage = candidate.parameters.get("shrinkage", "wiener")
+    svd, alignment = kept.solved(center)
+    if svd.rank == 0:
+        gains, extra = np.zeros(0), None
+    else:
+        gains = choose_gains(shrinkage, svd, alignment, candidate.parameters.get("shrinkage_strength"))[2][: svd.rank]
+        extra = None
+        if center and shrinkage == "wiener" and svd.rank < len(svd.s):
+            matrix, count = mean_isometry(svd, [kept.means])
+            extra = matrix if count else None
+    a, b = kept.means if center else tuple(np.zeros_like(mean) for mean in kept.means)
+
+    def turn(rows: np.ndarray) -> np.ndarray:
+        turned = (rows @ svd.U * gains) @ svd.Vt
+        return np.asarray(turned if extra is None else turned + rows @ extra)
+
+    def other(rows: np.ndarray, source_mean: np.ndarray, target_mean: np.ndarray | None) -> np.ndarray:
+        if target_mean is not None:
+            return np.asarray(turn(rows - source_mean) + target_mean)
+        return np.asarray(turn(rows) + OFFSET * (b - turn(a[None])[0]))
+
+    return lambda rows: turn(rows - a) + b, other

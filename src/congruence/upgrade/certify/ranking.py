@@ -1,0 +1,141 @@
+"""What each strategy compares under a way to search: centered or not, hubs corrected or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.evaluation import Ranking
+from congruence.maps import OrthogonalMap
+from congruence.metrics.hubness import Correction
+from congruence.upgrade.certify.tables import Tables
+
+__all__ = ["PLAIN", "compared", "correction", "part_seen", "strategies_of", "unit_rows", "unseen_corrections"]
+
+#: Cosines as they are.
+PLAIN = Ranking()
+
+
+def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
+    """Return rows of unit norm, less a mean (by default their own) where the ranking is centered."""
+    if ranking.center:
+        rows = rows - (rows.mean(axis=0) if mean is None else mean)
+    return np.asarray(normalize_rows(rows))
+
+
+def strategies_of(tables: Tables) -> list[str]:
+    """Return the strategies that the vectors at hand allow."""
+    if tables.asked not in tables.target:
+        return ["keep"]
+    return ["keep", "stored", "queries"] + (["re-embed"] if tables.stored in tables.target else [])
+
+
+def compared(strategy: str, model: OrthogonalMap, tables: Tables, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a strategy compares.
+
+    Parameters
+    ----------
+    strategy : str
+        One of :data:`~congruence.upgrade.certify.STRATEGIES`.
+    model : OrthogonalMap
+        With means of all modalities.
+    tables : Tables
+    ranking : Ranking
+        Centered, each side by the mean of all its rows here.
+
+    Returns
+    -------
+    ndarray, shape (n, d)
+        The store.
+    ndarray, shape (m, d)
+        The queries.
+    """
+    stored, asked = tables.stored, tables.asked
+    if strategy == "stored":
+        store = model.for_modality(stored).transform(tables.source[stored])
+    else:
+        store = (tables.target if strategy == "re-embed" else tables.source)[stored]
+    if strategy == "queries":
+        queries = model.for_modality(asked).inverse().transform(tables.target[asked])
+    else:
+        queries = (tables.source if strategy == "keep" else tables.target)[asked]
+    return unit_rows(store, ranking), unit_rows(queries, ranking)
+
+
+def part_seen(model: OrthogonalMap, tables: Tables, rows: np.ndarray, ranking: Ranking = PLAIN) -> np.ndarray:
+    """Return the part of stored rows, scaled to unit norm, that mapped queries can meet.
+
+    A mapped query is (q − μ_B) Qᵀ + μ_A, so its product with x is that with the projection of x on the directions of Q and
+    μ_A; centered queries lie in the directions of Q alone. An anchor lies wholly within them, another row does not: anchors are
+    in-sample. Each row is therefore scored by the part that a map fitted without it covers.
+
+    Parameters
+    ----------
+    model : OrthogonalMap
+        With means of the asked modality.
+    tables : Tables
+    rows : ndarray of int
+    ranking : Ranking, optional
+
+    Returns
+    -------
+    ndarray, shape (len(rows), d_source)
+    """
+    whole = tables.source[tables.stored]
+    store = unit_rows(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
+    there = model.for_modality(tables.asked)
+    met = there.rotation_ if ranking.center else np.column_stack([there.rotation_, there.source_mean_])
+    directions = np.linalg.svd(met, full_matrices=False)
+    basis = directions[0][:, directions[1] > 1e-8 * directions[1][0]]
+    return np.asarray((store @ basis) @ basis.T)
+
+
+def unseen_corrections(
+    models: Sequence[OrthogonalMap], fold: np.ndarray, tables: Tables, seen: np.ndarray | None, ranking: Ranking
+) -> dict[str, Correction] | None:
+    """Return each strategy's correction for hubs, read off rows that are mapped by maps not fitted on them.
+
+    Mapped anchors lie nearer to their own queries than other rows do, which would look like hubs.
+
+    Parameters
+    ----------
+    models : sequence of OrthogonalMap
+        One a fold, not fitted on it.
+    fold : ndarray of int, shape (n,)
+        Of each item.
+    tables : Tables
+        Paired items: not classes.
+    seen : ndarray, shape (n, d_source), or None
+        The store as mapped queries see it.
+    ranking : Ranking
+
+    Returns
+    -------
+    dict of str to Correction, or None
+        None where hubs are not corrected for.
+    """
+    if ranking.hubness is None or tables.by_class:
+        return None
+    out = {}
+    for strategy in strategies_of(tables):
+        store, queries = (side.copy() for side in compared(strategy, models[0], tables, ranking))
+        for part, model in enumerate(models[1:] if strategy in ("stored", "queries") else (), 1):
+            rows = np.flatnonzero(fold == part)
+            here = compared(strategy, model, tables, ranking)
+            store[rows], queries[rows] = here[0][rows], here[1][rows]
+        if strategy == "queries" and seen is not None:
+            store = seen
+        found = correction(ranking, queries, store, tables)
+        assert found is not None
+        out[strategy] = found
+    return out
+
+
+def correction(ranking: Ranking, queries: np.ndarray, store: np.ndarray, tables: Tables) -> Correction | None:
+    """Return the correction for hubs that paired queries give a store; an item that may not find itself is left out."""
+    if ranking.hubness is None:
+        return None
+    find_own = tables.classes is None
+    return ranking.hubness.of(queries, store, exclude_self=not find_own)

@@ -1,0 +1,310 @@
+"""Which map do these pairs support? Chosen by cross-validated retrieval, and among rotations where nothing is known of other modalities.
+
+A rotation fitted on texts also maps images; a linear map that retrieves texts better may lose them. So maps that are no rotations are
+tried only where rows of another modality, paired with the anchors by id, pay for what they lose, or where the caller says that there
+is no other modality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.errors import ParameterError
+from congruence.maps import OrthogonalMap
+from congruence.splits import duplicate_groups
+from congruence.upgrade._candidates import LINEAR, ROTATIONS, Candidate, Pairs, moves
+
+__all__ = ["FEWEST", "Choice", "Other", "choice_rows", "choose_map"]
+
+#: Fewest different pairs that are cross-validated: with fewer, the map that is preferred anyway is taken.
+FEWEST = 12
+
+#: Parts the pairs are cut into, and how often by number of pairs: the fewer, the more the cut decides.
+FOLDS = 3
+REPEATS = ((60, 8), (150, 4), (400, 2))
+
+#: From so many pairs on one fold is scored, and no more than so many of its pairs: the cost stays that of a fit or two.
+MANY, MOST_SCORED = 400, 1000
+
+#: Difference of mean reciprocal ranks that is not worth another map, however sure.
+WORTH = 0.005
+
+
+@dataclass(frozen=True)
+class Other:
+    """Rows of another modality, some of which are of the anchors' items.
+
+    Attributes
+    ----------
+    modality : str
+    anchors : ndarray of int, shape (m,)
+        Anchor of each row, −1 where there is none.
+    vectors : ndarray, shape (m, d_source)
+        In the source model.
+    target_mean : ndarray, shape (d_target,), or None
+        Of this modality in the target model, where it is known.
+    """
+
+    modality: str
+    anchors: np.ndarray
+    vectors: np.ndarray
+    target_mean: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which map was chosen, and by what evidence.
+
+    Attributes
+    ----------
+    name : str
+        In words.
+    method : str
+        A key of :data:`congruence.maps.METHODS`.
+    parameters : dict
+        Of the method.
+    evidence : str
+        Which rows decided, or why nothing was compared.
+    n_pairs, folds, repeats : int
+        Pairs that were held out and scored, into how many folds pairs were cut, and how often; 0 where nothing was compared.
+    lead, lead_error : float or None
+        Score of the chosen map less that of the first candidate, and the standard error of this difference.
+    tried : list of dict
+        Of each candidate ``name``, ``score``, ``retrieval_at_1``, ``behind`` (the best candidate's score less this one's) with its
+        ``error``, and ``other``, the score of each other modality. Scores are mean reciprocal ranks.
+    not_tried : str
+        Why other kinds of map were left out; empty where none were.
+    """
+
+    name: str
+    method: str
+    parameters: dict[str, Any]
+    evidence: str
+    n_pairs: int = 0
+    folds: int = 0
+    repeats: int = 0
+    lead: float | None = None
+    lead_error: float | None = None
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    not_tried: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def choose_map(
+    X: np.ndarray,
+    Y: np.ndarray,
+    *,
+    others: Sequence[Other] = (),
+    fixed: Mapping[str, Any] | None = None,
+    single_modality: bool = False,
+    groups: np.ndarray | None = None,
+    random_state: int = 0,
+) -> Choice:
+    """Choose a map by cross-validated retrieval, by the rule of one standard error.
+
+    Parameters
+    ----------
+    X : ndarray, shape (n, d_source)
+    Y : ndarray, shape (n, d_target)
+        Paired by row.
+    others : sequence of Other, optional
+        Rows of other modalities in the source model: what a map must not lose.
+    fixed : mapping, optional
+        Parameters of :class:`~congruence.OrthogonalMap` that are given. With ``center`` alone the choice is among such
+        rotations; with any other there is none.
+    single_modality : bool, default=False
+        Rows of the anchors' modality alone will be mapped: no other can be lost.
+    groups : ndarray of int, shape (n,), optional
+        Pairs of one group share a fold; by default those with identical vectors.
+    random_state : int, default=0
+        Of the folds.
+
+    Returns
+    -------
+    Choice
+
+    Raises
+    ------
+    ParameterError
+        A parameter that a rotation does not have.
+
+    Notes
+    -----
+    A candidate is fitted without a fold, whose pairs are then searched among each other: mapped rows among the target's, and the target's
+    among mapped rows. A pair's score is its mean reciprocal rank both ways, averaged over repeats; with ``others`` it is the mean over
+    modalities, where rows of another modality look for the target rows of their items. Candidates stand in an order of preference,
+    and the first is taken whose score is within one standard error (of the paired difference, pairs of a group counting once), or within
+    0.005, of the best.
+
+    References
+    ----------
+    Breiman et al. (1984), "Classification and regression trees", §3.4.3 (the rule of one standard error).
+    """
+    fixed = dict(fixed or {})
+    foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
+    if foreign:
+        raise ParameterError(
+            f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation. Pass method='linear', for example, or leave out {foreign[0]}=…."
+        )
+    if set(fixed) - {"center"}:
+        return Choice("rotation as given", "orthogonal", fixed, "its parameters were given, so nothing was compared")
+    free = single_modality or bool(others)
+    candidates = [one for one in ROTATIONS if one.parameters.get("center", True) == fixed.get("center", True)]
+    if not fixed:
+        candidates = list(ROTATIONS)
+        kept = len(X) * (1 - 1 / FOLDS)
+        candidates += [one for one in LINEAR if free and (one.parameters.get("ridge") != 0 or kept > X.shape[1] + 1)]
+    why = "" if free else "linear maps: nothing here says what they would do to rows of another modality"
+    groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
+    different = int(groups.max()) + 1
+    if different < FEWEST or len(candidates) == 1:
+        first = candidates[0]
+        words = (
+            f"{different} different pairs are too few to compare maps on"
+            if different < FEWEST
+            else "nothing to compare"
+        )
+        return Choice(first.name, first.method, dict(first.parameters), words, not_tried=why)
+    others = () if single_modality else others
+    repeats = next((times for most, times in REPEATS if different < most), 1)
+    pairs = Pairs(X, Y)
+    board = _Board(len(candidates), 1 + len(others), len(X))
+    for test in _held_out(groups, repeats, random_state):
+        without = pairs.without(test)
+        for row, candidate in enumerate(candidates):
+            own, other = moves(candidate, without)
+            board.add(row, 0, test, own(X[test].astype(np.float64)), Y[test])
+            for column, one in enumerate(others, 1):
+                unseen = ~np.isin(one.anchors, test)
+                rows = np.flatnonzero(~unseen)
+                moved = other(
+                    one.vectors[rows].astype(np.float64),
+                    one.vectors[unseen].mean(axis=0, dtype=np.float64),
+                    one.target_mean,
+                )
+                board.add(row, column, one.anchors[rows], moved, Y[one.anchors[rows]])
+    words = f"held-out {' and '.join(['pairs', *(f'{one.modality} rows of the same items' for one in others)])}"
+    return board.decide(candidates, [one.modality for one in others], groups, words, repeats, why)
+
+
+def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
+    """Return what was chosen, by what evidence, by how much, and what else was tried, as lines of a table.
+
+    Parameters
+    ----------
+    choice : mapping
+        :meth:`Choice.to_dict`, as a fitted map keeps it in ``scores_["choice"]``.
+
+    Returns
+    -------
+    list of [str, str]
+    """
+    rows = [["chosen", choice["name"]]]
+    if not choice["tried"]:
+        return [*rows, ["chosen because", choice["evidence"]]]
+    times = f", {choice['repeats']} times" if choice["repeats"] > 1 else ""
+    first = choice["tried"][0]["name"]
+    lead = ""
+    if choice["name"] != first:
+        lead = f"; {choice['lead']:+.3f} ± {choice['lead_error']:.3f} against {first}"
+    rows.append(
+        ["chosen by", f"retrieval of {choice['n_pairs']} {choice['evidence']} ({choice['folds']} folds{times}){lead}"]
+    )
+    for one in choice["tried"]:
+        other = "".join(f", {name} {value:.3f}" for name, value in one["other"].items())
+        behind = f", {one['behind']:.3f} ± {one['error']:.3f} behind the best" if one["behind"] > 0 else ""
+        at = f"mean reciprocal rank {one['score']:.3f} (at 1 {one['retrieval_at_1']:.3f}){other}{behind}"
+        rows.append([f"  {one['name']}", at])
+    if choice["not_tried"]:
+        rows.append(["not tried", choice["not_tried"]])
+    return rows
+
+
+def _held_out(groups: np.ndarray, repeats: int, random_state: int) -> Iterator[np.ndarray]:
+    """Yield the rows of each fold that is scored."""
+    rng = np.random.default_rng(random_state)
+    for _ in range(repeats):
+        fold = rng.permutation(np.arange(groups.max() + 1) % FOLDS)[groups]
+        for part in range(FOLDS if len(groups) < MANY else 1):
+            test = np.flatnonzero(fold == part)
+            yield test if len(test) <= MOST_SCORED else np.sort(rng.choice(test, MOST_SCORED, replace=False))
+
+
+class _Board:
+    """Sums of scores by candidate, modality and anchor."""
+
+    def __init__(self, candidates: int, modalities: int, n: int) -> None:
+        self.rank, self.first = np.zeros((2, candidates, modalities, n))
+        self.times = np.zeros((candidates, modalities, n))
+
+    def add(self, row: int, column: int, anchors: np.ndarray, moved: np.ndarray, theirs: np.ndarray) -> None:
+        """Search mapped rows and the target's among each other, both ways."""
+        if len(anchors) < 2:
+            return
+        near = normalize_rows(moved) @ normalize_rows(theirs.astype(np.float64)).T
+        for table in (near, near.T):
+            own = np.diagonal(table)[:, None]
+            ahead = np.count_nonzero(table > own + 1e-9, axis=1)
+            tied = np.count_nonzero(table >= own - 1e-9, axis=1) - ahead - 1
+            np.add.at(self.rank[row, column], anchors, 1 / (1 + ahead + tied / 2))
+            np.add.at(self.first[row, column], anchors, (ahead == 0) / (1 + tied))
+            np.add.at(self.times[row, column], anchors, 1)
+
+    def decide(
+        self,
+        candidates: Sequence[Candidate],
+        modalities: Sequence[str],
+        groups: np.ndarray,
+        evidence: str,
+        repeats: int,
+        not_tried: str,
+    ) -> Choice:
+        """Apply the rule of one standard error."""
+        scored = (self.times[0] > 0).all(axis=0)
+        if modalities and np.count_nonzero(scored) < FEWEST:  # hardly any anchor has rows of the other modality
+            scored = self.times[0, 0] > 0
+        with np.errstate(invalid="ignore"):
+            each = (self.rank / self.times)[:, :, scored]
+            first = (self.first / self.times)[:, :, scored]
+        value = np.nanmean(each, axis=1)
+        mean = value.mean(axis=1)
+        best = int(np.argmax(mean))
+        labels = np.unique(groups[scored], return_inverse=True)[1]
+
+        def error(difference: np.ndarray) -> float:
+            sums = np.bincount(labels, difference - difference.mean())
+            return float(np.sqrt(np.square(sums).sum()) / len(difference))
+
+        behind = [(float(mean[best] - mean[k]), error(value[best] - value[k])) for k in range(len(candidates))]
+        chosen = next(k for k, (gap, se) in enumerate(behind) if gap <= max(se, WORTH))
+        return Choice(
+            candidates[chosen].name,
+            candidates[chosen].method,
+            dict(candidates[chosen].parameters),
+            evidence,
+            int(np.count_nonzero(scored)),
+            FOLDS,
+            repeats,
+            float(mean[chosen] - mean[0]),
+            error(value[chosen] - value[0]),
+            [
+                {
+                    "name": one.name,
+                    "score": float(each[k, 0].mean()),
+                    "retrieval_at_1": float(first[k, 0].mean()),
+                    "behind": behind[k][0],
+                    "error": behind[k][1],
+                    "other": {name: float(np.nanmean(each[k, m])) for m, name in enumerate(modalities, 1)},
+                }
+                for k, one in enumerate(candidates)
+            ],
+            not_tried,
+        )
