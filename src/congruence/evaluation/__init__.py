@@ -15,11 +15,12 @@ from congruence.errors import InputError
 from congruence.evaluation._base import Score, Scores, labels_of, retrieval_first, shared_codes
 from congruence.evaluation.comparison import Comparison, Difference, compare_maps
 from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
+from congruence.evaluation.exposure import Exposure, measure_exposure
 from congruence.evaluation.joint import evaluate_joint
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.metrics import class_retrieval, ensemble_prompts, paired_cosine, paired_distance, zero_shot_accuracy
 
-__all__ = ["Comparison", "Difference", "Score", "Scores", "compare_maps", "evaluate"]
+__all__ = ["Comparison", "Difference", "Exposure", "Score", "Scores", "compare_maps", "evaluate", "measure_exposure"]
 
 
 def evaluate(
