@@ -7,6 +7,7 @@ from measured import (
     canonical,
     certificates,
     joint,
+    means,
     pairing,
     quick,
     records,
@@ -31,6 +32,7 @@ BLOCKS: dict[str, Block] = {
     **speed.BLOCKS,
     **certificates.BLOCKS,
     **pairing.BLOCKS,
+    **means.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

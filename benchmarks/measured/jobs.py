@@ -121,7 +121,8 @@ JOBS = {
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("means-rows", "minutes", (f"python benchmarks/bench_means.py --data {SHARED} --json OUT",), means_rows),
-        Job("exposure", "minutes", (f"python benchmarks/bench_exposure.py --data {SHARED} --json OUT",)),
+        Job("compare-maps", "minutes", (f"python benchmarks/bench_compare.py --data {LVIS} --json OUT",)),
+        Job("exposure", "minutes", tuple(f"python benchmarks/bench_exposure.py --data {SHARED} --store '{store}' --json OUT" for store in ("LVIS names", "LVIS images", "Caltech prompts", "Caltech photos"))),
         Job("negatives", "minutes", (f"python benchmarks/bench_negatives.py --data {SHARED}/sugarcrepe --json OUT",)),
         Job("match", "minutes", (
             f"congruence match {COCO}:image {COCO}:text --hard nearest --json",
