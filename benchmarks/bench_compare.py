@@ -62,7 +62,7 @@ def rejections(trials: int) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
-    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     add_json(parser)
     options = parser.parse_args()
