@@ -41,14 +41,20 @@ def rows_of_means(measure: str) -> Any:
     return write
 
 
-def loss_by_rows(results: list[Any]) -> str:
-    """The error of a mean beside the largest loss it brought, over all lines of all measures."""
+def losses(results: list[Any]) -> np.ndarray:
+    """Return the median and the largest loss against all rows, over all lines of all measures, shape (2, numbers of rows less one)."""
     lines = [values for key in ("same modality", "as searched", "centered") for _, values in _lines(results, key)]
-    losses = np.array([values.mean(axis=0)[-1] - values.mean(axis=0) for values in lines])[:, :-1]
+    lost = np.array([values.mean(axis=0)[-1] - values.mean(axis=0) for values in lines])[:, :-1]
+    return np.stack([np.median(lost, axis=0), lost.max(axis=0)])
+
+
+def loss_by_rows(results: list[Any]) -> str:
+    """The error of a mean beside the loss it brought."""
+    median, largest = losses(results)
     rows = [
         ["error of the mean ÷ σ = 1/√m", *(f"{1 / np.sqrt(int(m)):.2f}" for m in SHOWN[:-1])],
-        ["largest loss", *(minus(f"{loss:.3f}") for loss in losses.max(axis=0))],
-        ["median loss", *(minus(f"{loss:.3f}").replace("−0.000", "0.000") for loss in np.median(losses, axis=0))],
+        ["largest loss", *(f"{loss:.3f}" for loss in largest)],
+        ["median loss", *(f"{loss:.3f}" for loss in median)],
     ]
     return table(["", *(f"m = {m}" for m in SHOWN[:-1])], rows)
 

@@ -102,7 +102,7 @@ def command(
     if against:
         comparison = compare_maps(
             mapping,
-            {path: congruence.load(path) for path in against},
+            {path if path != map_path else f"{path} again": congruence.load(path) for path in against},
             whole["source"],
             whole["target"],
             labels=image_labels,
