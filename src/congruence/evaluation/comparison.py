@@ -148,11 +148,11 @@ def compare_maps(
     k : int, default=10
         Neighbors of ``recall_at_k`` and ``overlap_at_k``, which need more rows than that.
     name : str, default="A"
-        What the result calls ``A``; a single ``B`` is called that.
+        What the result calls ``A``; a single other map is ``"B"``.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
         Queries whose errors depend on each other, such as photos of one object: they are resampled, and exchanged, together. Those
         with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal labels by id or by the order of the source's
-        rows (of the target's, without source), or each by itself.
+        rows (of the target's, without source), or each by itself. Where none of a line's queries has a label, each stands by itself too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
         Rows that a map's own record says it may have been fitted on: those its ``holdout`` rule does not hold out. ``"keep"`` is for new
         items, of which the rule knows nothing.
@@ -275,6 +275,8 @@ def _groups(groups: Any, label_of: Mapping[str, Any] | None, scores: QueryScores
         labels = duplicate_groups(scores.vectors)
     else:
         alone = [name for name in scores.ids.tolist() if name not in label_of]
+        if len(alone) == len(scores.ids):  # labels of the images, and the queries are texts
+            return None
         if alone:
             raise InputError(
                 f"Got {len(alone)} queries without a group ({alone[0]!r}, …); expected one for each. Pass groups=… with the group of every id."
