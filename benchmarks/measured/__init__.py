@@ -9,6 +9,7 @@ from measured import (
     certificates,
     frames,
     joint,
+    means,
     pairing,
     quick,
     records,
@@ -35,6 +36,7 @@ BLOCKS: dict[str, Block] = {
     **pairing.BLOCKS,
     **anchors.BLOCKS,
     **frames.BLOCKS,
+    **means.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

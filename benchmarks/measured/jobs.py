@@ -81,6 +81,23 @@ def matching(results: dict[str, Any]) -> list[dict[str, Any]]:
     return out
 
 
+def means_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Keep each split's scores as lists, in the order of the numbers of rows."""
+    kept = []
+    for one in results["results"]:
+        first = one["splits"][0]
+        values = {
+            which: {
+                key: [[round(by[m][key], 6) for m in by] for by in (split[which] for split in one["splits"])]
+                for key in next(iter(first[which].values()))
+            }
+            for which in first
+        }
+        rows = list(next(iter(first.values())))
+        kept.append({"world": one["world"], "spread": one["spread"], "rows": rows, "values": values})
+    return kept
+
+
 def _layers(metric: str, rows: str = "") -> str:
     return f"congruence similarity '{IMAGENET}:image_*' '{IMAGENET}:text_*' --layers --metric {metric}{rows} --seed 0 --json"
 
@@ -111,6 +128,9 @@ JOBS = {
         Job("frames", "minutes", tuple(f"python benchmarks/frames.py {LVIS} --part {part} --json OUT" for part in ("complete", "partial", "chain"))),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
+        Job("means-rows", "minutes", (f"python benchmarks/bench_means.py --data {SHARED} --json OUT",), means_rows),
+        Job("compare-maps", "minutes", (f"python benchmarks/bench_compare.py --data {LVIS} --json OUT",)),
+        Job("exposure", "minutes", tuple(f"python benchmarks/bench_exposure.py --data {SHARED} --store '{store}' --json OUT" for store in ("LVIS names", "LVIS images", "Caltech prompts", "Caltech photos"))),
         Job("negatives", "minutes", (f"python benchmarks/bench_negatives.py --data {SHARED}/sugarcrepe --json OUT",)),
         Job("match", "minutes", (
             f"congruence match {COCO}:image {COCO}:text --hard nearest --json",

@@ -13,6 +13,7 @@ from measured import quick
 from measured.blocks import ROOT, Job, same
 from measured.canonical import EVA, figures
 from measured.jobs import JOBS
+from measured.means import SHOWN, losses
 
 _FIELD = re.compile(r"\{[^}]*\}")
 
@@ -199,7 +200,18 @@ def _text_pairs(results: list[Any]) -> dict[str, Any]:
     }
 
 
+def _means(results: list[Any]) -> dict[str, Any]:
+    return {"loss": dict(zip(SHOWN, losses(results).T, strict=False))}
+
+
+def _pairs(results: list[Any]) -> dict[str, Any]:
+    lines = {(line["protection"], line["pairs"]): line for line in results[0]["results"]["lines"]["LVIS names"]}
+    return {"ten": lines["none", 10]["found"], "search": lines["rotation", 10]["search"]}
+
+
 SENTENCES = (
+    Sentence("docs/means.md", "no more was lost in any line below than {loss[100][1]:.3f}. Thirty cost {loss[30][0]:.3f} at the median and {loss[30][1]:.3f} at most, ten "
+             "{loss[10][0]:.3f} and {loss[10][1]:.3f}.", _means, JOBS["means-rows"]),
     Sentence("docs/sample.md", "the cosine is {before:.2f} unmapped, {constant:.2f} for a constant and {turned:.2f} for a random rotation", _demo),
     Sentence("docs/similarity.md", "SVCCA's {s[value]:.3f} between photos and captions is {s[null_mean]:.3f} by chance and {s[held_out]:.3f} on rows not fitted.",
              lambda results: {"s": next(s for s in results[0]["scores"] if s["metric"] == "svcca")}, JOBS["similarity"]),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from congruence.embeddings import Embeddings as Embeddings
     from congruence.embeddings import Pairs as Pairs
     from congruence.embeddings import Space as Space
+    from congruence.evaluation import compare_maps as compare_maps
     from congruence.evaluation import evaluate as evaluate
     from congruence.maps import MAPS as MAPS
     from congruence.maps import CanonicalFrame as CanonicalFrame
@@ -75,6 +76,7 @@ _HOME = {
     "SOTAlign": ("congruence.train", "SOTAlign"),
     "fit": ("congruence.upgrade.fit", "fit"),
     "transform_file": ("congruence.upgrade.transform", "transform_file"),
+    "compare_maps": ("congruence.evaluation", "compare_maps"),
     "evaluate": ("congruence.evaluation", "evaluate"),
     "certify": ("congruence.upgrade.certify", "certify"),
     "check_pairing": ("congruence.compare.pairing", "check_pairing"),

@@ -31,6 +31,7 @@ from congruence.cli import (
     embed,
     evaluate,
     export,
+    exposure,
     fit,
     frame,
     inspect,
@@ -120,6 +121,7 @@ app.command("inspect", cls=_Command)(inspect.command)
 app.command("export", cls=_Command)(export.command)
 app.command("certify", cls=_Command)(certify.command)
 app.command("anchors", cls=_Command)(anchors.command)
+app.command("exposure", cls=_Command)(exposure.command)
 app.command("similarity", cls=_Command)(similarity.command)
 app.command("match", cls=_Command)(match.command)
 app.command("negatives", cls=_Command)(negatives.command)

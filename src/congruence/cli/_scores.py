@@ -12,6 +12,9 @@ CONTROLS = (
     "only as far as it is above both."
 )
 
+#: What stands under a comparison.
+COMPARED = "Hits: exact McNemar; others: sign flips; Holm over all lines. The result is about these two maps and items like these, not about other draws of anchors."
+
 
 def print_scores(scores: Any, title: str) -> None:
     """Print an evaluation: what ranks beside chance, then cosines and distances beside their controls."""
@@ -53,6 +56,30 @@ def print_scores(scores: Any, title: str) -> None:
     for modality, share in scores.probed_energy.items():
         print(f"{modality}: {share:.1%} of the source vectors' energy lies in directions the anchors probed.")
     for note in scores.notes:
+        say(note)
+
+
+def print_comparison(comparison: Any) -> None:
+    """Print paired differences between maps, a table for each map that the first was compared with."""
+    for second in dict.fromkeys(row.second_name for row in comparison.rows):
+        rows = [row for row in comparison.rows if row.second_name == second]
+        print_table(
+            f"{rows[0].first_name} against {second}, query by query; {comparison.level:.0%} intervals",
+            ["metric", "query", "against", "first", "second", "difference", "better / worse", "p", "p, Holm", "items"],
+            [
+                [
+                    *(row.metric, row.query, row.against),
+                    *map(number, (row.first, row.second)),
+                    f"{row.difference:+.3f} ({row.low:+.3f} … {row.high:+.3f})",
+                    f"{row.wins} / {row.losses}",
+                    *(f"{p:.3f}" if p >= 0.001 else "< 0.001" for p in (row.p_value, row.adjusted_p_value)),
+                    str(row.n),
+                ]
+                for row in rows
+            ],
+        )
+    print(COMPARED)
+    for note in comparison.notes:
         say(note)
 
 

@@ -33,6 +33,22 @@ def command(
         typer.Option(help="csls or qb_norm: measure retrieval with hubs corrected for too, the queries as the bank."),
     ] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Only items the map was not fitted on.")] = False,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder of another map of the same models: test which is better on the same items. May be repeated."
+        ),
+    ] = None,
+    fitted_rows: Annotated[
+        str,
+        typer.Option(help="With --against, items a map may have been fitted on: refuse, drop (as --held-out), keep."),
+    ] = "refuse",
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="With --against, file:column of items that belong together, or none; identical ones by default."
+        ),
+    ] = None,
     report: Annotated[str | None, typer.Option(help="HTML file to write a report to.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
@@ -41,14 +57,18 @@ def command(
     import congruence
     from congruence._utils.atomic import check_output
     from congruence._utils.ids import id_texts
-    from congruence.cli._base import print_json, read
-    from congruence.cli._scores import print_scores
+    from congruence.cli._base import print_json, read, read_groups
+    from congruence.cli._scores import print_comparison, print_scores
     from congruence.embeddings import Space
     from congruence.errors import InputError, ParameterError
-    from congruence.evaluation import evaluate
+    from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import TwoSidedMap
     from congruence.splits import Split
 
+    if not against and (groups is not None or fitted_rows != "refuse"):
+        raise ParameterError(
+            f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another map to compare with. Pass --against with its folder."
+        )
     if report is not None:
         check_output(report, force=force)  # said before the work, not after it
     mapping = congruence.load(map_path)
@@ -85,6 +105,19 @@ def command(
                     if m == "text" and text_labels and isinstance(mapping, TwoSidedMap):
                         names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text goes with its image
                     items[m] = items[m].take(split.held_out(names))
+    comparison = None
+    if against:
+        comparison = compare_maps(
+            mapping,
+            {path if path != map_path else f"{path} again": congruence.load(path) for path in against},
+            whole["source"],
+            whole["target"],
+            labels=image_labels,
+            prompt_labels=text_labels,
+            name=map_path,
+            groups=read_groups(groups),
+            fitted_rows="drop" if held_out else fitted_rows,
+        )
     scores = evaluate(
         mapping,
         sides["source"],
@@ -100,11 +133,16 @@ def command(
 
         classes = {kind: known for kind, known in (("image", image_labels), ("text", text_labels)) if known}
         bundle = Bundle(whole["source"], whole["target"], classes=classes)
-        write_report(report, summarize(mapping, bundle, held_out=held_out, scores=scores), force=force)
+        write_report(
+            report, summarize(mapping, bundle, held_out=held_out, scores=scores, comparison=comparison), force=force
+        )
     if as_json:
-        print_json({"map": map_path, "held_out": held_out, **scores.to_dict()})
+        beside = {} if comparison is None else {"comparison": comparison.to_dict()}
+        print_json({"map": map_path, "held_out": held_out, **scores.to_dict(), **beside})
     else:
         print_scores(scores, "evaluation on held-out items" if held_out else "evaluation")
+        if comparison is not None:
+            print_comparison(comparison)
 
 
 def _by_id(spec: str | None, items: list[Embeddings | None], option: str, what: str) -> dict[str, str] | None:

@@ -15,7 +15,9 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs, check_space
 from congruence.errors import InputError
 from congruence.evaluation._base import Ranking, Score, Scores, labels_of, rankings, retrieval_first, shared_codes
+from congruence.evaluation.comparison import Comparison, Difference, compare_maps
 from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
+from congruence.evaluation.exposure import Exposure, measure_exposure
 from congruence.evaluation.joint import evaluate_joint
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.metrics import (
@@ -27,7 +29,18 @@ from congruence.metrics import (
     zero_shot_accuracy,
 )
 
-__all__ = ["Ranking", "Score", "Scores", "evaluate", "rankings"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Exposure",
+    "Ranking",
+    "Score",
+    "Scores",
+    "compare_maps",
+    "evaluate",
+    "measure_exposure",
+    "rankings",
+]
 
 
 def evaluate(

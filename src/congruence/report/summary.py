@@ -13,7 +13,7 @@ from congruence._version import __version__
 from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
-from congruence.evaluation import Score, Scores, evaluate
+from congruence.evaluation import Comparison, Score, Scores, evaluate
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.report import examples as pictures
 from congruence.report import plots
@@ -33,6 +33,7 @@ def summarize(
     *,
     held_out: bool | None = None,
     scores: Scores | None = None,
+    comparison: Comparison | None = None,
     random_state: int = 0,
     examples: int = 6,
     repeats: int = 5,
@@ -49,6 +50,8 @@ def summarize(
         Measure only on classes the map was not fitted on. By default, if it knows them.
     scores : Scores, optional
         From :func:`congruence.evaluation`, if they were computed already.
+    comparison : Comparison, optional
+        From :func:`congruence.compare_maps`, to stand below the scores.
     random_state : int, default=0
         Chooses examples and anchors.
     examples : int, default=6
@@ -97,6 +100,7 @@ def summarize(
         "facts": _facts(mapping, source, target),
         "scores": [asdict(row) for row in scores.rows],
         "notes": list(scores.notes),
+        "comparison": None if comparison is None else comparison.to_dict(),
         "probed": dict(scores.probed_energy),
         "histograms": plots.histograms(mapping, source, target, aligned, rng),
         "spectrum": plots.spectrum(mapping),

@@ -1,0 +1,213 @@
+"""The rows two maps are compared on: read, checked, held out by both, and mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence._inputs import UNNAMED, as_embeddings, by_modality
+from congruence._utils.ids import id_texts
+from congruence.embeddings import Embeddings, check_space
+from congruence.errors import InputError, ModalityError
+from congruence.evaluation.query_scores import Mapped
+from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence.metrics import ensemble_prompts
+from congruence.splits import Split
+
+__all__ = ["FITTED_ROWS", "mapped_rows", "read_sides", "unseen_rows"]
+
+#: What to do with rows that a map may have been fitted on.
+FITTED_ROWS = ("refuse", "drop", "keep")
+
+Sides = dict[str, dict[str, Embeddings]]
+
+
+def read_sides(models: Mapping[str, Map], source: Any, target: Any, modality: str | None) -> Sides:
+    """Return rows by side and modality, after checking that they come from the spaces of all maps.
+
+    Parameters
+    ----------
+    models : mapping of str to Map
+        Fitted.
+    source, target : Embeddings or array_like, or mapping of str to those
+        ``source`` may be None where there are no maps.
+    modality : str or None
+        Of rows that are not in a mapping.
+
+    Returns
+    -------
+    dict of str to (dict of str to Embeddings)
+        ``"source"`` and ``"target"``, under the texts of their ids.
+
+    Raises
+    ------
+    InputError
+        No source for a map.
+    SpaceMismatchError, DirectionError, ModalityError, ShapeError, DtypeError, NotFiniteError
+    """
+    if source is None and models:
+        raise InputError(
+            f"Got source=None for the map {next(iter(models))}; expected the rows it is to map. Pass source=…, or mapped rows instead of the map."
+        )
+    if source is None:
+        if not isinstance(target, Mapping):
+            rows = as_embeddings(target, "target")
+            target = {modality or rows.space.modality or UNNAMED: rows}
+        found: tuple[Mapping[str, Any], Mapping[str, Any]] = (
+            {},
+            {m: as_embeddings(rows, f"target[{m!r}]") for m, rows in target.items()},
+        )
+    else:
+        first = next(iter(models.values()), None)
+        known = {} if first is None else {"spaces": (first.source_space_, first.target_space_)}
+        found = by_modality(source, target, modality, **known)
+    sides = {
+        side: {m: rows.by_text() for m, rows in items.items()}
+        for side, items in zip(("source", "target"), found, strict=True)
+    }
+    for side, items in sides.items():
+        for m, rows in items.items():
+            if rows.space.modality not in (None, m):
+                raise ModalityError(
+                    f"Got {rows.space.modality} vectors for the modality {m!r}; expected {m} vectors. Pass them under the key {rows.space.modality!r}."
+                )
+            for one in models.values():
+                spaces = (one.source_space_, one.target_space_)
+                check_space(rows.space, *(spaces if side == "source" else spaces[::-1]), modality=False)
+    return sides
+
+
+def unseen_rows(
+    models: Mapping[str, Map],
+    sides: Sides,
+    labels: Mapping[str, str] | None,
+    prompt_labels: Mapping[str, str] | None,
+    fitted_rows: str,
+) -> tuple[Sides, list[str]]:
+    """Leave out, or refuse, rows that a map's record says it may have been fitted on.
+
+    Parameters
+    ----------
+    models : mapping of str to Map
+    sides : dict of str to (dict of str to Embeddings)
+    labels, prompt_labels : mapping of str to str, or None
+        With labels, ids of images are no classes, and a class of the fitted texts does not tell of them.
+    fitted_rows : {"refuse", "drop", "keep"}
+
+    Returns
+    -------
+    sides : dict of str to (dict of str to Embeddings)
+    notes : list of str
+        Where records or ids say nothing.
+
+    Raises
+    ------
+    InputError
+        Such rows, under ``"refuse"``; no other rows, under ``"drop"``.
+    """
+    notes: list[str] = []
+    if fitted_rows == "keep":
+        return sides, notes
+    kept = {side: dict(items) for side, items in sides.items()}
+    for name, one in models.items():
+        if "holdout" not in one.scores_:
+            notes.append(
+                f"{name} was fitted without held-out pairs: whether its own are among these rows is not known."
+            )
+            continue
+        rule = Split.from_dict(one.scores_["holdout"])
+        joins = isinstance(one, TwoSidedMap)
+        fitted = one.source_space_.modality
+        if joins and one.target_space_.modality != fitted:
+            fitted = "image"  # of images and texts that were fitted, images are what has labels
+        for side, items in kept.items():
+            for m, rows in items.items():
+                if labels is not None and fitted not in (None, m):
+                    continue
+                if fitted_rows == "refuse" and not rows.has_ids:
+                    notes.append(f"The {side}'s {m} rows have no ids: whether {name} was fitted on them is not known.")
+                    continue
+                ids = id_texts(rows.ids)
+                if m == "text" and prompt_labels and joins:
+                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text goes with its image
+                unseen = rule.held_out(ids)
+                if fitted_rows == "refuse" and not unseen.all():
+                    raise InputError(
+                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been fitted on; expected rows it held out. "
+                        "Pass fitted_rows='drop' to leave them out, or fitted_rows='keep' if they are new items."
+                    )
+                if not unseen.any():
+                    raise InputError(
+                        f"Got no {m} row that all maps held out; expected some. Fit the maps with the same holdout=… and random_state=…, or pass fitted_rows='keep' for new items."
+                    )
+                items[m] = rows.take(unseen)
+    return kept, notes
+
+
+def mapped_rows(name: str, given: Any, sides: Sides, prompt_labels: Mapping[str, str] | None) -> Mapped:
+    """Map the source's rows, or take rows that were mapped already.
+
+    Parameters
+    ----------
+    name : str
+    given : Map, or Embeddings or array_like, or mapping of str to those
+    sides : dict of str to (dict of str to Embeddings)
+    prompt_labels : mapping of str to str, or None
+        Class of each text: texts of a class are ensembled after they are mapped.
+
+    Returns
+    -------
+    Mapped
+
+    Raises
+    ------
+    InputError
+        Mapped rows that do not say their modality beside a target of several; no prompt with a class.
+    ShapeError, DtypeError, NotFiniteError
+    """
+    target = dict(sides["target"])
+    if isinstance(given, Map):
+        aligned = {m: _map(given, m, rows) for m, rows in sides["source"].items() if _takes(given, m)}
+        if isinstance(given, TwoSidedMap):
+            target = {m: _like(rows, given.transform_target(rows.vectors)) for m, rows in target.items()}
+    elif isinstance(given, Mapping):
+        aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in given.items()}
+    elif len(target) == 1:
+        aligned = {next(iter(target)): as_embeddings(given, name).by_text()}
+    else:
+        raise InputError(
+            f"Got mapped rows for {name} and a target of {', '.join(target)}; expected to know which modality they are of. Pass them in a dict by modality."
+        )
+    if prompt_labels is not None:
+        for side in (aligned, target):
+            if "text" in side:
+                side["text"] = _prototypes(side["text"], prompt_labels)
+    return Mapped(name, given if isinstance(given, Map) else None, aligned, target)
+
+
+def _takes(mapping: Map, modality: str) -> bool:
+    """Say whether a map is for a modality: of a map that joins two, only the source's."""
+    ours, theirs = mapping.source_space_.modality, mapping.target_space_.modality
+    return not isinstance(mapping, TwoSidedMap) or ours == theirs or ours in (None, modality)
+
+
+def _map(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
+    unknown = isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_
+    return _like(rows, mapping.for_modality(None if unknown else modality).transform(rows.vectors))
+
+
+def _like(rows: Embeddings, vectors: Any) -> Embeddings:
+    return Embeddings(vectors, ids=rows.ids if rows.has_ids else None, allow_zero_rows=True)
+
+
+def _prototypes(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddings:
+    kept = np.array([name in labels for name in prompts.ids.tolist()])
+    if not kept.any():
+        raise InputError(
+            "Got prompts none of which has a class; expected the class of each prompt by its id. Pass prompt_labels=… whose keys are the ids of the texts."
+        )
+    prompts = prompts.take(kept)
+    vectors, classes = ensemble_prompts(prompts.vectors, np.array([labels[name] for name in prompts.ids.tolist()]))
+    return Embeddings(vectors, ids=classes, allow_zero_rows=True)

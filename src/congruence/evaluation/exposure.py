@@ -1,0 +1,270 @@
+"""What a stranger can read: how many stored vectors find their text, from a few known pairs and another model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks
+from congruence._utils.ids import id_rows, id_texts, text_keys
+from congruence._utils.validation import check_positive, check_seed, check_width
+from congruence.embeddings import Embeddings, normalize_rows
+from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.evaluation.linkage import link
+from congruence.evaluation.protections import check_protection, protect
+from congruence.metrics import nearest
+
+__all__ = ["Exposure", "measure_exposure"]
+
+#: Queries by which the cost to search is measured, where there are more.
+_QUERIES = 1000
+
+#: Resamples of draws and vectors behind an interval.
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """How much of a store is read under one protection with one number of pairs.
+
+    Attributes
+    ----------
+    protection : str
+    pairs : int
+        Vectors whose texts are known.
+    by_pairs : float
+        Share of the other vectors whose nearest candidate is their own text, by the map fitted on the pairs alone.
+    found : float
+        The same after the map was refitted on mutual nearest neighbors: what to count on.
+    low, high : float
+        95 % interval of ``found``.
+    found_at_k : float
+        Share with their own text among the k nearest.
+    chance : float
+        Of ``found``: 1 / candidates.
+    candidates, n : int
+        Texts to choose from; vectors that were asked for, of each draw.
+    values : tuple of float
+        ``found`` by draw.
+    search : float
+        What the protection leaves of the owner's own search: the share of the true k nearest stored vectors that are still found.
+    """
+
+    protection: str
+    pairs: int
+    by_pairs: float
+    found: float
+    low: float
+    high: float
+    found_at_k: float
+    chance: float
+    candidates: int
+    n: int
+    search: float
+    values: tuple[float, ...] = field(default_factory=tuple)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def measure_exposure(
+    store: Any,
+    texts: Any,
+    *,
+    pairs: Sequence[int] = (10, 100),
+    labels: Mapping[str, str] | None = None,
+    queries: Any = None,
+    protections: Sequence[str] = ("none",),
+    rounds: int = 4,
+    k: int = 10,
+    draws: int = 5,
+    random_state: int = 0,
+    callback: Callable[[int], None] | None = None,
+) -> list[Exposure]:
+    """Measure how many vectors of a store find their text in another model, given a few known pairs.
+
+    Parameters
+    ----------
+    store : Embeddings or array_like, shape (n, d)
+        Vectors as somebody stored them.
+    texts : Embeddings or array_like, shape (m, e)
+        Candidates encoded by another model, the texts of the store among them: by id, or by position where there are no ids. Further
+        candidates make the task harder, as they would be for a stranger.
+    pairs : sequence of int, default=(10, 100)
+        Numbers of stored vectors whose texts are known, 2 at least each.
+    labels : mapping of str to str, optional
+        The text's id of each stored vector by its own, where they differ (photos and classes).
+    queries : Embeddings or array_like, shape (q, d), optional
+        Of the owner, to measure what a protection costs search. By default stored vectors search for others.
+    protections : sequence of str, default=("none",)
+        See :func:`congruence.evaluation.protections.protect`.
+    rounds : int, default=4
+        Refits on mutual nearest neighbors; 0 for none.
+    k : int, default=10
+        Of ``found_at_k`` and ``search``.
+    draws : int, default=5
+        Draws of the known pairs, and of rotations and noise.
+    random_state : int, default=0
+    callback : callable, optional
+        Called with 1 after each draw.
+
+    Returns
+    -------
+    list of Exposure
+        By protection, and within it by number of pairs.
+
+    Raises
+    ------
+    ParameterError
+        An unknown protection, fewer than 2 pairs, or a number out of range.
+    TooFewAnchorsError
+        No vectors left beside the pairs, or fewer rows than ``k + 1``.
+    IdError
+        A stored vector without its text among the candidates.
+    ShapeError
+        No ids, and not as many texts as vectors; queries of another width.
+    DtypeError, NotFiniteError, ZeroRowError
+
+    Notes
+    -----
+    The measured attack is :func:`congruence.evaluation.linkage.link`. It is a lower bound on what can be read: a stranger may know more, have
+    a nearer model, or a better method. The interval resamples draws and vectors (Owen's pigeonhole bootstrap) and is never narrower than
+    Wilson's for one draw.
+
+    References
+    ----------
+    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+
+    Examples
+    --------
+    >>> from congruence.synthetic import rigid_problem
+    >>> problem = rigid_problem(n=200, d_source=16, noise=0.05, random_state=0)
+    >>> line, coarse = measure_exposure(problem.X, problem.Y, pairs=[30], protections=["none", "noise=4"], draws=2)
+    >>> bool(line.found > 0.9 > 0.5 > coarse.found)
+    True
+    """
+    check_seed(random_state)
+    for value, name in ((k, "k"), (draws, "draws")):
+        check_positive(value, name, integer=True)
+    check_positive(rounds, "rounds", integer=True, zero=True)
+    rows, offered = as_embeddings(store, "store"), as_embeddings(texts, "texts")
+    own = _own_text(rows, offered, None if labels is None else text_keys(labels))
+    X, Y = (_single(one.vectors) for one in (rows, offered))
+    for p in pairs:
+        if check_positive(p, "pairs", integer=True, zero=True) < 2:
+            raise ParameterError(
+                f"Got pairs={p}; expected 2 at least, to fit a rotation on. Pass pairs=10, for example."
+            )
+        if p >= len(X):
+            raise TooFewAnchorsError(
+                f"Got pairs={p} of {len(X)} vectors; expected some left to be read. Pass a smaller pairs=…."
+            )
+    if len(X) < k + 2:
+        raise TooFewAnchorsError(
+            f"Got {len(X)} vectors for k={k}; expected more than k + 1. Pass k={max(len(X) - 2, 1)} or less."
+        )
+    for spec in protections:
+        check_protection(spec, X.shape[1])
+    asked = None if queries is None else _single(as_embeddings(queries, "queries").vectors)
+    if asked is not None:
+        check_width(asked.shape[1], X.shape[1], "the owner's search")
+    lines = []
+    for spec in protections:
+        recalls = []
+        found: dict[int, list[tuple[np.ndarray, list[np.ndarray]]]] = {p: [] for p in pairs}
+        for draw in range(draws):
+            # The same pairs under every protection; noise and rotations of their own.
+            order = np.random.default_rng([random_state, draw]).permutation(len(X))
+            rng = np.random.default_rng([random_state, draw, 1])
+            protected = protect(X, spec, rng)
+            recalls.append(_search_kept(X, protected.rows, protected.query, asked, k, rng))
+            for p in pairs:
+                known, others = order[:p], np.sort(order[p:])
+                by_the_pairs, refined = link(protected.rows, Y, own, known, rounds)
+                hits = [by_the_pairs.hits(1), refined.hits(1), refined.hits(k)]
+                found[p].append((others, [one[others] for one in hits]))
+            if callback:
+                callback(1)
+        for p in pairs:
+            shares = np.array([[one.mean() for one in hits] for _, hits in found[p]])
+            low, high = _interval(len(X), [(others, hits[1]) for others, hits in found[p]], random_state)
+            by_pairs, best, at_k = map(float, shares.mean(axis=0))
+            values = tuple(map(float, shares[:, 1]))
+            n, search = len(X) - p, float(np.mean(recalls))
+            lines.append(Exposure(spec, p, by_pairs, best, low, high, at_k, 1 / len(Y), len(Y), n, search, values))
+    return lines
+
+
+def _single(vectors: np.ndarray) -> np.ndarray:
+    """Return rows in the precision they are compared in: float32, as stores have it."""
+    return normalize_rows(np.asarray(vectors, dtype=np.float64)).astype(np.float32)
+
+
+def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | None) -> np.ndarray:
+    """Return the row of each stored vector's text."""
+    if labels is None and not (store.has_ids and texts.has_ids):
+        if len(store) != len(texts):
+            raise ShapeError(
+                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected a text a vector. Pass ids=… for both, or labels=…."
+            )
+        return np.arange(len(store))
+    names = id_texts(store.ids)
+    if labels is not None:
+        alone = [name for name in names.tolist() if name not in labels]
+        if alone:
+            raise IdError(
+                f"Got {len(alone)} vectors without a label ({alone[0]!r}, …); expected one for each. Add their ids to labels=…."
+            )
+        names = id_texts([labels[name] for name in names.tolist()])
+    own = id_rows(id_texts(texts.ids), names)
+    if (own < 0).any():
+        raise IdError(
+            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates ({names[own < 0][0]!r}, …); expected the texts of all. Add them to texts=…."
+        )
+    return own
+
+
+def _search_kept(
+    X: np.ndarray,
+    protected: np.ndarray,
+    query: Callable[[np.ndarray], np.ndarray],
+    asked: np.ndarray | None,
+    k: int,
+    rng: np.random.Generator,
+) -> float:
+    """Share of the true nearest stored vectors that the owner still finds."""
+    left_out = None
+    if asked is None:
+        left_out = rng.choice(len(X), min(_QUERIES, len(X)), replace=False)
+        asked = X[left_out]
+    elif len(asked) > _QUERIES:
+        asked = asked[rng.choice(len(asked), _QUERIES, replace=False)]
+    true = nearest(asked, k, X, metric="cosine", exact=False, left_out=left_out)
+    kept = nearest(query(asked), k, protected, metric="cosine", exact=False, left_out=left_out)
+    both = np.sort(np.concatenate([true, kept], axis=1), axis=1)
+    return float((both[:, 1:] == both[:, :-1]).sum() / true.size)
+
+
+def _interval(n: int, draws: list[tuple[np.ndarray, np.ndarray]], random_state: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share that was measured on the same vectors in several draws."""
+    hits, there = np.zeros((len(draws), n)), np.zeros((len(draws), n))
+    for place, (others, found) in enumerate(draws):
+        hits[place, others], there[place, others] = found, 1.0
+    rng = np.random.default_rng([random_state, 2])
+    parts = []
+    for part in blocks(_RESAMPLES, 16 * n):
+        size = part.stop - part.start
+        times = rng.multinomial(len(draws), np.full(len(draws), 1 / len(draws)), size=size)
+        weights = rng.multinomial(n, np.full(n, 1 / n), size=size).astype(float)
+        parts.append((times * (weights @ hits.T)).sum(axis=1) / (times * (weights @ there.T)).sum(axis=1))
+    shares = np.concatenate(parts)
+    low, high = np.quantile(shares, [0.025, 0.975])
+    share, m, z = hits.sum() / there.sum(), there.sum() / len(draws), 1.959964
+    middle = (share + z**2 / (2 * m)) / (1 + z**2 / m)
+    half = z * np.sqrt(share * (1 - share) / m + z**2 / (4 * m**2)) / (1 + z**2 / m)
+    return float(min(low, max(middle - half, 0.0))), float(max(high, min(middle + half, 1.0)))

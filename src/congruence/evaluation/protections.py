@@ -1,0 +1,138 @@
+"""What an owner may do to stored vectors so that a stranger reads less from them, and what search then has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.errors import ParameterError
+from congruence.synthetic import random_rotation
+
+__all__ = ["PROTECTIONS", "Protected", "check_protection", "protect"]
+
+#: Protections by name, and whether each takes a number.
+PROTECTIONS = {"none": False, "rotation": False, "noise": True, "pca": True, "int8": False, "binary": False}
+
+_Turn = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A store after a protection.
+
+    Attributes
+    ----------
+    rows : ndarray, shape (n, k)
+        What lies in the store, and in a stranger's hands.
+    query : callable
+        What the owner does to a query, from (m, d) to (m, k): turned and cut as the rows, at full precision and without noise.
+    """
+
+    rows: np.ndarray
+    query: _Turn
+
+
+def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
+    """Return the steps of a protection as names and numbers.
+
+    Parameters
+    ----------
+    spec : str
+        One of :data:`PROTECTIONS`, with ``=number`` where it takes one; several are joined by ``+`` and done in that order.
+    width : int
+        Of the store.
+
+    Returns
+    -------
+    list of (str, float)
+
+    Raises
+    ------
+    ParameterError
+        An unknown name, a number that is missing, out of range or too much.
+    """
+    steps = []
+    for part in spec.split("+"):
+        name, equals, text = part.strip().partition("=")
+        if name not in PROTECTIONS:
+            raise ParameterError(
+                f"Got protection {part!r}; expected one of {', '.join(PROTECTIONS)}. Name one of these, for example noise=0.5 or pca=64."
+            )
+        try:
+            value = float(text) if equals else np.nan
+        except ValueError:
+            value = np.nan
+        if PROTECTIONS[name] != bool(equals) or (equals and not (np.isfinite(value) and value > 0)):
+            wanted = "a positive number after it" if PROTECTIONS[name] else "no number"
+            raise ParameterError(
+                f"Got protection {part!r}; expected {name} with {wanted}. Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}."
+            )
+        if name == "pca" and not (value == int(value) and value <= width):
+            raise ParameterError(
+                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions up to that. Write pca={max(width // 4, 1)}, for example."
+            )
+        steps.append((name, value))
+    return steps
+
+
+def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
+    """Apply a protection to a store.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (n, d)
+    spec : str
+        See :func:`check_protection`.
+
+        * ``none``
+        * ``rotation``: a rotation drawn at random, of which the owner alone knows.
+        * ``noise=s``: independent Gaussian noise, as long on average as s times the row.
+        * ``pca=k``: the k directions that hold most of the rows' energy.
+        * ``int8``: 255 levels a dimension, from the largest absolute value there.
+        * ``binary``: the sign of each dimension.
+    rng : numpy.random.Generator
+        Of rotations and noise.
+
+    Returns
+    -------
+    Protected
+
+    Raises
+    ------
+    ParameterError
+        As :func:`check_protection`.
+    """
+    out, turns = rows, []
+    for name, value in check_protection(spec, rows.shape[1]):
+        if name == "rotation":
+            Q = random_rotation(out.shape[1], random_state=int(rng.integers(2**31))).astype(out.dtype)
+            out = out @ Q
+            turns.append(Q)
+        elif name == "noise":
+            lengths = np.linalg.norm(out, axis=1, keepdims=True)
+            noise = rng.standard_normal(out.shape, dtype=np.float32) / np.sqrt(out.shape[1])
+            out = out + (value * lengths * noise).astype(out.dtype)
+        elif name == "pca":
+            if value > out.shape[1]:
+                raise ParameterError(
+                    f"Got protection pca={value:g} after one that left {out.shape[1]} directions; expected fewer. Name the smaller pca=… alone."
+                )
+            gram = out.T.astype(np.float64) @ out
+            V = np.linalg.eigh(gram)[1][:, ::-1][:, : int(value)].astype(out.dtype)
+            out = out @ V
+            turns.append(V)
+        elif name == "int8":
+            step = np.maximum(np.abs(out).max(axis=0), np.finfo(out.dtype).tiny) / 127
+            out = np.round(out / step) * step
+        elif name == "binary":
+            out = np.where(out > 0, 1, -1).astype(out.dtype)
+
+    def query(asked: np.ndarray) -> np.ndarray:
+        for turn in turns:
+            asked = asked @ turn
+        return asked
+
+    return Protected(normalize_rows(out), query)
