@@ -201,7 +201,7 @@ def _text_pairs(results: list[Any]) -> dict[str, Any]:
 
 
 def _means(results: list[Any]) -> dict[str, Any]:
-    return {"loss": dict(zip(SHOWN, losses(results).T, strict=False))}
+    return {"loss": {int(m): loss for m, loss in zip(SHOWN, losses(results).T, strict=False) if m.isdigit()}}
 
 
 def _pairs(results: list[Any]) -> dict[str, Any]:

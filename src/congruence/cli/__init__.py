@@ -160,9 +160,8 @@ def _root(
 def _program(command: str) -> Any:
     """Return the program as it runs one command, or with all of them for any other word: reading the options of all takes 0.1 s."""
     chosen = copy.copy(app)
-    chosen.registered_commands = [
-        one for one in app.registered_commands if one.name == command
-    ] or app.registered_commands
+    if one := [known for known in app.registered_commands if known.name == command]:
+        chosen.registered_commands, chosen.registered_groups = one, []
     return typer.main.get_command(chosen)
 
 
