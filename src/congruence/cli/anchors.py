@@ -126,6 +126,10 @@ def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
         named = "the same ids" if found.has_ids else "their row numbers as ids"
         say(f"Encode these items with the new model, under {named}, into a file NEW (congruence embed can). Then run:")
         say(f"  {following}")
+    if found.method not in ("random", "balanced"):
+        say(
+            "Chosen items are easier to tell apart than the store's: to certify the map, encode some random ones too (--method random)."
+        )
 
 
 def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:

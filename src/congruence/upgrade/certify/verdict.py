@@ -310,7 +310,7 @@ def _in_words(
         return (
             f"collect {decision.more:,} more anchors of this kind",
             f"{got}; the learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors; "
-            "congruence anchors chooses which.",
+            "congruence anchors chooses which, to be scored on queries drawn at random.",
         )
     if decision.action == "re-embed":
         return (
