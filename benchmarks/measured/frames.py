@@ -97,7 +97,15 @@ def delays(results: list[Any]) -> str:
     rows = []
     for name, one in found["delays"].items():
         canaries = one["canaries"]
-        rows.append([name, _delay(one["at once"]), _delay(one["late"]), canaries["kind"], f"{canaries['largest']:.2g}"])
+        rows.append(
+            [
+                minus(name) if "cosine" in name else name,
+                _delay(one["at once"]),
+                _delay(one["late"]),
+                canaries["kind"],
+                f"{canaries['largest']:.2g}",
+            ]
+        )
     rows.append(["other content, same model", _delay(found["content"]), "–", "–", "–"])
     return table(["change", "alarm after", "after 400 unchanged", "canaries say", "largest distance"], rows)
 

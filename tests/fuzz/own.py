@@ -129,7 +129,8 @@ def seal_map(rng: random.Random, path: Path) -> None:
         if what < 0.4 and arrays[name].size:
             arrays[name] = arrays[name].copy()
             with np.errstate(all="ignore"):
-                arrays[name].flat[rng.randrange(arrays[name].size)] = rng.choice((0, 1e38, -1e300, np.nan, np.inf))
+                odd = (0, 1e38, -1e300, np.nan, np.inf) if arrays[name].dtype.kind == "f" else (0, 1, 100)
+                arrays[name].flat[rng.randrange(arrays[name].size)] = rng.choice(odd)
         elif what < 0.8:
             arrays[name] = made
         else:

@@ -320,13 +320,16 @@ def test_a_frame_is_not_taken_for_a_map_nor_a_map_for_a_frame(saved, tmp_path):
         lambda arrays, facts: facts["models"].pop(),
         lambda arrays, facts: facts.update(axes=["smell"]),
         lambda arrays, facts: facts.update(items=3),
+        lambda arrays, facts: facts["parameters"].update(center=[]),
         lambda arrays, facts: facts["models"][0].update(means_from={"": "thin air"}),
     ],
 )
 def test_a_damaged_frame_is_refused(saved, tmp_path, damage):
     arrays, config = persist.read_folder(saved)
     arrays, config = dict(arrays), json.loads(json.dumps(config))
+    config["facts"]["parameters"] = config["parameters"]  # where damage can reach them
     damage(arrays, config["facts"])
+    config["facts"].pop("parameters")
     keep = {key: config[key] for key in ("kind", "parameters", "facts", "scores")}
     persist.write_folder(tmp_path / "bad", arrays, keep, "")
     with pytest.raises(CorruptFileError, match="parts missing or damaged"):

@@ -13,7 +13,7 @@ from congruence._utils.display import as_markdown
 from congruence.embeddings import MODALITIES, Space
 from congruence.errors import CorruptFileError
 from congruence.maps._frame_model import Consensus, FrameModel
-from congruence.maps._saved import TOLERANCE, count
+from congruence.maps._saved import TOLERANCE, check_parameters, count
 
 if TYPE_CHECKING:
     from congruence.maps.frame import CanonicalFrame
@@ -116,6 +116,7 @@ def load_frame(cls: type[Frame], path: str | Path) -> Frame:
 
 
 def _restored(cls: type[Frame], arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Frame:
+    check_parameters(cls, config["parameters"])
     frame, facts = cls(**config["parameters"]), config["facts"]
     frame._check_parameters()
     frame.axes_ = [_modality(q) for q in facts["axes"]]

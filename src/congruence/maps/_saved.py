@@ -37,7 +37,7 @@ def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
     for key in ("parameters", "facts", "scores", "source_space", "target_space"):
         if not isinstance(config.get(key), dict):
             raise TypeError(f"{key} that is no mapping")
-    _check_parameters(kind, config["parameters"])
+    check_parameters(kind, config["parameters"])
     for side in ("source_space", "target_space"):
         space = config[side]
         for key, types in {"model": str, "revision": str, "modality": str, "dim": int, "normalized": bool}.items():
@@ -50,8 +50,13 @@ def check_config(kind: type[Map], config: Mapping[str, Any]) -> None:
     _check_scores(config["scores"])
 
 
-def _check_parameters(kind: type[Map], given: Mapping[str, Any]) -> None:
-    """Compare each parameter with its default: JSON keeps numbers, text and flags apart, and so must a file."""
+def check_parameters(kind: type, given: Mapping[str, Any]) -> None:
+    """Compare each parameter with its default: JSON keeps numbers, text and flags apart, and so must a file.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
     usual = {
         name: parameter.default
         for name, parameter in inspect.signature(kind).parameters.items()
