@@ -142,8 +142,16 @@ def test_labels_and_ids_name_the_text(problem):
     store = Embeddings(photos, ids=[f"{k}.jpg" for k in range(180)])
     texts = Embeddings(problem.Y[::-1], ids=[f"class {k}" for k in range(240)][::-1])
     labels = {f"{k}.jpg": f"class {k // 3}" for k in range(180)}
-    (line,) = measure_exposure(store, texts, pairs=[60], labels=labels, draws=2)
+    (line,) = measure_exposure(store, texts, pairs=[40], labels=labels, draws=2)
     assert line.found > 0.9
+    # Photos whose class is among the pairs are not counted: with texts that belong to other classes nothing is read.
+    order = [np.random.default_rng([0, draw]).permutation(180)[:40] // 3 for draw in range(2)]
+    assert line.n == round(np.mean([180 - 3 * len(set(known)) for known in order]))
+    wrong = Embeddings(texts.vectors[np.random.default_rng(0).permutation(240)], ids=texts.ids)
+    (control,) = measure_exposure(store, wrong, pairs=[40], labels=labels, draws=2)
+    assert control.found < 0.05
+    with pytest.raises(TooFewAnchorsError, match="the texts of all 180 vectors"):
+        measure_exposure(store, texts, pairs=[170], labels=labels, draws=1)
     with pytest.raises(IdError, match="1 vectors without a label"):
         measure_exposure(store, texts, labels={key: labels[key] for key in list(labels)[1:]})
     with pytest.raises(IdError, match="text is not among the candidates"):
@@ -187,12 +195,13 @@ def test_the_command_reads_labels_and_names_what_is_wrong(here, tmp_path, proble
         tmp_path / "mine.npz", v=np.repeat(problem.X[:40], 3, axis=0), label=np.repeat([f"t{k}" for k in range(40)], 3)
     )
     np.savez(tmp_path / "theirs.npz", v=problem.Y, ids=[f"t{k}" for k in range(240)])
-    command = ["exposure", "mine.npz:v", "--texts", "theirs.npz:v", "--ids", "ids", "--pairs", "60", "--draws", "1"]
+    command = ["exposure", "mine.npz:v", "--texts", "theirs.npz:v", "--ids", "ids", "--pairs", "30", "--draws", "1"]
     done = here(*command, "--labels", "mine.npz:label", "--json")
     assert done.code == 0, done.err
     (line,) = json.loads(done.out)["exposure"]
     assert line["found"] > 0.9
-    assert (line["n"], line["candidates"]) == (60, 240)
+    known = np.random.default_rng([0, 0]).permutation(120)[:30] // 3
+    assert (line["n"], line["candidates"]) == (120 - 3 * len(set(known)), 240)
     wrong = here(*command, "--labels", "theirs.npz:ids")
     assert "Got 240 labels for 120 vectors" in wrong.err
     assert "Name one of these" in here(*command, "--labels", "mine.npz:label", "--protect", "salt").err

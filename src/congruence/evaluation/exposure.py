@@ -37,9 +37,9 @@ class Exposure:
     pairs : int
         Vectors whose texts are known.
     by_pairs : float
-        Share of the other vectors whose nearest candidate is their own text, by the map fitted on the pairs alone.
+        Share of the vectors with other texts whose nearest candidate is their own, by the map fitted on the pairs alone.
     found : float
-        The same after the map was refitted on mutual nearest neighbors: what to count on.
+        The same after the map was refitted on mutual nearest neighbors; that may also be less.
     low, high : float
         95 % interval of ``found``.
     found_at_k : float
@@ -47,7 +47,7 @@ class Exposure:
     chance : float
         Of ``found``: 1 / candidates.
     candidates, n : int
-        Texts to choose from; vectors that were asked for, of each draw.
+        Texts to choose from; vectors that were asked for, on average over the draws.
     values : tuple of float
         ``found`` by draw.
     search : float
@@ -123,7 +123,7 @@ def measure_exposure(
     ParameterError
         An unknown protection, fewer than 2 pairs, or a number out of range.
     TooFewAnchorsError
-        No vectors left beside the pairs, or fewer rows than ``k + 1``.
+        No vectors with other texts left beside the pairs, or no more than ``k + 1`` rows.
     IdError
         A stored vector without its text among the candidates.
     ShapeError
@@ -184,7 +184,13 @@ def measure_exposure(
             protected = protect(X, spec, rng)
             recalls.append(_search_kept(X, protected.rows, protected.query, asked, k, rng))
             for p in pairs:
-                known, others = order[:p], np.sort(order[p:])
+                known = order[:p]
+                # A vector whose text is among the pairs is read by comparison with these; what others give away is the subject.
+                others = np.flatnonzero(~np.isin(own, own[known]))
+                if not len(others):
+                    raise TooFewAnchorsError(
+                        f"Got pairs={p} among which are the texts of all {len(X)} vectors; expected other texts to be read. Pass a smaller pairs=…."
+                    )
                 by_the_pairs, refined = link(protected.rows, Y, own, known, rounds)
                 hits = [by_the_pairs.hits(1), refined.hits(1), refined.hits(k)]
                 found[p].append((others, [one[others] for one in hits]))
@@ -195,7 +201,7 @@ def measure_exposure(
             low, high = _interval(len(X), [(others, hits[1]) for others, hits in found[p]], random_state)
             by_pairs, best, at_k = map(float, shares.mean(axis=0))
             values = tuple(map(float, shares[:, 1]))
-            n, search = len(X) - p, float(np.mean(recalls))
+            n, search = round(np.mean([len(others) for others, _ in found[p]])), float(np.mean(recalls))
             lines.append(Exposure(spec, p, by_pairs, best, low, high, at_k, 1 / len(Y), len(Y), n, search, values))
     return lines
 
