@@ -101,6 +101,10 @@ JOBS = {
         Job("canonical", "minutes", tuple(figure_commands().values()), rows_of),
         Job("canonical-single", "minutes", tuple(f"{_figure(f, 'caltech101')} --evaluation-templates single" for f in ("fig11", "fig34")), rows_of),
         Job("few-anchors", "minutes", (f"python benchmarks/bench_few_anchors.py --data {LVIS} --splits 6 --json OUT",)),
+        Job("choice", "minutes", tuple(f"python benchmarks/choice.py --data {SHARED} --only {part} --json OUT" for part in (
+            "lvis-eva --anchors 20 50 100", "lvis-eva --anchors 200 900", "lvis-openai --anchors 20 50 100", "lvis-openai --anchors 200 900",
+            "sample", "caltech",
+        ))),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("negatives", "minutes", (f"python benchmarks/bench_negatives.py --data {SHARED}/sugarcrepe --json OUT",)),
@@ -117,6 +121,7 @@ JOBS = {
             *(_layers("cknna", rows) for rows in ("", " --max-rows 100", " --max-rows 60")), *map(_layers, ("mutual_knn", "linear_cka", "svcca")),
         )),
         Job("joint-maps", "minutes", ("python benchmarks/regenerate.py --measure joint-maps",)),
+        Job("offset", "minutes", ("python benchmarks/regenerate.py --measure offset",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
         Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
         Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),
