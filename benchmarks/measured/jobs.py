@@ -126,6 +126,10 @@ JOBS = {
         )),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
         Job("frames", "minutes", tuple(f"python benchmarks/frames.py {LVIS} --part {part} --json OUT" for part in ("complete", "partial", "chain"))),
+        Job("choice", "minutes", tuple(f"python benchmarks/choice.py --data {SHARED} --only {part} --json OUT" for part in (
+            "lvis-eva --anchors 20 50 100", "lvis-eva --anchors 200 900", "lvis-openai --anchors 20 50 100", "lvis-openai --anchors 200 900",
+            "sample", "caltech",
+        ))),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("means-rows", "minutes", (f"python benchmarks/bench_means.py --data {SHARED} --json OUT",), means_rows),
@@ -147,6 +151,7 @@ JOBS = {
         Job("joint-maps", "minutes", ("python benchmarks/regenerate.py --measure joint-maps",)),
         Job("refine", "minutes", tuple(f"python benchmarks/bench_refine.py --data {LVIS} --first {k} --splits 1 --json OUT" for k in range(5))),
         Job("unpaired", "minutes", tuple(f"python benchmarks/bench_unpaired.py --data {SHARED} --part {part} --json OUT" for part in ("texts --seeds 2", "other", "synthetic"))),
+        Job("offset", "minutes", ("python benchmarks/regenerate.py --measure offset",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
         Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
         Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),

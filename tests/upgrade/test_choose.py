@@ -265,7 +265,12 @@ def test_the_command_shows_the_choice(here, tmp_path):
     X, Y, _ = sheared(100)
     np.savez(tmp_path / "a.npz", X=X, Y=Y)
     out = here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
-    for words in ("chosen", "rotation about the means", "100 held-out pairs (3 folds, 4 times)", "not tried"):
+    for words in (
+        "chosen",
+        "rotation about the means",
+        "cross-validated retrieval of 100 pairs (3 folds, 4 times)",
+        "not tried",
+    ):
         assert words in out
     single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
     assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"

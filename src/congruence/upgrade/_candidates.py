@@ -69,11 +69,11 @@ class Pairs:
         kept[test] = False
         k = min(self.X.shape[1], self.Y.shape[1])
         if np.count_nonzero(kept) <= k:  # a product of thin matrices is decomposed faster than their cross-covariance
-            return Kept(self.X[kept], self.Y[kept], None)
+            return Kept(self, kept, None)
         if self._moments is None:
             self._moments = CrossMoments.of(self.X, self.Y)
         left = self._moments.without(CrossMoments.of(self.X[test], self.Y[test]))
-        return Kept(self.X[kept], self.Y[kept], left)
+        return Kept(self, kept, left)
 
 
 class Kept:
@@ -81,18 +81,31 @@ class Kept:
 
     Parameters
     ----------
-    X : ndarray, shape (n, d_source)
-    Y : ndarray, shape (n, d_target)
+    pairs : Pairs
+    which : ndarray of bool
     moments : CrossMoments or None
         None where there are fewer pairs than dimensions.
     """
 
-    def __init__(self, X: np.ndarray, Y: np.ndarray, moments: CrossMoments | None) -> None:
-        self.X, self.Y = X, Y
+    def __init__(self, pairs: Pairs, which: np.ndarray, moments: CrossMoments | None) -> None:
+        self._pairs, self._which = pairs, which
         self.moments = moments
-        means = (X.mean(axis=0, dtype=np.float64), Y.mean(axis=0, dtype=np.float64))
-        self.means = means if moments is None else (moments.source_mean, moments.target_mean)
+        self.means = (
+            (moments.source_mean, moments.target_mean)
+            if moments is not None
+            else (self.X.mean(axis=0, dtype=np.float64), self.Y.mean(axis=0, dtype=np.float64))
+        )
         self._solved: dict[bool, tuple[CrossSVD, float]] = {}
+
+    @property
+    def X(self) -> np.ndarray:
+        """The source rows, shape (n, d_source): a copy, made only where rows themselves are needed."""
+        return np.asarray(self._pairs.X[self._which])
+
+    @property
+    def Y(self) -> np.ndarray:
+        """The target rows, shape (n, d_target)."""
+        return np.asarray(self._pairs.Y[self._which])
 
     def solved(self, center: bool) -> tuple[CrossSVD, float]:
         """Return the singular system of the mean cross-covariance, its leading ``rank`` directions, and its alignment.
@@ -108,7 +121,9 @@ class Kept:
 
         Ridge regression on coordinates in it is ridge regression on the rows.
         """
-        return np.linalg.qr(self.X.T.astype(np.float64))[0] if len(self.X) < self.X.shape[1] else None
+        if np.count_nonzero(self._which) >= self._pairs.X.shape[1]:
+            return None
+        return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
 
     def _thin(self, center: bool) -> tuple[CrossSVD, float]:
         a, b = self.means if center else (0.0, 0.0)

@@ -28,8 +28,11 @@ FEWEST = 12
 FOLDS = 3
 REPEATS = ((60, 8), (150, 4), (400, 2))
 
-#: From so many pairs on one fold is scored, and no more than so many of its pairs: the cost stays that of a fit or two.
-MANY, MOST_SCORED = 400, 1000
+#: From so many pairs of more than so many dimensions one fold is scored: the cost stays that of a fit or two.
+MANY, WIDE = 400, 128
+
+#: Pairs of a fold that are scored, at most.
+MOST_SCORED = 1000
 
 #: Difference of mean reciprocal ranks that is not worth another map, however sure.
 WORTH = 0.005
@@ -163,6 +166,7 @@ def choose_map(
         kept = len(X) * (1 - 1 / FOLDS)
         candidates += [one for one in LINEAR if free and (one.parameters.get("ridge") != 0 or kept > X.shape[1] + 1)]
     why = "" if free else "linear maps: nothing here says what they would do to rows of another modality"
+    why = "other maps: center was given" if fixed else why
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     different = int(groups.max()) + 1
     if different < FEWEST or len(candidates) == 1:
@@ -177,7 +181,8 @@ def choose_map(
     repeats = next((times for most, times in REPEATS if different < most), 1)
     pairs = Pairs(X, Y)
     board = _Board(len(candidates), 1 + len(others), len(X))
-    for test in _held_out(groups, repeats, random_state):
+    parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
+    for test in _held_out(groups, parts, repeats, random_state):
         without = pairs.without(test)
         for row, candidate in enumerate(candidates):
             own, other = moves(candidate, without)
@@ -185,13 +190,14 @@ def choose_map(
             for column, one in enumerate(others, 1):
                 unseen = ~np.isin(one.anchors, test)
                 rows = np.flatnonzero(~unseen)
+                rows = rows[:: -(-len(rows) // MOST_SCORED) or 1]
                 moved = other(
                     one.vectors[rows].astype(np.float64),
                     one.vectors[unseen].mean(axis=0, dtype=np.float64),
                     one.target_mean,
                 )
                 board.add(row, column, one.anchors[rows], moved, Y[one.anchors[rows]])
-    words = f"held-out {' and '.join(['pairs', *(f'{one.modality} rows of the same items' for one in others)])}"
+    words = " and ".join(["pairs", *(f"{one.modality} rows of the same items" for one in others)])
     return board.decide(candidates, [one.modality for one in others], groups, words, repeats, why)
 
 
@@ -216,7 +222,10 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
     if choice["name"] != first:
         lead = f"; {choice['lead']:+.3f} ± {choice['lead_error']:.3f} against {first}"
     rows.append(
-        ["chosen by", f"retrieval of {choice['n_pairs']} {choice['evidence']} ({choice['folds']} folds{times}){lead}"]
+        [
+            "chosen by",
+            f"cross-validated retrieval of {choice['n_pairs']} {choice['evidence']} ({choice['folds']} folds{times}){lead}",
+        ]
     )
     for one in choice["tried"]:
         other = "".join(f", {name} {value:.3f}" for name, value in one["other"].items())
@@ -228,12 +237,12 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def _held_out(groups: np.ndarray, repeats: int, random_state: int) -> Iterator[np.ndarray]:
+def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:
     """Yield the rows of each fold that is scored."""
     rng = np.random.default_rng(random_state)
     for _ in range(repeats):
         fold = rng.permutation(np.arange(groups.max() + 1) % FOLDS)[groups]
-        for part in range(FOLDS if len(groups) < MANY else 1):
+        for part in range(parts):
             test = np.flatnonzero(fold == part)
             yield test if len(test) <= MOST_SCORED else np.sort(rng.choice(test, MOST_SCORED, replace=False))
 
@@ -302,7 +311,11 @@ class _Board:
                     "retrieval_at_1": float(first[k, 0].mean()),
                     "behind": behind[k][0],
                     "error": behind[k][1],
-                    "other": {name: float(np.nanmean(each[k, m])) for m, name in enumerate(modalities, 1)},
+                    "other": {
+                        name: float(np.nanmean(each[k, m]))
+                        for m, name in enumerate(modalities, 1)
+                        if np.isfinite(each[k, m]).any()
+                    },
                 }
                 for k, one in enumerate(candidates)
             ],

@@ -136,9 +136,10 @@ def fit(
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
     if method == "auto":
+        _check_means(means or {}, ours)
         choice = choose_map(
             *train,
-            others=_others(means or {}, train, split, ours),
+            others=_others(means or {}, train, split),
             fixed=parameters,
             single_modality=single_modality,
             groups=None if together is None else together[~heldout],
@@ -235,16 +236,8 @@ def _add_means(
             f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
             'rotation is shared by modalities. Pass method="orthogonal", or leave out means=….'
         )
-    if fitted is None:
-        raise ParameterError(
-            "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
-            "Pass modality=…."
-        )
+    _check_means(means, fitted)
     for name, (a, b) in means.items():
-        if name == fitted:
-            raise ParameterError(
-                f"Got means for {name!r}, the modality of the anchors; expected another. Remove {name!r} from means=…."
-            )
         a = as_embeddings(a, f"means[{name!r}][0]")
         b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
         # Held-out items must stay unseen: their mean is not used either.
@@ -257,16 +250,27 @@ def _add_means(
     return model
 
 
-def _others(
-    means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs, split: Split, fitted: str | None
-) -> list[Other]:
+def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: str | None) -> None:
+    """Refuse means that cannot be told from the anchors' own."""
+    if means and fitted is None:
+        raise ParameterError(
+            "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
+            "Pass modality=…."
+        )
+    if fitted in means:
+        raise ParameterError(
+            f"Got means for {fitted!r}, the modality of the anchors; expected another. Remove {fitted!r} from means=…."
+        )
+
+
+def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs, split: Split) -> list[Other]:
     """Return the rows of other modalities that are of the anchors' items, by id."""
     out = []
     place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
     for name, (a, b) in means.items():
         rows = as_embeddings(a, f"means[{name!r}][0]")
         theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        if name == fitted or rows.dim != train.source.dim or not (rows.has_ids and train.source.has_ids):
+        if rows.dim != train.source.dim or not (rows.has_ids and train.source.has_ids):
             continue
         rows = rows.take(~split.held_out(rows.ids))
         anchors = np.array([place.get(one, -1) for one in id_texts(rows.ids).tolist()], dtype=np.intp)
