@@ -14,6 +14,7 @@ from measured import (
     speed,
     theorems,
     training,
+    unpaired,
 )
 from measured.blocks import DATA, PAGES, ROOT, Block, Job, blocks, loose_tables, replace, same
 from measured.jobs import JOBS
@@ -31,6 +32,7 @@ BLOCKS: dict[str, Block] = {
     **speed.BLOCKS,
     **certificates.BLOCKS,
     **pairing.BLOCKS,
+    **unpaired.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

@@ -95,8 +95,8 @@ class UnpairedMap(SavedAsRotation):
     """A rotation between two spaces from rows of which no pair is known, with a score of its own success.
 
     Restarts, each without a tenth of the source's rows, couple the two sides by Gromov–Wasserstein transport and refine the coupling to a
-    rotation. Restarts that succeed agree on rows they have not seen; those that fail do not, though each matches most rows it was fitted on.
-    It needs two sides that show nearly the same items, and models as alike as two CLIP text encoders: see docs/refine.md for what was tried.
+    rotation. Restarts that succeed agree on rows they have not seen; those that fail do not, though each matches a third of its rows and more.
+    It needs two sides that share most of their items, and models as alike as two CLIP text encoders: see docs/refine.md for what was tried.
 
     Parameters
     ----------
