@@ -121,7 +121,7 @@ def test_what_is_saved_is_a_plain_rotation_with_its_score(fitted, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
 def test_scikit_learns_own_contract():
-    results = check_estimator(UnpairedMap(), on_fail=None)
+    results = check_estimator(UnpairedMap(n_restarts=2), on_fail=None)
     failed = {r["check_name"]: repr(r["exception"]) for r in results if r["status"] == "failed"}
     assert not failed
     fresh = clone(UnpairedMap(n_restarts=3))
@@ -178,6 +178,30 @@ def test_real_unimodal_encoders_are_not_and_it_says_so(shared):
         mapping = UnpairedMap(n_restarts=2).fit(X, Y[::-1])
     assert AlignmentWarning in {one.category for one in caught}
     assert right(mapping, X.astype(np.float32), Y.astype(np.float32)) < 0.3
+
+
+def test_the_command_says_whether_it_found_pairs(here, tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "a.npy", P.X)
+    np.save(tmp_path / "b.npy", P.Y[ORDER])
+    np.save(tmp_path / "noise.npy", rng.standard_normal((90, 7)))
+    result = here("fit", "a.npy", "b.npy", "--no-pairs", "-o", "map", "--modality", "text", "--target-model", "B")
+    assert result.code == 0, result.err
+    assert "100% of 32" in result.out
+    again = congruence.load(tmp_path / "map")
+    assert right(again) == 1
+    assert (again.target_space_.model, again.modality_) == ("B", "text")
+    failed = here("fit", "a.npy", "noise.npy", "--no-pairs", "-o", "bad")
+    assert failed.code == 0
+    assert "NO: do not use this map" in failed.out
+    assert "could not be aligned" in failed.err
+    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--strict", "-o", "none")
+    assert strict.code == 2
+    assert "could not be aligned" in strict.err
+    assert not (tmp_path / "none").exists()
+    wrong = here("fit", "a.npy", "b.npy", "--no-pairs", "--holdout", "5", "-o", "none")
+    assert wrong.code == 2
+    assert "Leave out --holdout, or --no-pairs." in wrong.err
 
 
 def test_the_pages_examples_run_as_printed(capsys):
