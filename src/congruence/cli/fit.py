@@ -101,11 +101,11 @@ def command(
         options = _parameters(method, center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
         if not allow_reflection:
             options["allow_reflection"] = False
-        sides = [
+        files = [
             read(spec, False, space, allow_zero_rows) for spec, space in zip((source, target), spaces, strict=True)
         ]
         _save_aligned(
-            sides, modality, {**options, "random_state": seed}, out, strict=strict, force=force, as_json=as_json
+            files, modality, {**options, "random_state": seed}, out, strict=strict, force=force, as_json=as_json
         )
         return
     anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)

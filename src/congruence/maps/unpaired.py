@@ -21,8 +21,6 @@ from congruence.maps._checks import with_names
 from congruence.maps._estimator import validate_data
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-from congruence.transport.gromov import gromov_wasserstein, local_distributions
-from congruence.transport.sinkhorn import sinkhorn
 
 __all__ = ["AGREEMENT", "Alignment", "UnpairedMap"]
 
@@ -260,6 +258,8 @@ class _Search:
 
     def restart(self, rng: np.random.Generator, *, disturb: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the rotation found without some of the source's rows, and these rows."""
+        from congruence.transport.gromov import gromov_wasserstein  # imports SciPy, which no other map's command needs
+
         n = len(self.U)
         left_out = np.sort(rng.permutation(n)[: max(1, round(_LEFT_OUT * n))])
         U = np.delete(self.U, left_out, axis=0)
@@ -288,6 +288,8 @@ class _Search:
             i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
             if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
                 break
+        if len(i) < 2:  # nothing to match, as with three different rows: a map of any pairs, whose score says what it is worth
+            i = j = np.arange(min(len(self.U), len(self.V)))
         return i, j
 
     def match(self, rotation: np.ndarray, U: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -313,7 +315,10 @@ def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tup
 
 
 def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Couple rows by how alike their distributions of similarities are, all having less than the mean in common."""
+    """Couple rows by how alike their distributions of similarities are, less the mean distribution of their side."""
+    from congruence.transport.gromov import local_distributions
+    from congruence.transport.sinkhorn import sinkhorn
+
     affinity = _directions(local_distributions(U)) @ _directions(local_distributions(V)).T
     scale = float(affinity.std()) or 1.0
     affinity = (affinity - affinity.mean()) / scale
