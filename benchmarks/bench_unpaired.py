@@ -150,12 +150,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--part", choices=sorted(PARTS), required=True)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results = []
     for name, make, share in PARTS[options.part](options.data):
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             one = {"world": name, "share": share, "seed": seed, **measure(make, share, seed)}
             results.append(one)
             print(

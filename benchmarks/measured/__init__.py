@@ -18,6 +18,7 @@ from measured import (
     speed,
     theorems,
     training,
+    unpaired,
 )
 from measured.blocks import DATA, PAGES, ROOT, Block, Job, blocks, loose_tables, replace, same
 from measured.jobs import JOBS
@@ -39,6 +40,7 @@ BLOCKS: dict[str, Block] = {
     **anchors.BLOCKS,
     **frames.BLOCKS,
     **means.BLOCKS,
+    **unpaired.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

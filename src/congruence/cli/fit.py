@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from congruence.embeddings import Embeddings
 
 __all__ = ["command"]
 
@@ -57,6 +60,10 @@ def command(
     unpaired_target: Annotated[
         str | None, typer.Option(help="More rows of the target, in any order; they may be other items.")
     ] = None,
+    no_pairs: Annotated[
+        bool,
+        typer.Option("--no-pairs", help="The files are not paired: look for pairs, and say whether some were found."),
+    ] = False,
     ids: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +103,20 @@ def command(
         Space(source_model, source_revision, modality),
         Space(target_model, target_revision, target_modality or modality),
     )
+    if no_pairs:
+        given = {"--method": method != "orthogonal", "--holdout": holdout, "--means": means, "--ids": ids}
+        given |= {"--unpaired-source": unpaired_source, "--unpaired-target": unpaired_target}
+        _refuse_beside_no_pairs([flag for flag, value in given.items() if value])
+        options = _parameters(method, center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
+        if not allow_reflection:
+            options["allow_reflection"] = False
+        files = [
+            read(spec, False, space, allow_zero_rows) for spec, space in zip((source, target), spaces, strict=True)
+        ]
+        _save_aligned(
+            files, modality, {**options, "random_state": seed}, out, strict=strict, force=force, as_json=as_json
+        )
+        return
     anchors, paired_by = read_anchors((source, target), (ids, target_ids or ids), spaces, allow_zero_rows)
     others = {}
     for entry in means or []:
@@ -196,6 +217,56 @@ def _read_pools(source: str | None, target: str | None, ids: str | None, modalit
     return tuple(
         read(spec, name, Space(modality=modality)) for spec, name in zip((source, target), columns, strict=True)
     )
+
+
+def _refuse_beside_no_pairs(flags: list[str]) -> None:
+    from congruence.errors import ParameterError
+
+    if flags:
+        raise ParameterError(
+            f"Got {flags[0]} beside --no-pairs; expected options of an orthogonal map, since there are no pairs to hold out or to join. "
+            f"Leave out {flags[0]}, or --no-pairs."
+        )
+
+
+def _save_aligned(
+    sides: list[Embeddings],
+    modality: str | None,
+    options: dict[str, Any],
+    out: str,
+    *,
+    strict: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Fit a map from no pairs, save it, and print its score; under ``strict`` only if there is one."""
+    from dataclasses import replace
+
+    from congruence import UnpairedMap
+    from congruence.cli._base import print_json, print_table
+    from congruence.errors import UnpairedError
+
+    mapping = UnpairedMap(**options).fit(sides[0].vectors, sides[1].vectors, modality)
+    found = mapping.alignment_
+    if strict and not found.found:
+        raise UnpairedError(
+            f"Got files that could not be aligned; expected agreeing restarts. {found.sentence} Pass pairs."
+        )
+    mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
+    mapping.save(out, force=force)
+    if as_json:
+        print_json({"output": out, "paired_by": "search", **mapping.describe()})
+        return
+    rows = [
+        ["source", str(mapping.source_space_)],
+        ["target", str(mapping.target_space_)],
+        ["pairs found", str(len(found.source_rows))],
+        ["aligned", "yes" if found.found else "NO: do not use this map"],
+        ["left-out rows sent to one target by two restarts", f"{found.agreement:.0%} of {found.left_out}"],
+        ["restarts", str(found.n_restarts)],
+        ["written to", out],
+    ]
+    print_table("UnpairedMap", ["", ""], rows)
 
 
 def _print(mapping: Any, out: str, paired_by: str) -> None:

@@ -49,9 +49,9 @@ class RefinedMap(SavedAsRotation):
     --------
     >>> from congruence import RefinedMap
     >>> from congruence.synthetic import rigid_problem
-    >>> problem = rigid_problem(300, 16, noise=0.3, decay=0.5, random_state=0)
-    >>> X, Y = problem.X[:10], problem.Y[:10]
-    >>> mapping = RefinedMap().fit(X, Y, unpaired=(problem.X[10:200], problem.Y[60:250]))
+    >>> problem = rigid_problem(260, 16, 20, noise=0.1, decay=0.4, random_state=0)
+    >>> X, Y = problem.X[:8], problem.Y[:8]
+    >>> mapping = RefinedMap().fit(X, Y, unpaired=(problem.X[8:200], problem.Y[200:30:-1]))
     >>> mapping.refinement_.improves
     True
     """

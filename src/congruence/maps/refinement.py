@@ -61,7 +61,7 @@ class Refinement:
     source_rows, target_rows : ndarray of int, shape (k,)
         Matched rows of the pools as they were passed.
     matched_share : float
-        k over the rows of the smaller pool. It is as high where refinement fails as where it succeeds.
+        k over the rows of the smaller pool. No evidence by itself: wrong maps match a third to two thirds of the rows.
     recall_before, recall_after : float
         Share of left-out pairs whose target is found first among the target's pool and the other left-out targets, by maps of the
         other folds alone and by refined ones.

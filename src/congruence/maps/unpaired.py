@@ -93,8 +93,8 @@ class UnpairedMap(SavedAsRotation):
     """A rotation between two spaces from rows of which no pair is known, with a score of its own success.
 
     Restarts, each without a tenth of the source's rows, couple the two sides by Gromov–Wasserstein transport and refine the coupling to a
-    rotation. Restarts that succeed agree on rows they have not seen; those that fail do not, though each matches most rows it was fitted on.
-    It needs two sides that show nearly the same items, and models as alike as two CLIP text encoders: see docs/refine.md for what was tried.
+    rotation. Restarts that succeed agree on rows they have not seen; those that fail do not, though each matches a third of its rows and more.
+    It needs two sides that share most of their items, and models as alike as two CLIP text encoders: see docs/refine.md for what was tried.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ class _Search:
 
     def restart(self, rng: np.random.Generator, *, disturb: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return the rotation found without some of the source's rows, and these rows."""
-        from congruence.transport.gromov import gromov_wasserstein  # SciPy's sparse matrices, which no other fit needs
+        from congruence.transport.gromov import gromov_wasserstein  # imports SciPy, which no other map's command needs
 
         n = len(self.U)
         left_out = np.sort(rng.permutation(n)[: max(1, round(_LEFT_OUT * n))])
@@ -288,6 +288,10 @@ class _Search:
             i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
             if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
                 break
+        if (
+            len(i) < 2
+        ):  # nothing to match, as with three different rows: a map of any pairs, whose score says what it is worth
+            i = j = np.arange(min(len(self.U), len(self.V)))
         return i, j
 
     def match(self, rotation: np.ndarray, U: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -313,7 +317,7 @@ def _compare(search: _Search, tries: list[tuple[np.ndarray, np.ndarray]]) -> tup
 
 
 def _first_plan(U: np.ndarray, V: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Couple rows by how alike their distributions of similarities are, all having less than the mean in common."""
+    """Couple rows by how alike their distributions of similarities are, less the mean distribution of their side."""
     from congruence.transport.gromov import local_distributions
     from congruence.transport.sinkhorn import sinkhorn
 

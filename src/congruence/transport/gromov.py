@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from congruence._utils.validation import check_positive
-from congruence.errors import ParameterError, ShapeError
+from congruence.errors import ShapeError
 from congruence.transport.sinkhorn import sinkhorn
 
 __all__ = ["GromovResult", "gromov_wasserstein", "local_distributions"]
@@ -101,11 +101,7 @@ def gromov_wasserstein(
     while done < max_iter and moved > tol:
         done += 1
         affinity = 4 * (X @ cross) @ Y.T
-        scale = float(affinity.std()) if relative else 1.0
-        if scale == 0:
-            raise ParameterError(
-                "Got a start whose similarities are all alike; expected one that prefers some pairs. Pass start=… from local_distributions."
-            )
+        scale = (float(affinity.std()) if relative else 0) or 1.0
         new = np.asarray(sinkhorn(affinity, epsilon * scale, sinkhorn_iter).plan())
         moved = float(np.abs(new - plan).sum()) / 2
         plan, cross = new, X.T @ new @ Y

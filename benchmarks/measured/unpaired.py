@@ -1,0 +1,118 @@
+"""Tables of docs/refine.md: few pairs with unpaired pools, and no pairs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta, t
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+_COLUMNS = {"texts": 0, "images": 1}
+
+
+def interval(values: list[float]) -> str:
+    """Mean and half the width of its 95 % t-interval over the splits."""
+    half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return f"{np.mean(values):.3f} ± {half:.3f}"
+
+
+def refined(column: str) -> Any:
+    """Retrieval on unseen classes by pool and number of pairs, and in how many splits refinement was taken."""
+
+    def write(results: list[Any]) -> str:
+        lines = [one for result in results for one in result["results"]]
+        k = _COLUMNS[column]
+        pairs = sorted({one["pairs"] for one in lines if "found" in one})
+        pools = list(dict.fromkeys(one["pool"] for one in lines if "found" in one))
+
+        def of(pool: str, n: int, key: str) -> list[float]:
+            return [one[key][k] for one in lines if one["pool"] == pool and one["pairs"] == n]
+
+        rows = [["no pool", *(interval(of(pools[0], n, "before")) for n in pairs)]]
+        for pool in pools:
+            cells = []
+            for n in pairs:
+                taken = [one["found"]["improves"] for one in lines if one["pool"] == pool and one["pairs"] == n]
+                cells.append(f"{interval(of(pool, n, 'returned'))}, {sum(taken)} of {len(taken)}")
+            rows.append([pool, *cells])
+        full = [one["before"][k] for one in lines if "found" not in one]
+        rows.append(["900 pairs, no pool", interval(full), *[""] * (len(pairs) - 1)])
+        return table(["pools share", *(f"{n} pairs" for n in pairs)], rows)
+
+    return write
+
+
+def declined(results: list[Any]) -> str:
+    """What refinement would have given where it was declined, and where it was taken: images."""
+    lines = [one for result in results for one in result["results"] if "found" in one]
+    rows = []
+    for words, taken in (("taken", True), ("declined", False)):
+        those = [one for one in lines if one["found"]["improves"] is taken]
+        gains = [one["forced"][1] - one["before"][1] for one in those]
+        better = sum(gain > 0 for gain in gains)
+        worse = sum(gain < -0.01 for gain in gains)
+        rows.append(
+            [
+                words,
+                str(len(those)),
+                str(better),
+                str(worse),
+                f"{min(gains):+.3f}".replace("-", "−"),
+                f"{max(gains):+.3f}".replace("-", "−"),
+            ]
+            if those
+            else [words, "0", "", "", "", ""]
+        )
+    return table(
+        ["refinement was", "fits", "better with it", "worse by more than 0.01", "least gain", "largest gain"], rows
+    )
+
+
+def worlds(results: list[Any]) -> str:
+    """Score and truth of maps from no pairs, by world."""
+    lines = [one for result in results for one in result["results"]]
+    rows = []
+    for key in dict.fromkeys((one["world"], one["share"]) for one in lines):
+        those = [one for one in lines if (one["world"], one["share"]) == key]
+        right, agreement, matched = (
+            f"{min(one[name] for one in those):.2f} to {max(one[name] for one in those):.2f}"
+            for name in ("right", "agreement", "matched")
+        )
+        found = sum(one["found"] for one in those)
+        rows.append([key[0], f"{100 * key[1]:.0f} %", right, agreement, f"{found} of {len(those)}", matched])
+    return table(["world", "shared", "right", "agreement", "said to be found", "mutual matches"], rows)
+
+
+def errors(results: list[Any]) -> str:
+    """Errors of the score over all worlds, those with two answers apart, with exact 95 % bounds."""
+    lines = [one for result in results for one in result["results"]]
+    plain, mirrored = ([one for one in lines if (one["world"] == "mirrored") is apart] for apart in (False, True))
+    rows = []
+    for words, worlds, right in (
+        ("wrong maps", plain, False),
+        ("wrong maps of mirrored worlds", mirrored, False),
+        ("right maps", plain, True),
+    ):
+        those = [one for one in worlds if (one["right"] >= 0.5) is right]
+        wrong = sum(one["found"] is not right for one in those)
+        bound = beta.ppf(0.95, wrong + 1, len(those) - wrong) if wrong < len(those) else 1.0
+        said = "said to be failures" if right else "said to be found"
+        rows.append([words, str(len(those)), f"{wrong} {said}", f"{bound:.3f}", _range(those)])
+    return table(["", "fits", "errors of the score", "95 % bound of the rate", "agreement"], rows)
+
+
+def _range(lines: list[dict[str, Any]]) -> str:
+    values = [one["agreement"] for one in lines]
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+BLOCKS = {
+    "refine-images": Block(refined("images"), JOBS["refine"]),
+    "refine-texts": Block(refined("texts"), JOBS["refine"]),
+    "refine-declined": Block(declined, JOBS["refine"]),
+    "unpaired-worlds": Block(worlds, JOBS["unpaired"]),
+    "unpaired-errors": Block(errors, JOBS["unpaired"]),
+}
