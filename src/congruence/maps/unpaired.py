@@ -288,7 +288,9 @@ class _Search:
             i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
             if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
                 break
-        if len(i) < 2:  # nothing to match, as with three different rows: a map of any pairs, whose score says what it is worth
+        if (
+            len(i) < 2
+        ):  # nothing to match, as with three different rows: a map of any pairs, whose score says what it is worth
             i = j = np.arange(min(len(self.U), len(self.V)))
         return i, j
 
