@@ -171,7 +171,7 @@ def measure_curves(
     groups: np.ndarray | None = None,
     repeats: int,
     random_state: int,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> tuple[Curve, Curve]:
     """Score maps fitted on growing random parts of the anchors.
 
@@ -190,7 +190,7 @@ def measure_curves(
     groups : ndarray of int, shape (n,), optional
         Anchors that are fitted on or scored together, such as near-duplicates.
     repeats, random_state : int
-    advance : callable, optional
+    callback : callable, optional
 
     Returns
     -------
@@ -217,8 +217,8 @@ def measure_curves(
                 hits = score(model, on, test, {task: depth}, only="stored")
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
             points[1, repeat, k] = cosines(model, on, shown, other).mean()
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     return Curve.through(sizes, points[0], n), Curve.through(sizes, points[1], n)
 
 

@@ -38,7 +38,7 @@ def overlap_on(
     model: OrthogonalMap,
     tables: Tables,
     searches: Sequence[Search],
-    neighbors: int,
+    n_neighbors: int,
     random_state: int,
     groups: np.ndarray | None = None,
 ) -> Measured:
@@ -52,7 +52,7 @@ def overlap_on(
         The items.
     searches : sequence of Search
         Of these items.
-    neighbors : int
+    n_neighbors : int
     random_state : int
         Draws rows where there are more than :data:`MOST`.
     groups : ndarray of int, shape (n,), optional
@@ -65,7 +65,7 @@ def overlap_on(
     """
     out = Measured()
     rows = _some(tables.n, random_state)
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     model = _with_texts(model, searches)
     groups = None if groups is None else groups[rows]
     for search in searches if k > 0 else ():
@@ -91,7 +91,7 @@ def cross_fit_overlap(
     tables: Tables,
     fitted: Sequence[str],
     searches: Sequence[Search],
-    neighbors: int,
+    n_neighbors: int,
     parameters: Mapping[str, Any],
     *,
     random_state: int,
@@ -106,7 +106,7 @@ def cross_fit_overlap(
     fitted : sequence of str
     searches : sequence of Search
         Of these anchors.
-    neighbors : int
+    n_neighbors : int
     parameters : mapping
         Of :class:`~congruence.OrthogonalMap`.
     random_state : int
@@ -120,7 +120,7 @@ def cross_fit_overlap(
     """
     out = Measured()
     rows = _some(tables.n, random_state)
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     if k <= 0 or not searches:
         return out
     n = len(tables.ids[fitted[0]])
@@ -218,7 +218,7 @@ def _record(
 
 
 def controls(
-    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], neighbors: int, random_state: int
+    model: OrthogonalMap, tables: Tables, searches: Sequence[Search], n_neighbors: int, random_state: int
 ) -> dict[str, dict[str, float]]:
     """Return what chance and a random rotation about the right means reach, by measure.
 
@@ -227,7 +227,7 @@ def controls(
     model : OrthogonalMap
     tables : Tables
     searches : sequence of Search
-    neighbors : int
+    n_neighbors : int
     random_state : int
 
     Returns
@@ -236,7 +236,7 @@ def controls(
         By measure: ``"chance"`` (a random list) and ``"random_rotation"``.
     """
     rows = _some(tables.n, random_state)
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     out: dict[str, dict[str, float]] = {}
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))

@@ -179,7 +179,7 @@ def cross_fit(
     folds: int,
     random_state: int,
     groups: np.ndarray | None = None,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
@@ -196,7 +196,7 @@ def cross_fit(
     random_state : int
     groups : ndarray of int, shape (n,), optional
         Rows of the fitted modality that are scored together, such as near-duplicates.
-    advance : callable, optional
+    callback : callable, optional
 
     Returns
     -------
@@ -238,8 +238,8 @@ def cross_fit(
             values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(where)))
             here = cosines(model, tables, modality, rows)
             values[rows] = here + ahead * (here - cosines(short, tables, modality, rows))
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     for name, values in out.scores.items():
         if name in pulls:
             out.influence[name] = values - PULL * pulls[name]
