@@ -162,7 +162,7 @@ def main() -> None:
         for loss in given.losses:
             start = time.perf_counter()
             if loss == "cca":
-                mapping, told = CCAMap(dim=JAM().latent, ridge=0.1).fit(V[train], P[train]), "closed form"
+                mapping, told = CCAMap(n_components=JAM().latent, ridge=0.1).fit(V[train], P[train]), "closed form"
             else:
                 mapping = JAM(loss, device="cpu", random_state=seed).fit(
                     V[train],

@@ -13,12 +13,19 @@ from congruence.train import Procrustes, SOTAlign
 from congruence.train.retrieval import recalls
 from machine_output import add_json, write_json
 
-TRAINING = {"teacher": "procrustes", "dim": 512, "max_steps": 120, "validate_every": 10, "max_iter": 50, "tol": 1e-3}
+TRAINING = {
+    "teacher": "procrustes",
+    "n_components": 512,
+    "max_steps": 120,
+    "validate_every": 10,
+    "max_iter": 50,
+    "tol": 1e-3,
+}
 METHODS = {
     "Procrustes": Procrustes(),
     "random start, rate 3e-4": SOTAlign(learning_rate=3e-4, **TRAINING),
-    "teacher's start, rate 3e-4": SOTAlign(start="teacher", learning_rate=3e-4, **TRAINING),
-    "teacher's start, rate 1e-4": SOTAlign(start="teacher", learning_rate=1e-4, **TRAINING),
+    "teacher's start, rate 3e-4": SOTAlign(init="teacher", learning_rate=3e-4, **TRAINING),
+    "teacher's start, rate 1e-4": SOTAlign(init="teacher", learning_rate=1e-4, **TRAINING),
 }
 
 

@@ -24,7 +24,7 @@ RUNS: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("SOTAlign, 100 unpaired rows", "sotalign", 100, 0, BASE),
     ("250", "sotalign", 250, 0, BASE),
     ("500, all there are", "sotalign", 500, 0, BASE),
-    ("500, teacher of 64 dimensions", "sotalign", 500, 0, {**BASE, "teacher_dim": 64}),
+    ("500, teacher of 64 dimensions", "sotalign", 500, 0, {**BASE, "teacher_n_components": 64}),
     ("500, alpha = 100/n", "sotalign", 500, 0, {**BASE, "paper_alpha": 1e-2}),
     ("500, the teacher's epsilon 0.05", "sotalign", 500, 0, {**BASE, "epsilon_teacher": 0.05}),
     ("500, the student's epsilon 0.02", "sotalign", 500, 0, {**BASE, "epsilon": 0.02}),

@@ -15,7 +15,7 @@ from machine_output import add_json, write_json
 
 WORLD = {"latent": 32, "classes": 300, "spread": 0.1, "noise": 0.3, "nuisance": 1.5, "random_state": 0}
 TRAINING = {
-    "dim": 128,
+    "n_components": 128,
     "max_steps": 200,
     "learning_rate": 2e-3,
     "validate_every": 20,
@@ -25,7 +25,7 @@ TRAINING = {
     "unpaired_batch": 1024,
 }
 TRIED = [
-    ("procrustes", {"dim_share": 1.0}),
+    ("procrustes", {"components_share": 1.0}),
     *(("cca", {"ridge": weight}) for weight in (0.1, 1.0, 10.0)),
     *(("sail", {"rate": rate}) for rate in (1.0, 3.0)),
     ("sotalign", {"paper_alpha": 1e-4, "teacher": "cca", "ridge": 1.0}),

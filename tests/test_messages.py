@@ -142,8 +142,8 @@ def test_flags_are_named_by_commands_only_and_exist():
         ("similarity", "Pass metrics=….", "Pass --metric."),
         ("report", "or held_out=False to measure on all rows.", "or --all to measure on all rows."),
         ("train", "Got method='x'.", "Got METHOD x."),
-        ("train", "Got dim=-1 and alpha=…, nonsense=3.", "Got --set dim=-1 and alpha=…, nonsense=3."),
-        ("train", "Got --set dim=3.", "Got --set dim=3."),
+        ("train", "Got n_components=-1 and alpha=…, nonsense=3.", "Got --set n_components=-1 and alpha=…, nonsense=3."),
+        ("train", "Got --set n_components=3.", "Got --set n_components=3."),
         ("inspect", "Pass holdout=0.2.", "Pass holdout=0.2."),
         (
             "fit",
@@ -156,7 +156,9 @@ def test_flags_are_named_by_commands_only_and_exist():
 )
 def test_a_message_names_flags_of_the_command(command, library, typed):
     assert (
-        name_flags(library, COMMANDS[command].params, frozenset({"dim", "alpha"} if command == "train" else ()))
+        name_flags(
+            library, COMMANDS[command].params, frozenset({"n_components", "alpha"} if command == "train" else ())
+        )
         == typed
     )
 
@@ -175,11 +177,11 @@ def files(tmp_path):
     [
         (["fit", "a.npz", "b.npz", "-o", "m", "--method", "pca"], "Got --method pca; expected one of"),
         (["fit", "a.npz", "b.npz", "-o", "m", "--holdout", "90"], "Pass a smaller --holdout."),
-        (["fit", "a.npz", "b.npz", "-o", "m", "--method", "cca", "--dim", "0"], "Got --dim 0; expected an integer > 0. Pass --dim 1 or more."),
+        (["fit", "a.npz", "b.npz", "-o", "m", "--method", "cca", "--n-components", "0"], "Got --n-components 0; expected an integer > 0. Pass --n-components 1 or more."),
         (["similarity", "a.npz", "b.npz", "--permutations", "-1"], "Got --permutations -1; expected an integer"),
         (["similarity", "a.npz", "b.npz", "--metric", "nonsense"], "Got --metric nonsense"),
         (["match", "a.npz", "b.npz", "--rows", "900"], "Got --rows 900 for 40 pairs; expected 8 to 40. Pass --rows 40"),
-        (["train", "csa", "--pairs", "a.npz,b.npz", "-o", "m", "--set", "dim=0"], "Got --set dim=0; expected an integer > 0. Pass --set dim=1 or more."),
+        (["train", "csa", "--pairs", "a.npz,b.npz", "-o", "m", "--set", "n_components=0"], "Got --set n_components=0; expected an integer > 0. Pass --set n_components=1 or more."),
         (["train", "nonsense", "--pairs", "a.npz,b.npz", "-o", "m"], "Got METHOD nonsense; expected one of"),
         (["embed", "hf:x", "caltech101", "-o", "m"], "Pass --root"),
     ],

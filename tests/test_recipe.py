@@ -11,7 +11,7 @@ from congruence.train.retrieval import recalls
 
 pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = {"dim": 16, "max_steps": 20, "learning_rate": 3e-3, "validate_every": 10}
+QUICK = {"n_components": 16, "max_steps": 20, "learning_rate": 3e-3, "validate_every": 10}
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def test_pairs_without_ids_go_by_position(files, tmp_path):
 
 @pytest.mark.parametrize("method", ["cca", "procrustes", "csa"])
 def test_closed_forms_are_methods_too(files, method):
-    recipe = make_recipe(entries(files, method=method, parameters={}, grid={"dim": [2, 6]}, test=0.2))
+    recipe = make_recipe(entries(files, method=method, parameters={}, grid={"n_components": [2, 6]}, test=0.2))
     done = run_recipe(recipe, verbose=False)
-    assert done.parameters == {"dim": 6}
+    assert done.parameters == {"n_components": 6}
     assert done.map.scores_["test_mean@1"] > 0.5
 
 

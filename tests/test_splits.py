@@ -14,20 +14,20 @@ IDS = np.array([f"item {k}" for k in range(500)])
 
 @given(st.integers(0, 498), st.integers(0, 1000))
 def test_exactly_as_many_as_asked(count, seed):
-    held = Split.choose(IDS, count if count != 0 else 0.0, seed).held_out(IDS)
-    assert held.sum() == count
+    heldout = Split.choose(IDS, count if count != 0 else 0.0, seed).held_out(IDS)
+    assert heldout.sum() == count
 
 
 def test_shares_are_rounded_and_order_does_not_matter():
     split = Split.choose(IDS, 0.3, 7)
-    held = split.held_out(IDS)
-    assert held.sum() == 150
+    heldout = split.held_out(IDS)
+    assert heldout.sum() == 150
     order = np.random.default_rng(0).permutation(500)
-    assert np.array_equal(Split.choose(IDS[order], 0.3, 7).held_out(IDS), held)
-    assert np.array_equal(split.held_out(IDS[order]), held[order])
-    assert np.array_equal(split.held_out(IDS[:10]), held[:10])
+    assert np.array_equal(Split.choose(IDS[order], 0.3, 7).held_out(IDS), heldout)
+    assert np.array_equal(split.held_out(IDS[order]), heldout[order])
+    assert np.array_equal(split.held_out(IDS[:10]), heldout[:10])
     assert Split.from_dict(split.to_dict()) == split
-    assert not np.array_equal(Split.choose(IDS, 0.3, 8).held_out(IDS), held)
+    assert not np.array_equal(Split.choose(IDS, 0.3, 8).held_out(IDS), heldout)
 
 
 @pytest.mark.parametrize(
@@ -86,17 +86,19 @@ def test_one_text_for_a_class_does_not_join_its_images():
 def test_a_group_is_held_out_whole_and_found_by_id_alone(holdout):
     groups = np.random.default_rng(1).integers(150, size=500)
     split = Split.choose(IDS, holdout, 3, groups)
-    held = split.held_out(IDS)
+    heldout = split.held_out(IDS)
     for label in np.unique(groups):
-        assert len(set(held[groups == label])) == 1
+        assert len(set(heldout[groups == label])) == 1
     asked = holdout if holdout >= 1 else 150
     smallest = np.bincount(groups)[np.unique(groups)].min()
-    assert held.sum() == asked or held.sum() == smallest > asked or asked - held.sum() < np.bincount(groups).max()
+    assert (
+        heldout.sum() == asked or heldout.sum() == smallest > asked or asked - heldout.sum() < np.bincount(groups).max()
+    )
     order = np.random.default_rng(0).permutation(500)
     assert Split.choose(IDS[order], holdout, 3, groups[order]) == split
     again = Split.from_dict(split.to_dict())
     assert again == split
-    assert np.array_equal(again.held_out(IDS[order][:99]), held[order][:99])
+    assert np.array_equal(again.held_out(IDS[order][:99]), heldout[order][:99])
 
 
 def test_without_repeats_groups_change_nothing():

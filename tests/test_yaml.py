@@ -118,8 +118,8 @@ def test_no_entry_of_a_recipe_is_a_traceback(entries):
     except CongruenceError:
         return
     assert type(recipe.seed) is int
-    for held in (recipe.validation, recipe.test):
-        assert isinstance(held, tuple) or (not isinstance(held, bool) and held >= 0)
+    for heldout in (recipe.validation, recipe.test):
+        assert isinstance(heldout, tuple) or (not isinstance(heldout, bool) and heldout >= 0)
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda raw: raw.decode("latin-1")))

@@ -31,10 +31,10 @@ def joint_maps() -> list[dict[str, Any]]:
     found = []
     for name, mapping in {
         "`procrustes`": ProcrustesHeads(),
-        "`procrustes`, `dim=100`": ProcrustesHeads(dim=100),
+        "`procrustes`, `n_components=100`": ProcrustesHeads(n_components=100),
         "`cca`": CCAMap(),
         "`cca`, `power=1`": CCAMap(power=1.0),
-        "`cca`, `dim=100`": CCAMap(dim=100),
+        "`cca`, `n_components=100`": CCAMap(n_components=100),
         "`cca`, `ridge=10`": CCAMap(ridge=10.0),
     }.items():
         scores = []

@@ -120,10 +120,10 @@ class Split:
                 f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected two groups left at least. "
                 "Pass a smaller holdout, or groups=None to divide row by row."
             )
-        held = taken[codes]
+        heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
         threshold = int(above[0]) if len(above) else int(hashes.max()) + 1
-        odd = np.sort(hashes[held != (hashes < np.uint64(threshold))])
+        odd = np.sort(hashes[heldout != (hashes < np.uint64(threshold))])
         return cls(random_state, threshold, tuple(odd.tolist()))
 
     def held_out(self, ids: np.ndarray) -> np.ndarray:

@@ -285,8 +285,8 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     assert rows["zero_shot", "aligned image", "aligned text"]["n"] == 300
     assert rows["cosine", "aligned text", "target text"]["n"] == 10
-    held = json.loads(here(*common, "--held-out", "--json").out)
-    assert held["rows"][0]["n"] == 60
+    heldout = json.loads(here(*common, "--held-out", "--json").out)
+    assert heldout["rows"][0]["n"] == 60
     table = here(*common)
     assert "target alone" in table.out
     lines = table.out.splitlines()

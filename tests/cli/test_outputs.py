@@ -107,7 +107,7 @@ def test_of_two_transforms_to_one_path_one_succeeds(data, suffix):
     def write(mapping):
         source = open_source(data / "a.npz:v")
         try:
-            transform_file(mapping, source, out, check=False, progress=lambda _: barrier.wait(10))
+            transform_file(mapping, source, out, check=False, callback=lambda _: barrier.wait(10))
         except OutputExistsError:
             return None
         return mapping.target_space_.model

@@ -9,7 +9,16 @@ from congruence.splits import Split
 
 pytest.importorskip("torch", reason="training needs torch")
 
-QUICK = ["--set", "max_steps=20", "--set", "dim=8", "--set", "learning_rate=3e-3", "--set", "validate_every=10"]
+QUICK = [
+    "--set",
+    "max_steps=20",
+    "--set",
+    "n_components=8",
+    "--set",
+    "learning_rate=3e-3",
+    "--set",
+    "validate_every=10",
+]
 
 
 @pytest.fixture
@@ -66,12 +75,14 @@ def test_train_inspect_and_use(here, files):
 
 def test_a_recipe_with_options_on_top(here, files):
     (files / "recipe.yaml").write_text(
-        f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{max_steps: 5, dim: 8}}\n"
+        f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{max_steps: 5, n_components: 8}}\n"
     )
-    done = here("train", "--config", str(files / "recipe.yaml"), "--set", "dim=4", "-o", str(files / "m"), "--json")
+    done = here(
+        "train", "--config", str(files / "recipe.yaml"), "--set", "n_components=4", "-o", str(files / "m"), "--json"
+    )
     assert done.code == 0, done.err
     report = json.loads(done.out)
-    assert report["training"]["dim"] == 4
+    assert report["training"]["n_components"] == 4
     assert report["training"]["max_steps"] == 5
     assert report["method"] == "sail"
 
@@ -263,8 +274,8 @@ def test_jam_without_groups_keeps_an_image_in_one_part(here, repeated):
     report = json.loads(done.out)
     scores = report["scores"]
     assert report["split"] == {"train": 84, "validation": 18, "test": 18}
-    held = Split.from_dict(scores["holdout"]).held_out(np.arange(120).astype(str))
-    assert np.array_equal(held[::2], held[1::2])  # both captions of an image
+    heldout = Split.from_dict(scores["holdout"]).held_out(np.arange(120).astype(str))
+    assert np.array_equal(heldout[::2], heldout[1::2])  # both captions of an image
     assert (scores["identical_rows"], scores["identical_groups"]) == (120, 60)
     # Five-way recall, and each task by itself.
     assert scores["test_choice_options"] == 5

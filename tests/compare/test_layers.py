@@ -118,7 +118,7 @@ def test_rows_are_drawn_repeats_are_exact_and_arrays_are_left_alone():
     X, Y = planted()
     before = [A.copy() for A in (*X, *Y)]
     ticks = []
-    found = compare_layers(X, Y, permutations=5, max_rows=50, advance=ticks.append)
+    found = compare_layers(X, Y, permutations=5, max_rows=50, callback=ticks.append)
     assert (found.n, ticks) == (50, [1] * 5)
     assert found.to_dict() == compare_layers(X, Y, permutations=5, max_rows=50).to_dict()
     assert found.to_dict() != compare_layers(X, Y, permutations=5, max_rows=50, random_state=1).to_dict()

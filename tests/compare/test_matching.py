@@ -159,7 +159,7 @@ def test_the_same_seed_repeats_and_arrays_are_left_alone():
     images, texts = pairs()
     kept = images.copy(), texts.copy()
     ticks = []
-    found = match_test(images, texts, "nearest", random_state=3, advance=ticks.append, **FEW)
+    found = match_test(images, texts, "nearest", random_state=3, callback=ticks.append, **FEW)
     assert found == match_test(images, texts, "nearest", random_state=3, **FEW)
     assert found != match_test(images, texts, "nearest", random_state=4, **FEW)
     assert sum(ticks) == FEW["draws"] + FEW["permutations"]

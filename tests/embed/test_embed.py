@@ -123,7 +123,7 @@ def test_every_layer_becomes_a_file_of_its_own(pictures, tmp_path):
 
 def test_progress_counts_every_item(pictures, tmp_path):
     seen = []
-    embed(Colours(), open_items(pictures), tmp_path / "o.npz", batch_size=4, shard_size=None, advance=seen.append)
+    embed(Colours(), open_items(pictures), tmp_path / "o.npz", batch_size=4, shard_size=None, callback=seen.append)
     assert seen == [4, 4, 3]
 
 
@@ -136,7 +136,7 @@ def test_a_run_that_stops_goes_on_after_its_last_part(pictures, tmp_path):
         embed(Colours(stop_after=8), open_items(pictures), out, batch_size=2, shard_size=4)
     assert not out.exists()
     encoder, seen = Colours(), []
-    report = embed(encoder, open_items(pictures), out, batch_size=2, shard_size=4, advance=seen.append)
+    report = embed(encoder, open_items(pictures), out, batch_size=2, shard_size=4, callback=seen.append)
     assert (report.resumed, report.encoded, encoder.seen) == (8, 3, 3)
     assert seen == [4, 4, 2, 1]
     np.testing.assert_array_equal(read_embeddings(out).vectors, order(pictures)[1])

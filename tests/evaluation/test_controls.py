@@ -62,7 +62,7 @@ def test_other_maps_have_their_own_output_turned():
     assert found.random_rotation == pytest.approx(np.mean(drawn), abs=4 * np.std(drawn) / 14)
     assert found.constant == pytest.approx(paired_cosine(np.tile(linear.target_mean_, (400, 1)), Y))
 
-    joint = CCAMap(dim=6).fit(X, Y)
+    joint = CCAMap(n_components=6).fit(X, Y)
     ours, theirs = joint.transform(X + 1), joint.transform_target(Y + 1)  # rows whose mean is not that of the fit
     residual = ours - ours.mean(0)
     drawn = [paired_cosine(residual @ haar(6, rng) + theirs.mean(0), theirs) for _ in range(200)]
@@ -121,13 +121,13 @@ def test_controls_stand_beside_cosines_and_chance_beside_retrieval():
     assert row.control_constant == pytest.approx(paired_cosine(np.tile(mean, (400, 1)), target["text"].vectors))
     row = text.get("distance", "aligned text", "target text")
     assert row.control_constant == pytest.approx(paired_distance(np.tile(mean, (400, 1)), target["text"].vectors))
-    held = m.scores_
-    split = Split.from_dict(held["holdout"]).held_out(source["image"].ids)
+    heldout = m.scores_
+    split = Split.from_dict(heldout["holdout"]).held_out(source["image"].ids)
     expected = cosine_controls(m.for_modality("image"), X[split], Y[split])
-    assert held["held_out_cosine_constant"] == pytest.approx(expected.constant)
-    assert held["held_out_cosine_random_rotation"] == pytest.approx(expected.random_rotation)
-    assert held["held_out_retrieval_chance"] == 1 / 100
-    names = [name for name in held if name.startswith("held_out_")]
+    assert heldout["held_out_cosine_constant"] == pytest.approx(expected.constant)
+    assert heldout["held_out_cosine_random_rotation"] == pytest.approx(expected.random_rotation)
+    assert heldout["held_out_retrieval_chance"] == 1 / 100
+    names = [name for name in heldout if name.startswith("held_out_")]
     assert names.index("held_out_retrieval_at_1") < names.index("held_out_cosine")
 
 
@@ -136,8 +136,8 @@ def test_pairs_of_a_joint_space_have_controls(lvis):
     text = Embeddings(lvis["text_openai_vitb32"], ids=ids, space=Space(modality="text"))
     image = Embeddings(lvis["image_openai_vitb32_avg5"], ids=ids, space=Space(modality="image"))
     m = congruence.fit(image, text, "procrustes", holdout=303, check=False)
-    held = Split.from_dict(m.scores_["holdout"]).held_out(ids)
-    scores = evaluate(m, {"image": image.take(held)}, {"text": text.take(held)})
+    heldout = Split.from_dict(m.scores_["holdout"]).held_out(ids)
+    scores = evaluate(m, {"image": image.take(heldout)}, {"text": text.take(heldout)})
     row = scores.get("cosine", "aligned source image", "aligned target text")
     assert row.control_constant == pytest.approx(m.scores_["held_out_cosine_constant"], abs=1e-6)
     assert row.control_random_rotation == pytest.approx(m.scores_["held_out_cosine_random_rotation"], abs=1e-6)

@@ -71,7 +71,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def mapping(data):
-    return congruence.fit(data.images, data.texts, "cca", dim=8, holdout=60, random_state=1)
+    return congruence.fit(data.images, data.texts, "cca", n_components=8, holdout=60, random_state=1)
 
 
 # ------------------------------------------------------------------ fit
@@ -79,13 +79,13 @@ def mapping(data):
 
 @pytest.mark.parametrize("method", ["cca", "procrustes"])
 def test_images_and_their_texts_are_fitted_and_measured_in_the_joint_space(data, method):
-    m = congruence.fit(data.images, data.texts, method, dim=8, holdout=60, random_state=1)
+    m = congruence.fit(data.images, data.texts, method, n_components=8, holdout=60, random_state=1)
     assert (m.source_space_.model, m.source_space_.modality) == ("dino", "image")
     assert (m.target_space_.model, m.target_space_.modality) == ("minilm", "text")
     assert m.scores_["pairing"]["looks_paired"]
-    held = Split.from_dict(m.scores_["holdout"]).held_out(data.ids)
-    assert (held.sum(), m.n_pairs_) == (60, 180)
-    a, b = m.transform(data.images.vectors[held]), m.transform_target(data.texts.vectors[held])
+    heldout = Split.from_dict(m.scores_["holdout"]).held_out(data.ids)
+    assert (heldout.sum(), m.n_pairs_) == (60, 180)
+    a, b = m.transform(data.images.vectors[heldout]), m.transform_target(data.texts.vectors[heldout])
     own = np.arange(60)
     assert m.scores_["held_out_cosine"] == pytest.approx(paired_cosine(a, b))
     assert m.scores_["held_out_retrieval_at_1"] == pytest.approx(recall_at_k(a, b, own))
@@ -198,7 +198,7 @@ def test_classes_are_told_by_ensembled_prompts(data, mapping):
 
 
 def test_texts_as_source_and_images_as_target(data):
-    m = congruence.fit(data.texts, data.images, "cca", dim=8)
+    m = congruence.fit(data.texts, data.images, "cca", n_components=8)
     scores = evaluate(
         m, {"text": data.prompts}, {"image": data.images}, labels=data.labels, prompt_labels=data.prompt_of
     )
@@ -313,7 +313,7 @@ def test_both_sides_are_carried_into_the_joint_space(data, mapping, tmp_path):
 
 
 def test_sides_of_one_width_have_to_be_named(data, tmp_path):
-    m = CCAMap(dim=4).fit(data.texts.vectors, data.texts.vectors[::-1])
+    m = CCAMap(n_components=4).fit(data.texts.vectors, data.texts.vectors[::-1])
     source = store(tmp_path / "t.npz", data.texts.vectors, data.ids.tolist())
     with pytest.raises(ParameterError, match="fit both sides"):
         transform_file(m, source, tmp_path / "out.npz")
@@ -375,12 +375,12 @@ FIT = ["fit", "i.npz:v", "t.npz:v", "--ids", "ids", "--modality", "image", "--ta
 
 def test_the_command_line_fits_carries_and_measures(here, files, data):
     named = ["--source-model", "dino", "--target-model", "minilm"]
-    fitted = here(*FIT, *named, "--method", "cca", "--dim", "8", "--ridge", "0.5", "--holdout", "60")
+    fitted = here(*FIT, *named, "--method", "cca", "--n-components", "8", "--ridge", "0.5", "--holdout", "60")
     assert fitted.code == 0, fitted.err
     assert "width of the joint space" in fitted.out
     assert "retrieval at 1, back" in fitted.out
     m = congruence.load(files / "map")
-    assert (m.dim, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
+    assert (m.n_components, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
     shown = here("inspect", "map")
     assert "joint dim" in shown.out
     result = json.loads(
@@ -451,8 +451,8 @@ def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
         ((*FIT, "--force"), "two-sided method"),
         ((*FIT, "--force", "--method", "procrustes", "--ridge", "1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
-        ((*FIT, "--force", "--method", "cca", "--dim", "19"), "expected at most 18"),
-        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--dim", "3"), "no such option"),
+        ((*FIT, "--force", "--method", "cca", "--n-components", "19"), "expected at most 18"),
+        (("fit", "i.npz:v", "i.npz:v", "-o", "other", "--n-components", "3"), "no such option"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "target"), "Pass --side source"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--side", "left"), "'source', 'target'"),
         (("transform", "map", "i.npz:v", "-o", "x.npy", "--inverse"), "only kind with an inverse"),

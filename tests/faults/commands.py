@@ -138,7 +138,7 @@ def write_inputs(folder: Path) -> None:
     mapping = OrthogonalMap().fit(Embeddings(A, ids), Embeddings(B, ids))
     mapping.target_space_ = Space("new", "1", None, D, False)
     mapping.save(folder / "rotation")
-    ProcrustesHeads(dim=3).fit(A, B).save(folder / "heads")
+    ProcrustesHeads(n_components=3).fit(A, B).save(folder / "heads")
     (folder / "captions.csv").write_text("id,caption\n1,a black cat sits on a red mat\n2,two dogs run in the park\n")
     (folder / "words.txt").write_text("\n".join(WORDS))
     with open_sink(folder / "parts", n=N, dim=D, has_ids=True, parts=[("p0", 25), ("p1", 15)]) as sink:
@@ -255,7 +255,7 @@ CASES: dict[str, Case] = {
     ),
     "train procrustes": Case(("train", "procrustes", *_PAIRS, "-o", "out"), {"out": is_map}, lock=True),
     "train sotalign": Case(
-        ("train", "sotalign", *_PAIRS, *_MORE, "--set", "max_steps=2", "--set", "dim=4", "-o", "out"),
+        ("train", "sotalign", *_PAIRS, *_MORE, "--set", "max_steps=2", "--set", "n_components=4", "-o", "out"),
         {"out": is_map},
         lock=True,
     ),

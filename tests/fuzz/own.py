@@ -50,7 +50,9 @@ def _fitted(kind: str) -> Any:
                 {"kind": "gelu"},
             ]
             target = [{"kind": "linear", "weight": draw.standard_normal((D_TARGET, 4))}, {"kind": "normalize"}]
-            mapping = congruence.HeadsMap.from_layers(source, target, facts={"n_pairs": 9, "training": {"dim": 4}})
+            mapping = congruence.HeadsMap.from_layers(
+                source, target, facts={"n_pairs": 9, "training": {"n_components": 4}}
+            )
         else:
             quick = {"mlp": {"max_epochs": 2, "hidden": 4}}.get(kind, {})
             mapping = make_map(kind, **quick).fit(problem.X, problem.Y)
@@ -137,7 +139,7 @@ def _training() -> tuple[Any, Any, Any]:
 def _checkpoint(path: Path) -> Any:
     from congruence.train.checkpoint import Checkpoint
 
-    return Checkpoint(path, {"steps": 9}, {"method": "x", "parameters": {"dim": 4}})
+    return Checkpoint(path, {"steps": 9}, {"method": "x", "parameters": {"n_components": 4}})
 
 
 def write_checkpoint(rng: random.Random, folder: Path) -> Path:
@@ -257,7 +259,7 @@ unpaired_source: [more_images.npz]
 unpaired_target: more_texts.npz
 validation: 0.1
 test: 20
-parameters: {dim: 16, divergence_weight: 0.5}
+parameters: {n_components: 16, divergence_weight: 0.5}
 grid:
   divergence_weight: [0.1, 1.0]
 seed: 3

@@ -242,7 +242,7 @@ def test_closed_forms_are_heads_of_plain_layers():
     """A trainer may start from a closed form by writing it as layers."""
     rng = np.random.default_rng(0)
     A, B = rng.standard_normal((40, 6)), rng.standard_normal((40, 5))
-    for fitted in (CCAMap(dim=3).fit(A, B), ProcrustesHeads(dim=3).fit(A, B)):
+    for fitted in (CCAMap(n_components=3).fit(A, B), ProcrustesHeads(n_components=3).fit(A, B)):
         source, target = (
             [{"kind": "normalize"}, {"kind": "center", "mean": mean}, {"kind": "linear", "weight": weight}]
             for mean, weight in (
@@ -261,7 +261,7 @@ def test_closed_forms_are_heads_of_plain_layers():
 def test_layers_of_a_two_sided_map_make_the_same_map(options):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(1, 1, (40, 6)), rng.normal(-1, 1, (40, 5))
-    for m in (CCAMap(power=0.5, **options).fit(X, Y), ProcrustesHeads(dim=3, **options).fit(X, Y)):
+    for m in (CCAMap(power=0.5, **options).fit(X, Y), ProcrustesHeads(n_components=3, **options).fit(X, Y)):
         heads = HeadsMap.from_layers(*m.layers())
         again = HeadsMap.from_layers(*heads.layers())
         for same in (heads, again):

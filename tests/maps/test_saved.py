@@ -34,7 +34,7 @@ def heads():
         {"kind": "gelu"},
     ]
     target = [{"kind": "linear", "weight": rng.standard_normal((6, 4))}, {"kind": "normalize"}]
-    return HeadsMap.from_layers(source, target, facts={"n_pairs": 9, "training": {"dim": 4}})
+    return HeadsMap.from_layers(source, target, facts={"n_pairs": 9, "training": {"n_components": 4}})
 
 
 @pytest.fixture(scope="module")

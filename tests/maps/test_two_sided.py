@@ -56,7 +56,7 @@ def test_procrustes_reaches_the_sum_of_leading_singular_values(n, d_x, d_y, cent
     X, Y = paired(n, d_x, d_y)
     A, B = prepared(X, normalize=normalize, center=center), prepared(Y, normalize=normalize, center=center)
     singular = np.linalg.svd(A.T @ B, compute_uv=False)
-    m = ProcrustesHeads(dim=4, center=center, normalize=normalize).fit(X, Y)
+    m = ProcrustesHeads(n_components=4, center=center, normalize=normalize).fit(X, Y)
     for W in (m.source_weights_, m.target_weights_):
         np.testing.assert_allclose(W.T @ W, np.eye(4), atol=1e-12)
     a, b = carried(m, X, Y)
@@ -67,7 +67,7 @@ def test_procrustes_reaches_the_sum_of_leading_singular_values(n, d_x, d_y, cent
 @given(st.integers(0, 10_000))
 def test_no_random_frames_do_better(seed):
     X, Y = paired(30, 8, 6, seed=1)
-    m = ProcrustesHeads(dim=3).fit(X, Y)
+    m = ProcrustesHeads(n_components=3).fit(X, Y)
     P, Q = random_rotation(8, 3, random_state=seed), random_rotation(6, 3, random_state=seed + 1)
     assert np.vdot(*carried(m, X, Y)) >= np.vdot(prepared(X) @ P, prepared(Y) @ Q)
 
@@ -97,7 +97,7 @@ def test_cca_is_the_papers_closed_form():
     A, B = prepared(X), prepared(Y)
     whiten = [np.linalg.inv(scipy.linalg.sqrtm(Z.T @ Z + 0.1 * np.eye(Z.shape[1]))).real for Z in (A, B)]
     U, s, Vt = np.linalg.svd(whiten[0] @ A.T @ B @ whiten[1])
-    m = CCAMap(dim=5).fit(X, Y)
+    m = CCAMap(n_components=5).fit(X, Y)
     for W, expected in ((m.source_weights_, whiten[0] @ U[:, :5]), (m.target_weights_, whiten[1] @ Vt.T[:, :5])):
         signs = np.sign(np.einsum("ij,ij->j", W, expected))
         np.testing.assert_allclose(W, expected * signs, atol=1e-8)
@@ -173,7 +173,7 @@ def test_compressed_rows_have_the_same_products(n, d_x, d_y):
 def test_rotating_the_inputs_changes_nothing(cls, center, n):
     X, Y = paired(n, 30, 12)
     R, S = random_rotation(30, random_state=1), random_rotation(12, random_state=2)
-    plain, turned = cls(dim=5, center=center).fit(X, Y), cls(dim=5, center=center).fit(X @ R, Y @ S)
+    plain, turned = cls(n_components=5, center=center).fit(X, Y), cls(n_components=5, center=center).fit(X @ R, Y @ S)
     new = paired(10, 30, 12, seed=4)
     for one, other in zip(carried(plain, *new), carried(turned, new[0] @ R, new[1] @ S), strict=True):
         np.testing.assert_allclose(other, one, atol=1e-7 * np.abs(one).max())
@@ -182,7 +182,7 @@ def test_rotating_the_inputs_changes_nothing(cls, center, n):
 @pytest.mark.parametrize("cls", BOTH)
 def test_exchanging_the_sides_exchanges_the_heads(cls):
     X, Y = paired(60, 9, 7)
-    one, other = cls(dim=4).fit(X, Y), cls(dim=4).fit(Y, X)
+    one, other = cls(n_components=4).fit(X, Y), cls(n_components=4).fit(Y, X)
     signs = np.sign(np.einsum("ij,ij->j", one.source_weights_, other.target_weights_))
     np.testing.assert_allclose(one.transform(X), other.transform_target(X) * signs, atol=1e-9)
     np.testing.assert_allclose(one.transform_target(Y), other.transform(Y) * signs, atol=1e-9)
@@ -191,7 +191,7 @@ def test_exchanging_the_sides_exchanges_the_heads(cls):
 @pytest.mark.parametrize("cls", BOTH)
 def test_paired_rows_meet_and_others_do_not(cls):
     X, Y = paired(700, 40, 30)
-    m = cls(dim=6).fit(X[:600], Y[:600])
+    m = cls(n_components=6).fit(X[:600], Y[:600])
     a, b = (normalize_rows(Z) for Z in carried(m, X[600:], Y[600:]))
     found = np.argmax(a @ b.T, axis=1)
     assert np.mean(found == np.arange(100)) > 0.9
@@ -216,9 +216,9 @@ def test_the_joint_space_is_as_wide_as_the_pairs_carry(cls, center):
         m = cls(center=center).fit(X, Y)
         assert (m.d_out, m.n_features_in_, m.d_target) == (most, d_x, d_y)
         assert m.transform(X).shape == m.transform_target(Y).shape == (n, most)
-        assert cls(dim=most, center=center).fit(X, Y).d_out == most
-        with pytest.raises(ParameterError, match=f"dim={most + 1}; expected at most {most}"):
-            cls(dim=most + 1, center=center).fit(X, Y)
+        assert cls(n_components=most, center=center).fit(X, Y).d_out == most
+        with pytest.raises(ParameterError, match=f"n_components={most + 1}; expected at most {most}"):
+            cls(n_components=most + 1, center=center).fit(X, Y)
     # Rows that span three dimensions carry three, however wide they are.
     rng = np.random.default_rng(0)
     flat = rng.standard_normal((60, 3)) @ rng.standard_normal((3, 9))
@@ -229,14 +229,14 @@ def test_the_joint_space_is_as_wide_as_the_pairs_carry(cls, center):
 @pytest.mark.parametrize("cls", BOTH)
 def test_the_same_rows_in_blocks(cls, monkeypatch):
     X, Y = paired(300, 9, 7)
-    whole = cls(dim=4).fit(X, Y)
+    whole = cls(n_components=4).fit(X, Y)
 
     def small(n, row_bytes):
         return (slice(k, min(k + 17, n)) for k in range(0, n, 17))
 
     monkeypatch.setattr(projections, "blocks", small)
     monkeypatch.setattr(f"{cls.__module__}.blocks", small, raising=False)
-    cut = cls(dim=4).fit(X, Y)
+    cut = cls(n_components=4).fit(X, Y)
     for one, other in zip(carried(whole, X, Y), carried(cut, X, Y), strict=True):
         np.testing.assert_allclose(other, one, atol=1e-10)
 
@@ -244,7 +244,7 @@ def test_the_same_rows_in_blocks(cls, monkeypatch):
 @pytest.mark.parametrize("cls", BOTH)
 def test_both_sides_keep_their_precision_and_zero_rows(cls):
     X, Y = paired(50, 9, 7)
-    m = cls(dim=4).fit(X, Y)
+    m = cls(n_components=4).fit(X, Y)
     assert m.transform(X.astype("f4")).dtype == m.transform_target(Y.astype("f2")).dtype == np.float32
     assert m.transform_target(Y).dtype == np.float64
     np.testing.assert_allclose(m.transform_target(Y.astype("f4")), m.transform_target(Y), atol=1e-5)
@@ -271,8 +271,8 @@ def test_a_side_taken_for_the_other_is_named(cls):
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: ProcrustesHeads(dim=0), "dim=0"),
-        (lambda: CCAMap(dim=2.5), "dim=2.5"),
+        (lambda: ProcrustesHeads(n_components=0), "n_components=0"),
+        (lambda: CCAMap(n_components=2.5), "n_components=2.5"),
         (lambda: CCAMap(ridge=-1), "ridge=-1"),
         (lambda: CCAMap(ridge=np.inf), "ridge=inf"),
         (lambda: CCAMap(power=-0.5), "power=-0.5"),
@@ -299,7 +299,7 @@ def test_rows_all_alike_need_a_regulariser():
 @pytest.fixture(params=BOTH)
 def joined(request):
     X, Y = paired(50, 9, 7)
-    m = request.param(dim=4).fit(X, Y)
+    m = request.param(n_components=4).fit(X, Y)
     m.source_space_ = Space("dino", modality="image", dim=9, normalized=False)
     m.target_space_ = Space("minilm", modality="text", dim=7, normalized=False)
     return m
@@ -316,7 +316,7 @@ def test_embeddings_choose_their_head_by_their_space(joined):
     assert (a.space.modality, a.space.dim, b.space.normalized) == ("image", 4, True)
     assert a.ids.tolist() == ids
     assert a.space.revision == b.space.revision
-    again = type(joined)(dim=4).fit(*paired(50, 9, 7, seed=5))
+    again = type(joined)(n_components=4).fit(*paired(50, 9, 7, seed=5))
     again.source_space_, again.target_space_ = joined.source_space_, joined.target_space_
     assert again.joint_space().revision != a.space.revision  # coordinates of another fit
 
@@ -348,7 +348,7 @@ def test_a_side_that_is_named_wrongly_is_refused(joined):
 
 def test_sides_of_one_width_need_a_name_or_a_modality():
     X, Y = paired(50, 8, 8)
-    m = ProcrustesHeads(dim=4).fit(X, Y)
+    m = ProcrustesHeads(n_components=4).fit(X, Y)
     with pytest.raises(ParameterError, match="fit both sides"):
         m.apply(Embeddings(X))
     np.testing.assert_array_equal(m.apply(Embeddings(X), side="target").vectors, m.transform_target(X))

@@ -152,10 +152,10 @@ def test_layers_of_the_paper_s_models():
 
 def test_a_division_keeps_images_apart_and_its_rows_together(made):
     parts = made.split("swap", 42, most={"train": 50})
-    train, (V, _, N, held), items = parts.train, parts.validation, parts.items
+    train, (V, _, N, heldout), items = parts.train, parts.validation, parts.items
     assert len(train) == 50
-    assert not set(train.groups) & set(held)
-    assert not set(items.filenames) & (set(train.groups) | set(held))
+    assert not set(train.groups) & set(heldout)
+    assert not set(items.filenames) & (set(train.groups) | set(heldout))
     assert set(items.categories) == {"swap_obj"}
     image, text = made.encoders[0]
     for row, name in zip(train.source, train.groups, strict=True):

@@ -74,7 +74,7 @@ class PretendedEncoder:
         row = self.classes[label] + 0.2 * np.random.default_rng(seed).normal(size=8) + gap
         return row / np.linalg.norm(row)
 
-    def encode(self, items, batch_size=64, advance=None):
+    def encode(self, items, batch_size=64, callback=None):
         type(self).calls += 1
         if self.break_after is not None and type(self).calls > self.break_after:
             raise KeyboardInterrupt
@@ -170,8 +170,8 @@ def test_a_damaged_cache_is_named(world):
 
 def test_an_encoder_that_loses_rows_is_refused(world):
     class Lossy(PretendedEncoder):
-        def encode(self, items, batch_size=64, advance=None):
-            yield from super().encode(list(items)[:-1], batch_size, advance)
+        def encode(self, items, batch_size=64, callback=None):
+            yield from super().encode(list(items)[:-1], batch_size, callback)
 
     broken = {**options(world), "load_encoder": lambda name, modality, device, dtype: Lossy(name, modality)}
     with pytest.raises(ShapeError, match=f"for {SHARD} items"):

@@ -403,8 +403,8 @@ def test_rules_of_combinations():
     assert method_parameters({"paper_alpha": 1e-4}, 10_000, 64) == {"divergence_weight": pytest.approx(1e-4)}
     assert method_parameters({"paper_alpha": 1e-4}, 100, 64) == {"divergence_weight": pytest.approx(1e-2)}
     assert method_parameters({"both_weights": 0.1}, 50, 49) == {"image_weight": 0.1, "text_weight": 0.1}
-    assert method_parameters({"dim_share": 0.5}, 101, 64) == {"dim": 32}
-    assert method_parameters({"dim_share": 1.0}, 101, 64) == {}
+    assert method_parameters({"components_share": 0.5}, 101, 64) == {"n_components": 32}
+    assert method_parameters({"components_share": 1.0}, 101, 64) == {}
     assert method_parameters({"rate": 3.0}, 10, 9, 1e-3) == {"learning_rate": pytest.approx(3e-3)}
 
 

@@ -85,7 +85,7 @@ def test_the_summary_is_plain_data_and_repeats(bundle, summary):
 def test_the_verdict_follows_the_numbers(bundle, summary):
     row = next(r for r in summary["scores"] if r["metric"] == "zero_shot" and r["query"] == "aligned image")
     assert summary["verdict"]["reached"] == pytest.approx(row["after"] / row["target"])
-    assert summary["verdict"]["level"] == "carries"
+    assert summary["verdict"]["level"] == "passes"
     sentence = summary["verdict"]["sentence"]
     assert f"{row['after']:.1%}" in sentence
     assert f"{row['chance']:.1%} by chance" in sentence
@@ -97,7 +97,7 @@ def test_the_verdict_follows_the_numbers(bundle, summary):
         m: Embeddings(rng.standard_normal((60, 8)), ids=rows.ids, space=rows.space) for m, rows in bundle.target.items()
     }
     bad = Bundle(bundle.source, {m: rows.normalize() for m, rows in noise.items()})
-    assert summarize(fit(bad), bad)["verdict"]["level"] != "carries"
+    assert summarize(fit(bad), bad)["verdict"]["level"] != "passes"
 
 
 def test_histograms_and_kernel_against_numpy(bundle, summary):

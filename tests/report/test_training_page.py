@@ -71,8 +71,8 @@ def trained(data, seed=5):
     parts = split_by_group(data.groups, random_state=seed)
     error = {"rows": "validation"}
     for side, rows in (("source", data.X), ("target", data.Y)):
-        held, mean = rows[parts[1]].astype(float), rows[parts[0]].mean(0, dtype=float)
-        error[side] = float(np.sum((held @ HALF - held) ** 2) / np.sum((held - mean) ** 2))
+        heldout, mean = rows[parts[1]].astype(float), rows[parts[0]].mean(0, dtype=float)
+        error[side] = float(np.sum((heldout @ HALF - heldout) ** 2) / np.sum((heldout - mean) ** 2))
     steps = list(range(10, 2001, 10))
     return heads(
         split=dict(zip(("train", "validation", "test"), map(len, parts), strict=True)),
@@ -314,7 +314,7 @@ def test_pairs_held_out_by_fit_are_found_again(data):
         Embeddings(rows, ids=[f"i{k}" for k in range(40)], space=Space(name, modality=kind))
         for rows, name, kind in ((data.X, "a", "image"), (data.Y, "b", "text"))
     )
-    options = {"dim": 4, "ridge": 1.0, "holdout": 11, "check": False, "groups": None}
+    options = {"n_components": 4, "ridge": 1.0, "holdout": 11, "check": False, "groups": None}
     mapping = congruence.fit(X, Y, method="cca", **options)
     got = summarize_training(mapping, X, Y)
     assert got["held_out"]
@@ -322,9 +322,9 @@ def test_pairs_held_out_by_fit_are_found_again(data):
     assert got["curves"] == []
     assert "Training</h2>" not in render_training(got)
     others = [Embeddings(side.vectors[:3], ids=ids, space=side.space) for side in (X, Y) for ids in [["x", "y", "z"]]]
-    held = congruence.splits.Split.from_dict(mapping.scores_["holdout"]).held_out(others[0].ids)
-    assert not held.all()
-    lost = [side.take(np.flatnonzero(~held)) for side in others]
+    heldout = congruence.splits.Split.from_dict(mapping.scores_["holdout"]).held_out(others[0].ids)
+    assert not heldout.all()
+    lost = [side.take(np.flatnonzero(~heldout)) for side in others]
     with pytest.raises(InputError, match="none of them was held out"):
         summarize_training(mapping, *lost)
 
@@ -333,7 +333,9 @@ def test_pairs_held_out_by_a_recipe_are_found_again(data, tmp_path):
     for name, rows in (("x", data.X[::2]), ("y", data.Y[::2])):
         np.save(tmp_path / f"{name}.npy", rows)
     pairs = [str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]
-    done = run_recipe(make_recipe({}, method="csa", pairs=pairs, validation=0, test=0.4, parameters={"dim": 3}))
+    done = run_recipe(
+        make_recipe({}, method="csa", pairs=pairs, validation=0, test=0.4, parameters={"n_components": 3})
+    )
     got = summarize_training(done.map, data.X[::2], data.Y[::2])
     first = got["between"]["rows"][0]
     assert got["between"]["source"] == done.map.scores_["test_pairs"] == 8
@@ -511,9 +513,9 @@ def test_the_verdict_says_when_it_is_chance():
     rng = np.random.default_rng(0)
     X, Y, N = rng.normal(size=(3, 60, 8))
     got = summarize_training(heads(), X, Y, N)
-    assert got["verdict"]["level"] == "partly"
+    assert got["verdict"]["level"] == "partial"
     assert "cannot be told from chance" in got["verdict"]["sentence"]
-    assert summarize_training(heads(), X, X, N)["verdict"]["level"] == "carries"
+    assert summarize_training(heads(), X, X, N)["verdict"]["level"] == "passes"
     assert summarize_training(heads(), X, N, X)["verdict"]["level"] == "fails"
 
 
@@ -828,7 +830,7 @@ def test_train_jam_writes_a_report(here, files, data):
     assert taken.code == 2
     assert "jam.html" in taken.err
     assert not (files / "other").exists()
-    short = ["--set", "max_steps=2", "--set", "dim=4", "--test", "0.3", "-q"]
+    short = ["--set", "max_steps=2", "--set", "n_components=4", "--test", "0.3", "-q"]
     other = here("train", "sail", *REPORT[2:4], *short, "-o", "other", "--report", "x.html", "--json")
     assert other.code == 0, other.err
     assert f"On {json.loads(other.out)['scores']['test_pairs']} pairs held out" in (files / "x.html").read_text(

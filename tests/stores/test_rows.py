@@ -311,7 +311,7 @@ def test_training_takes_them_and_refuses_another_width(tmp_path):
 
     A, B = RNG.standard_normal((2, 20, 3))
     rows = [StreamedRows(open_source(write(tmp_path / f"{k}.npy", numbered(50))), 10) for k in range(2)]
-    train = SAIL(negatives=True, dim=2, max_steps=5, batch_size=40, validate_every=5)
+    train = SAIL(negatives=True, n_components=2, max_steps=5, batch_size=40, validate_every=5)
     first, again = (train.fit(A, B, unpaired=rows, verbose=False).transform(A) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     with pytest.raises(ShapeError, match="3"):

@@ -13,7 +13,7 @@ class World:
 
     pairs: tuple[np.ndarray, np.ndarray]
     unpaired: tuple[np.ndarray, np.ndarray]
-    held: tuple[np.ndarray, np.ndarray]
+    heldout: tuple[np.ndarray, np.ndarray]
 
 
 def make_world(n_pairs=40, n_unpaired=300, n_held=60, latent=8, widths=(24, 18), noise=0.1, seed=0):
@@ -26,11 +26,11 @@ def make_world(n_pairs=40, n_unpaired=300, n_held=60, latent=8, widths=(24, 18),
     def draw(n):
         return rng.normal(size=(n, latent)) * np.linspace(1.5, 0.5, latent)
 
-    paired, held = draw(n_pairs), draw(n_held)
+    paired, heldout = draw(n_pairs), draw(n_held)
     return World(
         (rows(paired, 0), rows(paired, 1)),
         (rows(draw(n_unpaired), 0), rows(draw(n_unpaired), 1)),
-        (rows(held, 0), rows(held, 1)),
+        (rows(heldout, 0), rows(heldout, 1)),
     )
 
 

@@ -45,7 +45,7 @@ def scenes():
 
 
 @pytest.fixture(scope="module")
-def held():
+def heldout():
     return make_scenes(60, seed=1)
 
 
@@ -53,30 +53,32 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def right_of_two(mapping, held):
-    v, t, n = (unit(rows) for rows in (mapping.transform(held.X), *map(mapping.transform_target, (held.Y, held.N))))
+def right_of_two(mapping, heldout):
+    v, t, n = (
+        unit(rows) for rows in (mapping.transform(heldout.X), *map(mapping.transform_target, (heldout.Y, heldout.N)))
+    )
     return np.mean(np.sum(v * t, axis=1) > np.sum(v * n, axis=1))
 
 
 @pytest.mark.parametrize("loss", ["spread", "negcon", "con"])
-def test_every_loss_learns(scenes, held, loss):
+def test_every_loss_learns(scenes, heldout, loss):
     mapping = JAM(loss, **QUICK).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
-    recall = recall_at_k(mapping.transform(held.X), mapping.transform_target(held.Y), np.arange(60))
+    recall = recall_at_k(mapping.transform(heldout.X), mapping.transform_target(heldout.Y), np.arange(60))
     assert recall > 10 / 60
-    assert right_of_two(mapping, held) > 0.75
+    assert right_of_two(mapping, heldout) > 0.75
     assert mapping.facts_["reconstruction_error"]["source"] < 0.5
     assert (
         mapping.facts_["history"]["losses"]["alignment"][-1] < 0.5 * mapping.facts_["history"]["losses"]["alignment"][0]
     )
 
 
-def test_a_killed_run_goes_on_to_the_bit(scenes, held, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_bit(scenes, heldout, tmp_path, monkeypatch):
     from congruence.train import _autoencoders as jam
 
     method = JAM(
         spread_mix=(0.0, 1.0), learn_temperature=True, **{**QUICK, "max_epochs": 6, "dropout": 0.1}, checkpoint_every=1
     )
-    fit = {"validation": (held.X, held.Y, held.N), "verbose": False}
+    fit = {"validation": (heldout.X, heldout.Y, heldout.N), "verbose": False}
     whole = clone(method).fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
     original = jam.AutoencoderObjective.training_step
 
@@ -91,7 +93,7 @@ def test_a_killed_run_goes_on_to_the_bit(scenes, held, tmp_path, monkeypatch):
         method.fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
     monkeypatch.setattr(jam.AutoencoderObjective, "training_step", original)
     again = method.fit(scenes.X, scenes.Y, negatives=scenes.N, **fit)
-    for side, rows in (("reconstruct", held.X), ("reconstruct_target", held.Y)):
+    for side, rows in (("reconstruct", heldout.X), ("reconstruct_target", heldout.Y)):
         assert np.array_equal(getattr(again, side)(rows), getattr(whole, side)(rows))
     assert again.facts_["history"] == whole.facts_["history"]
     with pytest.raises(TrainingError, match=r"parameters\.loss"):
@@ -99,7 +101,7 @@ def test_a_killed_run_goes_on_to_the_bit(scenes, held, tmp_path, monkeypatch):
     with pytest.raises(TrainingError, match="data"):
         method.fit(scenes.X, scenes.Y, negatives=scenes.N[::-1], **fit)
     with pytest.raises(TrainingError, match="validation"):
-        method.fit(scenes.X, scenes.Y, negatives=scenes.N, **{**fit, "validation": (held.X, held.Y)})
+        method.fit(scenes.X, scenes.Y, negatives=scenes.N, **{**fit, "validation": (heldout.X, heldout.Y)})
 
 
 def test_the_seed_decides(scenes):
@@ -111,29 +113,31 @@ def test_the_seed_decides(scenes):
     assert not np.array_equal(rows(5), rows(42))
 
 
-def test_what_is_served_is_the_best_and_not_the_last(scenes, held, tmp_path):
+def test_what_is_served_is_the_best_and_not_the_last(scenes, heldout, tmp_path):
     # A rate so high that validation goes up and down.
     method = JAM(
         **{**QUICK, "learning_rate": 0.03, "max_epochs": 12}, validate_every=1, patience=None, schedule="constant"
     )
-    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y, held.N), verbose=False)
+    mapping = method.fit(
+        scenes.X, scenes.Y, negatives=scenes.N, validation=(heldout.X, heldout.Y, heldout.N), verbose=False
+    )
     scores = dict(mapping.facts_["history"]["validation"])
     assert len(scores) == 13
     best, last = max(scores.values()), scores[mapping.facts_["steps"]]
     assert best > last
     again = load(mapping.save(tmp_path / "m"))
-    texts = again.transform_target(np.concatenate([held.Y, held.N]))
-    assert recall_at_k(again.transform(held.X), texts, np.arange(60)) == pytest.approx(best)
+    texts = again.transform_target(np.concatenate([heldout.Y, heldout.N]))
+    assert recall_at_k(again.transform(heldout.X), texts, np.arange(60)) == pytest.approx(best)
     assert mapping.scores_["validation_source_to_target_recall_at_1"] == best
     assert again.method_ == "jam"
     assert again.facts_["training"]["hidden"] == [32]
-    np.testing.assert_array_equal(again.reconstruct(held.X), mapping.reconstruct(held.X))
+    np.testing.assert_array_equal(again.reconstruct(heldout.X), mapping.reconstruct(heldout.X))
 
 
-def test_patience_ends_a_run(scenes, held):
+def test_patience_ends_a_run(scenes, heldout):
     # Nothing is learned at this rate, so no validation is better than the first.
     method = JAM(**{**QUICK, "learning_rate": 1e-12}, validate_every=1, patience=2)
-    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y), verbose=False)
+    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(heldout.X, heldout.Y), verbose=False)
     assert (mapping.facts_["best_step"], mapping.facts_["steps"]) == (0, 2 * 4)
 
 
@@ -159,7 +163,7 @@ def test_a_learned_temperature_begins_where_told_and_moves(scenes):
     assert max(losses["temperature"]) > 0.0101  # the bound is no trap
 
 
-def test_a_curriculum_goes_from_one_end_to_the_other(scenes, held, monkeypatch):
+def test_a_curriculum_goes_from_one_end_to_the_other(scenes, heldout, monkeypatch):
     from congruence.train import _autoencoders as jam
 
     seen = []
@@ -168,7 +172,7 @@ def test_a_curriculum_goes_from_one_end_to_the_other(scenes, held, monkeypatch):
         jam, "spread_loss", lambda v, p, n, alpha, tau: seen.append(alpha) or original(v, p, n, alpha, tau)
     )
     method = JAM(spread_mix=(1.0, 0.0), **{**QUICK, "max_epochs": 3}, validate_every=1)
-    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(held.X, held.Y), verbose=False)
+    mapping = method.fit(scenes.X, scenes.Y, negatives=scenes.N, validation=(heldout.X, heldout.Y), verbose=False)
     np.testing.assert_allclose(seen, np.linspace(1, 0, 12), atol=1e-12)
     best = mapping.facts_["best_step"]
     assert mapping.facts_["spread_mix_at_best"] == pytest.approx(seen[best - 1] if best else 1.0)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWa
 
 NAMES = ["sotalign", "sail", "structure", "nnclr", "sclip", "sue", "csa", "contrastive", "cca", "procrustes", "jam"]
 QUICK = {
-    "dim": 6,
+    "n_components": 6,
     "max_steps": 60,
     "learning_rate": 5e-3,
     "batch_size": 128,
@@ -38,11 +38,11 @@ QUICK = {
 JAM_QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 15, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
 OWN = {
     "sotalign": {"max_iter": 5, "max_steps": 40},
-    "nnclr": {"k": 1},
+    "nnclr": {"n_neighbors": 1},
     "sclip": {"max_iter": 5, "max_steps": 20, "learning_rate": 1e-2},
     "contrastive": {"hidden": 32},
     "sue": {
-        "spectral_dim": 12,
+        "n_spectral_components": 12,
         "spectral_steps": 30,
         "spectral_learning_rate": 3e-3,
         "spectral_batch_size": 200,
@@ -55,7 +55,7 @@ def quick(name):
     if name == "jam":
         return make_method("jam", **JAM_QUICK)
     closed = issubclass(METHODS[name], ClosedForm)
-    return make_method(name, **({"dim": 6} if closed else {**QUICK, **OWN.get(name, {})}))
+    return make_method(name, **({"n_components": 6} if closed else {**QUICK, **OWN.get(name, {})}))
 
 
 def beside_the_pairs(name, latent):
@@ -71,10 +71,10 @@ def fits(latent):
     def fitted(name):
         if name not in done:
             method = quick(name)
-            held = {"validation": (latent.X_test, latent.Y_test), "verbose": False}
+            heldout = {"validation": (latent.X_test, latent.Y_test), "verbose": False}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                done[name] = method, method.fit(latent.X, latent.Y, **beside_the_pairs(name, latent), **held)
+                done[name] = method, method.fit(latent.X, latent.Y, **beside_the_pairs(name, latent), **heldout)
         return done[name]
 
     return fitted
@@ -99,7 +99,7 @@ def test_importing_the_methods_loads_no_torch():
 def test_parameters_are_scikit_learns(name):
     method = make_method(name)
     params, signature = method.get_params(), inspect.signature(METHODS[name]).parameters
-    width = "latent" if name == "jam" else "dim"
+    width = "latent" if name == "jam" else "n_components"
     assert list(params) == sorted(signature)
     assert not any(one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL) for one in signature.values())
     other = clone(method).set_params(**{width: 17})
@@ -155,7 +155,7 @@ def test_a_method_fits_into_a_pipeline(latent, name):
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 def test_scikit_learns_own_contract(name):
     tiny = {
-        "sail": {"dim": 2, "max_steps": 2, "device": "cpu"},
+        "sail": {"n_components": 2, "max_steps": 2, "device": "cpu"},
         "procrustes": {},
         "jam": {"loss": "con", "hidden": (4,), "latent": 2, "max_epochs": 1, "dropout": 0.0, "device": "cpu"},
     }
@@ -176,7 +176,7 @@ def test_what_jam_saves_can_be_decoded(latent, fits, tmp_path):
 
 
 def test_a_second_fit_replaces_the_first(latent):
-    method = SAIL(dim=4, max_steps=2, device="cpu").fit(latent.X, latent.Y, verbose=False)
+    method = SAIL(n_components=4, max_steps=2, device="cpu").fit(latent.X, latent.Y, verbose=False)
     before = method.transform(latent.X_test)
     method.fit(latent.Y, latent.X, verbose=False)
     assert (method.n_features_in_, method.d_target) == (16, 20)
@@ -185,7 +185,7 @@ def test_a_second_fit_replaces_the_first(latent):
 
 
 def test_contrastive_is_sail_with_other_defaults(latent):
-    options = {"dim": 5, "max_steps": 3, "hidden": 8, "device": "cpu"}
+    options = {"n_components": 5, "max_steps": 3, "hidden": 8, "device": "cpu"}
     one = Contrastive(**options).fit(latent.X, latent.Y, verbose=False)
     two = SAIL(pair_loss="infonce", head="mlp", **options).fit(latent.X, latent.Y, verbose=False)
     np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
@@ -194,8 +194,8 @@ def test_contrastive_is_sail_with_other_defaults(latent):
 
 
 def test_csa_weighs_directions_by_their_correlations(latent):
-    fitted = CSA(dim=4, ridge=0.1).fit(latent.X, latent.Y)
-    plain = CCAMap(dim=4, ridge=0.1).fit(latent.X, latent.Y)
+    fitted = CSA(n_components=4, ridge=0.1).fit(latent.X, latent.Y)
+    plain = CCAMap(n_components=4, ridge=0.1).fit(latent.X, latent.Y)
     ours = fitted.transform(latent.X_test) @ fitted.transform_target(latent.Y_test).T
     u, v = plain.transform(latent.X_test), plain.transform_target(latent.Y_test)
     np.testing.assert_allclose(ours, (u * plain.singular_values_[:4]) @ v.T, rtol=1e-4, atol=1e-6)
@@ -210,8 +210,8 @@ def test_csa_as_published_finds_nothing_with_fewer_pairs_than_dimensions(latent,
 
 def test_closed_forms_are_their_maps(latent):
     for method, expected in (
-        (CCA(dim=3, ridge=0.2), CCAMap(dim=3, ridge=0.2)),
-        (Procrustes(dim=3), congruence.ProcrustesHeads(dim=3)),
+        (CCA(n_components=3, ridge=0.2), CCAMap(n_components=3, ridge=0.2)),
+        (Procrustes(n_components=3), congruence.ProcrustesHeads(n_components=3)),
     ):
         expected.fit(latent.X, latent.Y)
         fitted = method.fit(
@@ -224,10 +224,10 @@ def test_closed_forms_pair_by_id_and_know_their_spaces(latent):
     ids = [f"{i}" for i in range(64)]
     X = Embeddings(latent.X, ids=ids, space=Space(model="eye"))
     Y = Embeddings(latent.Y[::-1].copy(), ids=ids[::-1], space=Space(model="tongue"))
-    fitted = CCA(dim=3).fit(X, Y)
+    fitted = CCA(n_components=3).fit(X, Y)
     assert (fitted.source_space_.model, fitted.target_space_.model) == ("eye", "tongue")
     np.testing.assert_allclose(
-        fitted.transform(latent.X_test), CCA(dim=3).fit(latent.X, latent.Y).transform(latent.X_test), atol=1e-5
+        fitted.transform(latent.X_test), CCA(n_components=3).fit(latent.X, latent.Y).transform(latent.X_test), atol=1e-5
     )
 
 
@@ -236,13 +236,13 @@ def test_what_is_refused(latent):
         make_method("clip")
     with pytest.raises(ParameterError, match="Got alpha, lr for sail; expected some of batch_size, "):
         make_method("sail", lr=1, alpha=2)
-    with pytest.raises(ParameterError, match="dim=17; expected at most 16"):
-        CSA(dim=17).fit(latent.X, latent.Y)
+    with pytest.raises(ParameterError, match="n_components=17; expected at most 16"):
+        CSA(n_components=17).fit(latent.X, latent.Y)
     with pytest.raises(TooFewAnchorsError):
         CCA().fit(latent.X[:1], latent.Y[:1])
     with pytest.raises(ShapeError):
         Procrustes().fit(latent.X, latent.Y, unpaired=(latent.V, None))
     with pytest.raises(ParameterError, match=r"Pass unpaired=\(U, V\)"):
-        SAIL(dim=4, max_steps=1).fit(latent.X, latent.Y, unpaired=latent.U)
+        SAIL(n_components=4, max_steps=1).fit(latent.X, latent.Y, unpaired=latent.U)
     with pytest.raises(InputError, match="target y is None"):
-        SAIL(dim=4, max_steps=1).fit(latent.X)
+        SAIL(n_components=4, max_steps=1).fit(latent.X)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="the losses need torch")
 
 from congruence.train._neighbors import nearest_rows  # noqa: E402
 
-QUICK = {"dim": 6, "max_steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
+QUICK = {"n_components": 6, "max_steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
 
 class Drawn:
@@ -60,7 +60,7 @@ def test_the_loss_is_the_sum_of_three(latent):
     from congruence.train.losses import siglip_loss
 
     options = {**QUICK, "max_steps": 1, "pair_batch_size": 64, "batch_size": 128, "learning_rate": 1e-12}
-    fitted = NNCLR(k=1, text_weight=10.0, image_weight=0.1, **options).fit(
+    fitted = NNCLR(n_neighbors=1, text_weight=10.0, image_weight=0.1, **options).fit(
         latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False
     )
 
@@ -110,7 +110,7 @@ def test_rows_of_a_file_serve_as_those_of_an_array(latent, tmp_path):
 
     np.save(tmp_path / "texts.npy", latent.V)
     kept, mapped = (
-        NNCLR(k=1, image_weight=0.0, **QUICK).fit(latent.X, latent.Y, unpaired=(None, V), verbose=False)
+        NNCLR(n_neighbors=1, image_weight=0.0, **QUICK).fit(latent.X, latent.Y, unpaired=(None, V), verbose=False)
         for V in (latent.V, open_rows(tmp_path / "texts.npy", memory=1))
     )
     np.testing.assert_array_equal(kept.transform(latent.X_test), mapped.transform(latent.X_test))
@@ -120,13 +120,13 @@ def test_neighbors_are_drawn_from_k_and_by_the_seed(latent):
     losses = {}
     for k, seed in ((1, 0), (5, 0), (5, 1)):
         options = {**QUICK, "pair_batch_size": 64, "batch_size": 128, "max_steps": 1, "random_state": seed}
-        fitted = NNCLR(k=k, **options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
+        fitted = NNCLR(n_neighbors=k, **options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
         losses[k, seed] = fitted.facts_["history"]["losses"]["near_text"][0]
     assert len(set(losses.values())) == 3
 
 
 def test_it_learns(latent, retrieval):
-    options = {"dim": 16, "max_steps": 100, "learning_rate": 3e-3, "device": "cpu", "k": 1}
+    options = {"n_components": 16, "max_steps": 100, "learning_rate": 3e-3, "device": "cpu", "n_neighbors": 1}
     fitted = NNCLR(**options).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert retrieval(fitted) > 0.5
     one_side = NNCLR(image_weight=0.0, **options).fit(latent.X, latent.Y, unpaired=(None, latent.V), verbose=False)
@@ -138,10 +138,10 @@ def test_what_is_refused(latent):
         NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(None, latent.V))
     with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None))
-    with pytest.raises(ParameterError, match="k=5 neighbors among 4 unpaired rows"):
+    with pytest.raises(ParameterError, match="n_neighbors=5 of among 4 unpaired rows"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V[:4]))
     with pytest.raises(InputError, match="type Drawn.*scan and take"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, Drawn()))
-    for wrong in ({"k": 0}, {"text_weight": -1.0}, {"image_weight": float("nan")}):
+    for wrong in ({"n_neighbors": 0}, {"text_weight": -1.0}, {"image_weight": float("nan")}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             NNCLR(**wrong).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))

@@ -11,7 +11,7 @@ from congruence.train.sclip import pseudo_label_loss
 torch = pytest.importorskip("torch", reason="the losses need torch")
 F = torch.nn.functional
 
-QUICK = {"dim": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
+QUICK = {"n_components": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 
 
 def unit(n, d, seed):
@@ -105,7 +105,7 @@ def test_a_step_is_the_weighted_sum(latent, pair_loss, space):
 @pytest.mark.parametrize(("assignment", "space"), [("hard", "unimodal"), ("ot", "unimodal"), ("soft", "joint")])
 def test_it_learns(latent, retrieval, assignment, space):
     options = {
-        "dim": 16,
+        "n_components": 16,
         "max_steps": 60,
         "learning_rate": 5e-3,
         "device": "cpu",

@@ -27,19 +27,19 @@ torch = pytest.importorskip("torch", reason="training needs torch")
 #: Thirty iterations are too few for KLOT's plans: quick, and said in one test.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
-QUICK = {"dim": 16, "max_steps": 60, "learning_rate": 3e-3, "validate_every": 20, "max_iter": 30}
+QUICK = {"n_components": 16, "max_steps": 60, "learning_rate": 3e-3, "validate_every": 20, "max_iter": 30}
 SAIL_QUICK = {k: v for k, v in QUICK.items() if k != "max_iter"}
 
 
-def recall(mapping, held, k=1):
-    return recalls(mapping.transform(held[0]), mapping.transform_target(held[1]))[f"mean@{k}"]
+def recall(mapping, heldout, k=1):
+    return recalls(mapping.transform(heldout[0]), mapping.transform_target(heldout[1]))[f"mean@{k}"]
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("pair_loss", ["siglip", "infonce"])
 def test_sail_learns_from_pairs(world, head, pair_loss):
     mapping = SAIL(head=head, pair_loss=pair_loss, hidden=32, **SAIL_QUICK).fit(*world.pairs, verbose=False)
-    assert recall(mapping, world.held, 5) > 4 * 5 / 60
+    assert recall(mapping, world.heldout, 5) > 4 * 5 / 60
     losses = mapping.facts_["history"]["losses"]["loss"]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -47,14 +47,14 @@ def test_sail_learns_from_pairs(world, head, pair_loss):
 @pytest.mark.parametrize("teacher", ["cca", "procrustes", "contrastive"])
 @pytest.mark.parametrize("divergence", ["klot", "infonce", "cka"])
 def test_every_teacher_with_every_divergence(world, teacher, divergence):
-    method = SOTAlign(teacher=teacher, divergence=divergence, divergence_weight=0.1, teacher_dim=8, **QUICK)
+    method = SOTAlign(teacher=teacher, divergence=divergence, divergence_weight=0.1, teacher_n_components=8, **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     losses = mapping.facts_["history"]["losses"]
     assert losses[divergence][-1] < 0.7 * losses[divergence][0]
     np.testing.assert_allclose(
         losses["loss"], np.array(losses["supervised"]) + 0.1 * np.array(losses[divergence]), rtol=1e-5
     )
-    assert recall(mapping, world.held, 5) > 4 * 5 / 60
+    assert recall(mapping, world.heldout, 5) > 4 * 5 / 60
 
 
 def test_too_few_iterations_are_recorded_and_warned_of_once(world):
@@ -84,11 +84,11 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
 
 def test_a_strong_divergence_brings_the_teachers_geometry(world):
     """With all the weight on KLOT the heads rank as the teacher does, on rows neither saw."""
-    teacher = ProcrustesHeads(dim=8).fit(*world.pairs)
+    teacher = ProcrustesHeads(n_components=8).fit(*world.pairs)
     mapping = SOTAlign(teacher=teacher, divergence_weight=100.0, **{**QUICK, "max_steps": 120}).fit(
         *world.pairs, unpaired=world.unpaired, verbose=False
     )
-    X, Y = world.held
+    X, Y = world.heldout
 
     def affinities(model):
         A, B = model.transform(X), model.transform_target(Y)
@@ -109,20 +109,20 @@ def test_weight_zero_is_sail_to_the_bit(world):
             (SAIL(preprocess="normalize", **SAIL_QUICK), None),
         )
     )
-    assert np.array_equal(ours.transform(world.held[0]), theirs.transform(world.held[0]))
+    assert np.array_equal(ours.transform(world.heldout[0]), theirs.transform(world.heldout[0]))
 
 
 @pytest.mark.parametrize("teacher", ["procrustes", "cca"])
 @pytest.mark.parametrize("preprocess", ["center", "normalize"])
 def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preprocess):
     method = SOTAlign(
-        teacher=teacher, teacher_dim=8, start="teacher", preprocess=preprocess, **{**QUICK, "max_steps": 1}
+        teacher=teacher, teacher_n_components=8, init="teacher", preprocess=preprocess, **{**QUICK, "max_steps": 1}
     )
     mapping = method.set_params(learning_rate=1e-12).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
     alone = method.fit_teacher(*world.pairs)
 
     def cosines(model):
-        sides = model.transform(world.held[0]), model.transform_target(world.held[1])
+        sides = model.transform(world.heldout[0]), model.transform_target(world.heldout[1])
         A, B = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in sides)
         return A @ B.T
 
@@ -130,16 +130,16 @@ def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preproc
 
 
 def test_a_map_that_began_at_the_teacher_is_never_worse_on_what_it_is_chosen_by(world):
-    method = SOTAlign(teacher="cca", teacher_dim=8, start="teacher", ridge=1.0, **QUICK)
-    mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.held, verbose=False)
-    assert recall(mapping, world.held) >= recall(method.fit_teacher(*world.pairs), world.held)
+    method = SOTAlign(teacher="cca", teacher_n_components=8, init="teacher", ridge=1.0, **QUICK)
+    mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
+    assert recall(mapping, world.heldout) >= recall(method.fit_teacher(*world.pairs), world.heldout)
     assert mapping.facts_["history"]["losses"]["loss"][-1] < mapping.facts_["history"]["losses"]["loss"][0]
 
 
 def test_where_heads_cannot_begin_at_the_teacher(world):
     for wrong in ({"head": "mlp"}, {"preprocess": "none"}):
-        with pytest.raises(ParameterError, match="start"):
-            SOTAlign(start="teacher", **{**QUICK, **wrong}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+        with pytest.raises(ParameterError, match="init"):
+            SOTAlign(init="teacher", **{**QUICK, **wrong}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
 
 
 def test_the_teachers_plan_is_solved_once_where_rows_come_again(world, monkeypatch):
@@ -181,13 +181,13 @@ def test_the_automatic_weight_is_the_papers_balance(world, pair_loss, expected):
         )
         for weight in ("auto", expected)
     ]
-    assert np.array_equal(*(end.transform(world.held[0]) for end in ends))
+    assert np.array_equal(*(end.transform(world.heldout[0]) for end in ends))
 
 
 @pytest.mark.parametrize("batch_size", [64, 32768])
 def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_size):
     method = SOTAlign(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
-    whole = clone(method).fit(*world.pairs, unpaired=world.unpaired, validation=world.held, verbose=False)
+    whole = clone(method).fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
     original = _Objective.training_step
 
     def killed(self, batch):
@@ -196,12 +196,12 @@ def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_siz
         return original(self, batch)
 
     monkeypatch.setattr(_Objective, "training_step", killed)
-    fit = {"validation": world.held, "verbose": False, "checkpoint": tmp_path / "c"}
+    fit = {"validation": world.heldout, "verbose": False, "checkpoint": tmp_path / "c"}
     with pytest.raises(KeyboardInterrupt):
         method.fit(*world.pairs, unpaired=world.unpaired, **fit)
     monkeypatch.setattr(_Objective, "training_step", original)
     again = method.fit(*world.pairs, unpaired=world.unpaired, **fit)
-    assert np.array_equal(again.transform(world.held[0]), whole.transform(world.held[0]))
+    assert np.array_equal(again.transform(world.heldout[0]), whole.transform(world.heldout[0]))
     assert again.facts_["history"] == whole.facts_["history"]
     with pytest.raises(TrainingError, match="divergence_weight"):
         SOTAlign(**{**method.get_params(), "divergence_weight": 0.02}).fit(*world.pairs, unpaired=world.unpaired, **fit)
@@ -211,7 +211,7 @@ def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_siz
 
 def test_the_seed_decides(world):
     def rows(seed):
-        return SAIL(random_state=seed, **SAIL_QUICK).fit(*world.pairs, verbose=False).transform(world.held[0])
+        return SAIL(random_state=seed, **SAIL_QUICK).fit(*world.pairs, verbose=False).transform(world.heldout[0])
 
     assert np.array_equal(rows(1), rows(1))
     assert not np.array_equal(rows(1), rows(2))
@@ -219,11 +219,11 @@ def test_the_seed_decides(world):
 
 def test_what_is_served_is_what_was_validated(world, tmp_path):
     method = SOTAlign(head="mlp", hidden=32, precision="float32", **QUICK)
-    mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.held, verbose=False)
+    mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
     scores = dict(mapping.facts_["history"]["validation"])
     assert mapping.scores_["validation_mean_recall_at_1"] == max(scores.values()) == scores[mapping.facts_["best_step"]]
     again = load(mapping.save(tmp_path / "m"))
-    assert recall(again, world.held) == pytest.approx(max(scores.values()))
+    assert recall(again, world.heldout) == pytest.approx(max(scores.values()))
     assert again.facts_["training"]["divergence"] == "klot"
     assert again.method_ == "sotalign"
 
@@ -233,8 +233,8 @@ def test_bfloat16_trains_near_float32(world):
         SAIL(precision=precision, **SAIL_QUICK).fit(*world.pairs, verbose=False)
         for precision in ("float32", "bfloat16")
     ]
-    assert recall(ends[1], world.held, 5) > 0.7 * recall(ends[0], world.held, 5)
-    assert not np.array_equal(ends[0].transform(world.held[0]), ends[1].transform(world.held[0]))
+    assert recall(ends[1], world.heldout, 5) > 0.7 * recall(ends[0], world.heldout, 5)
+    assert not np.array_equal(ends[0].transform(world.heldout[0]), ends[1].transform(world.heldout[0]))
 
 
 def test_several_captions_an_image_any_of_which_is_a_hit():
@@ -255,7 +255,7 @@ def test_embeddings_are_paired_by_id_and_keep_their_spaces(world):
     Y = Embeddings(world.pairs[1][order], ids=[names[i] for i in order], space=Space("language", modality="text"))
     mapping = SAIL(**SAIL_QUICK).fit(X, Y, verbose=False)
     plain = SAIL(**SAIL_QUICK).fit(*world.pairs, verbose=False)
-    assert np.allclose(mapping.transform(world.held[0]), plain.transform(world.held[0]), atol=1e-4)
+    assert np.allclose(mapping.transform(world.heldout[0]), plain.transform(world.heldout[0]), atol=1e-4)
     assert (mapping.source_space_.model, mapping.target_space_.modality) == ("vision", "text")
 
 
@@ -286,8 +286,8 @@ def test_what_is_refused(world):
         method.fit(X, Y[:-1], unpaired=(U, V), verbose=False)
     with pytest.raises(TooFewAnchorsError):
         method.fit(X[:1], Y[:1], unpaired=(U, V), verbose=False)
-    with pytest.raises(ParameterError, match="dim"):  # a teacher wider than the pairs support
-        SOTAlign(teacher_dim=30, **QUICK).fit(X, Y, unpaired=(U, V), verbose=False)
+    with pytest.raises(ParameterError, match="n_components"):  # a teacher wider than the pairs support
+        SOTAlign(teacher_n_components=30, **QUICK).fit(X, Y, unpaired=(U, V), verbose=False)
     with pytest.raises(NotFiniteError):
         method.fit(np.where(X > 0.9, np.nan, X), Y, unpaired=(U, V), verbose=False)
     with pytest.raises(NotFiniteError, match="unpaired_source"):
@@ -302,7 +302,7 @@ def test_what_is_refused(world):
         {"teacher": "ridge"},
         {"divergence": "kl"},
         {"divergence_weight": -1.0},
-        {"dim": 0},
+        {"n_components": 0},
         {"head": "tree"},
         {"preprocess": "pca"},
     ):
@@ -321,7 +321,7 @@ def test_a_batch_larger_than_the_data_is_the_data(world):
         SOTAlign(**{**QUICK, "max_steps": 5}, batch_size=size).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
         for size in (340, 10_000)
     )
-    assert np.array_equal(a.transform(world.held[0]), b.transform(world.held[0]))
+    assert np.array_equal(a.transform(world.heldout[0]), b.transform(world.heldout[0]))
 
 
 def test_tuning_keeps_the_best(world):
@@ -331,20 +331,20 @@ def test_tuning_keeps_the_best(world):
         {"divergence_weight": [0.0, 0.1], "divergence": ["klot", "cka"]},
         *world.pairs,
         unpaired=world.unpaired,
-        validation=world.held,
+        validation=world.heldout,
         verbose=False,
         callback=lambda point, score: seen.append((point, score)),
     )
     assert done.trials == seen
     assert len(seen) == 4
-    assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.held))
+    assert done.score == max(score for _, score in seen) == pytest.approx(recall(done.map, world.heldout))
     assert done.parameters == next(point for point, score in seen if score == done.score)
     assert done.map.facts_["training"]["divergence_weight"] == done.parameters["divergence_weight"]
 
 
 def test_tuning_what_is_not_there(world):
     with pytest.raises(ParameterError, match="beta"):
-        tune(SOTAlign(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.held)
+        tune(SOTAlign(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.heldout)
     with pytest.raises(ParameterError, match="list of values"):
         grid_points({"divergence_weight": 0.1})
     with pytest.raises(ParameterError, match="list of values"):
@@ -352,13 +352,13 @@ def test_tuning_what_is_not_there(world):
 
 
 def test_the_teacher_is_the_map_it_names(world):
-    teacher = SOTAlign(teacher="cca", teacher_dim=6, ridge=0.5).fit_teacher(*world.pairs)
-    alone = CCAMap(dim=6, ridge=0.5).fit(*world.pairs)
-    assert np.array_equal(teacher.transform(world.held[0]), alone.transform(world.held[0]))
+    teacher = SOTAlign(teacher="cca", teacher_n_components=6, ridge=0.5).fit_teacher(*world.pairs)
+    alone = CCAMap(n_components=6, ridge=0.5).fit(*world.pairs)
+    assert np.array_equal(teacher.transform(world.heldout[0]), alone.transform(world.heldout[0]))
 
 
 def test_parameters_are_scikit_learns():
-    method = SOTAlign(divergence_weight=0.5, dim=7, random_state=3)
+    method = SOTAlign(divergence_weight=0.5, n_components=7, random_state=3)
     again = clone(method)
     assert again is not method
     assert again.get_params() == method.get_params()

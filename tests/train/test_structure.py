@@ -12,7 +12,7 @@ from congruence.train.structure import structure_loss
 torch = pytest.importorskip("torch", reason="the losses need torch")
 F = torch.nn.functional
 
-QUICK = {"dim": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "device": "cpu"}
+QUICK = {"n_components": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "device": "cpu"}
 
 
 def rows(n, d, seed):
@@ -101,7 +101,7 @@ def test_the_weight_rises_over_the_warmup(latent):
 @pytest.mark.parametrize("unpaired", [False, True])
 def test_it_learns_and_keeps_the_geometry(latent, retrieval, unpaired):
     options = {
-        "dim": 16,
+        "n_components": 16,
         "max_steps": 60,
         "learning_rate": 5e-3,
         "batch_size": 256,

@@ -17,8 +17,8 @@ from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E
 from congruence.train.sue import _MappedRows, _Objective  # noqa: E402
 
 QUICK = {
-    "dim": 6,
-    "spectral_dim": 12,
+    "n_components": 6,
+    "n_spectral_components": 12,
     "spectral_steps": 30,
     "spectral_learning_rate": 3e-3,
     "spectral_batch_size": 200,
@@ -126,7 +126,7 @@ def test_rows_carried_once_are_those_carried_at_each_step(latent, monkeypatch):
         return original(self, step, size, seed)
 
     monkeypatch.setattr(_MappedRows, "batch", batch)
-    monkeypatch.setattr(_MappedRows, "held", lambda self: self)
+    monkeypatch.setattr(_MappedRows, "heldout", lambda self: self)
     again = SUE(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
     assert len(drawn) == 2 * QUICK["max_steps"]
     np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
@@ -154,14 +154,16 @@ def test_what_is_refused(latent):
     for unpaired in (None, (None, latent.V), (latent.U, None)):
         with pytest.raises(InputError, match="no unpaired rows of one side"):
             SUE(**QUICK).fit(latent.X, latent.Y, unpaired=unpaired)
-    with pytest.raises(ParameterError, match="dim=13 and spectral_dim=12"):
-        SUE(**{**QUICK, "dim": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
+    with pytest.raises(ParameterError, match="n_components=13 and n_spectral_components=12"):
+        SUE(**{**QUICK, "n_components": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
     with pytest.raises(ParameterError, match="graphs of 13 source rows"):
         SUE(**{**QUICK, "spectral_batch_size": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
-    with pytest.raises(ParameterError, match="dim=6; expected at most"):  # three pairs have two directions in common
+    with pytest.raises(
+        ParameterError, match="n_components=6; expected at most"
+    ):  # three pairs have two directions in common
         SUE(**{**QUICK, "spectral_steps": 1}).fit(latent.X[:3], latent.Y[:3], unpaired=(latent.U, latent.V))
     for wrong in (
-        {"neighbors": 0},
+        {"n_neighbors": 0},
         {"spectral_steps": 0},
         {"ridge": -1.0},
         {"scales": 0},

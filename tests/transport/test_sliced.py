@@ -276,7 +276,7 @@ def test_rows_are_drawn_only_from_larger_collections():
     assert few != distribution_shift(X, A, n_projections=20, repeats=3)
     assert few.image.floor > distribution_shift(X, A, n_projections=20, repeats=3).image.floor  # fewer rows, more noise
     steps = []
-    distribution_shift(X, A, n_projections=2, repeats=3, advance=steps.append)
+    distribution_shift(X, A, n_projections=2, repeats=3, callback=steps.append)
     assert steps == [1, 1, 1]
 
 

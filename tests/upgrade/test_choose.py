@@ -226,9 +226,9 @@ def test_held_out_pairs_choose_nothing():
     X, Y = rotated(60, noise=0.5)
     names = np.array([f"item {k}" for k in range(60)])
     split = congruence.fit(embed(X, names), embed(Y, names), holdout=20)
-    held = congruence.splits.Split.from_dict(split.scores_["holdout"]).held_out(names)
+    heldout = congruence.splits.Split.from_dict(split.scores_["holdout"]).held_out(names)
     other = Y.copy()
-    other[held] = RNG.standard_normal((int(held.sum()), 16))
+    other[heldout] = RNG.standard_normal((int(heldout.sum()), 16))
     again = congruence.fit(embed(X, names), embed(other, names), holdout=20)
     assert again.scores_["choice"] == split.scores_["choice"]
 

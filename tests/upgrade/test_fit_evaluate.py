@@ -63,14 +63,14 @@ def test_a_map_fitted_on_images_carries_text(models):
 
 def test_held_out_pairs_are_really_held_out(models):
     mapping = fit(models, holdout=0.25, random_state=3)
-    held = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
-    assert held.sum() == 60
+    heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
+    assert heldout.sum() == 60
     only_train = congruence.OrthogonalMap().fit(
-        models.source["image"].vectors[~held], models.target["image"].vectors[~held]
+        models.source["image"].vectors[~heldout], models.target["image"].vectors[~heldout]
     )
     np.testing.assert_allclose(mapping.rotation_, only_train.rotation_, atol=1e-10)
-    moved = mapping.transform(models.source["image"].vectors[held])
-    expected = paired_cosine(moved, models.target["image"].vectors[held])
+    moved = mapping.transform(models.source["image"].vectors[heldout])
+    expected = paired_cosine(moved, models.target["image"].vectors[heldout])
     assert mapping.scores_["held_out_cosine"] == pytest.approx(expected)
 
 

@@ -23,19 +23,19 @@ def test_fit_holds_out_copies_together(repeated):
     sides = [Embeddings(rows, ids=ids) for rows in repeated]
     with pytest.warns(DuplicateWarning, match="120 of 120 rows"):
         mapping = congruence.fit(*sides, holdout=30, check=False)
-    held = Split.from_dict(mapping.scores_["holdout"]).held_out(np.array(ids))
-    assert held.sum() == 30
-    assert np.array_equal(held[::2], held[1::2])
+    heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(np.array(ids))
+    assert heldout.sum() == 30
+    assert np.array_equal(heldout[::2], heldout[1::2])
     assert (mapping.scores_["identical_rows"], mapping.scores_["identical_groups"]) == (120, 60)
     # A column of labels stands in for the vectors, in the order of the source; None divides row by row, silently.
     order = np.random.default_rng(1).permutation(120)
     labels = np.arange(120) // 4
     mapping = congruence.fit(sides[0].take(order), sides[1], holdout=0.25, groups=labels[order], check=False)
-    held = Split.from_dict(mapping.scores_["holdout"]).held_out(np.array(ids)).reshape(30, 4)
-    assert np.array_equal(held.all(axis=1), held.any(axis=1))
+    heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(np.array(ids)).reshape(30, 4)
+    assert np.array_equal(heldout.all(axis=1), heldout.any(axis=1))
     alone = congruence.fit(*sides, holdout=30, groups=None, check=False)
-    held = Split.from_dict(alone.scores_["holdout"]).held_out(np.array(ids))
-    assert not np.array_equal(held[::2], held[1::2])
+    heldout = Split.from_dict(alone.scores_["holdout"]).held_out(np.array(ids))
+    assert not np.array_equal(heldout[::2], heldout[1::2])
 
 
 def test_no_holdout_no_message(repeated):
@@ -55,6 +55,6 @@ def test_folds_and_early_stopping_see_no_copies(repeated, monkeypatch):
     for rows in folds:
         assert (np.unique(rows, axis=0, return_counts=True)[1] == 2).all()
     groups = np.arange(120) // 2
-    held = MLPMap(validation_share=0.2)._hold_out(groups)
-    assert held.sum() == 24
-    assert np.array_equal(held[::2], held[1::2])
+    heldout = MLPMap(validation_share=0.2)._hold_out(groups)
+    assert heldout.sum() == 24
+    assert np.array_equal(heldout[::2], heldout[1::2])

@@ -380,6 +380,6 @@ def test_wide_columns_do_not_fill_the_memory(tmp_path):
     )
     save(table, tmp_path / "in.parquet", 10)
     seen = []
-    transform_file(MAP, open_source(tmp_path / "in.parquet"), tmp_path / "out.parquet", progress=seen.append)
+    transform_file(MAP, open_source(tmp_path / "in.parquet"), tmp_path / "out.parquet", callback=seen.append)
     assert max(seen) <= 25
     assert load(tmp_path / "out.parquet").column("photo").equals(table.column("photo"))

@@ -45,7 +45,7 @@ def store(path, X, ids=None, space=None):
 def test_a_streamed_store_equals_a_transformed_array(mapping, suffix, dtype, tolerance, tmp_path):
     X = P.X.astype(dtype)
     seen = []
-    report = transform_file(mapping, store(tmp_path / "in.npy", X), tmp_path / f"out{suffix}", progress=seen.append)
+    report = transform_file(mapping, store(tmp_path / "in.npy", X), tmp_path / f"out{suffix}", callback=seen.append)
     assert (report.rows, report.dim, report.dtype) == (20_000, 32, np.dtype(dtype).name)
     assert sum(seen) == 20_000
     out = open_source(tmp_path / f"out{suffix}")
@@ -192,7 +192,7 @@ def to_unit_rows(request):
         "orthogonal": OrthogonalMap(),
         "linear": LinearMap(),
         "mlp": MLPMap(hidden=8, max_epochs=2),
-        "cca": CCAMap(dim=5),
+        "cca": CCAMap(n_components=5),
     }
     return kinds[request.param].fit(P.X[:200], unit(P.Y[:200]))
 
@@ -267,7 +267,7 @@ def test_zero_rows_stay_zero(tmp_path):
 def test_tensors_too_leave_as_unit_rows():
     torch = pytest.importorskip("torch")
     X = torch.tensor(P.X[:9], requires_grad=True)
-    for m, side in ((OrthogonalMap(), {}), (CCAMap(dim=5), {"side": "source"})):
+    for m, side in ((OrthogonalMap(), {}), (CCAMap(n_components=5), {"side": "source"})):
         m.fit(P.X[:200], unit(P.Y[:200]))
         out = m.apply(X, **side)
         np.testing.assert_allclose(norms(out.detach().numpy()), 1, atol=1e-12)
@@ -275,5 +275,5 @@ def test_tensors_too_leave_as_unit_rows():
         np.testing.assert_allclose(
             m.apply(X, normalize=False, **side).detach().numpy(), m.transform(P.X[:9]), atol=1e-12
         )
-        raw = CCAMap(dim=5).fit(P.X[:200], P.Y[:200]) if side else OrthogonalMap().fit(P.X[:200], P.Y[:200])
+        raw = CCAMap(n_components=5).fit(P.X[:200], P.Y[:200]) if side else OrthogonalMap().fit(P.X[:200], P.Y[:200])
         np.testing.assert_allclose(raw.apply(X, **side).detach().numpy(), raw.transform(P.X[:9]), atol=1e-12)

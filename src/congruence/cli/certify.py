@@ -62,7 +62,7 @@ def command(
     must_move: Annotated[
         bool, typer.Option("--must-move", help="The source model goes away: keeping it is no choice.")
     ] = False,
-    neighbors: Annotated[int, typer.Option(help="Length of the result lists that overlap compares.")] = 10,
+    n_neighbors: Annotated[int, typer.Option(help="Length of the result lists that overlap compares.")] = 10,
     center: Annotated[
         bool, typer.Option("--center", help="Search with queries and store each less its own mean.")
     ] = False,
@@ -111,7 +111,7 @@ def command(
         sides, queries = choose_anchors(
             *sides, anchors, by_class=classes is not None, random_state=seed, name="--anchors "
         )
-    with progress("certifying", (1 if queries else folds) + repeats, as_json) as advance:
+    with progress("certifying", (1 if queries else folds) + repeats, as_json) as callback:
         certificate = certify(
             *sides,
             fitted=fitted,
@@ -119,7 +119,7 @@ def command(
             text_queries=_text_queries(queries_text_source, queries_text, models),
             labels=classes,
             thresholds=thresholds,
-            neighbors=neighbors,
+            n_neighbors=n_neighbors,
             theory=theory,
             folds=folds,
             repeats=repeats,
@@ -127,7 +127,7 @@ def command(
             center=center,
             hubness=hubness,
             data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
-            advance=advance,
+            callback=callback,
         )
     if report is not None:
         from congruence.report import write_certificate

@@ -43,8 +43,8 @@ def command(
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     made: list[str] = []
     if download:
-        with progress(f"downloading {name}", sum(r.size or 0 for r in entry.resources), as_json) as advance:
-            made = download_dataset(name, root, advance)
+        with progress(f"downloading {name}", sum(r.size or 0 for r in entry.resources), as_json) as callback:
+            made = download_dataset(name, root, callback)
     fact = {**_facts(entry, root), "made": made}
     if as_json:
         print_json({"root": root, **fact})

@@ -36,21 +36,21 @@ def command(
     if report:
         check_output(out, force=True)
     sample = load_sample()
-    with progress("fitting and measuring", 3, as_json) as advance:
+    with progress("fitting and measuring", 3, as_json) as callback:
         mapping = fit_on_images(sample, classes, seed)
         table = seen_and_unseen(sample, mapping)
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
         closing = round_trip(sample, mapping, Split.from_dict(mapping.scores_["holdout"]))
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
         summary = summarize(mapping, sample, random_state=seed)
         if save_map is not None:
             mapping.save(save_map)
         if report:
             write_report(out, summary, force=True)
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     if as_json:
         print_json(
             {

@@ -69,7 +69,7 @@ def command(
         safetensors_only=not torch_weights,
     )
     try:
-        with progress("embedding", len(items), as_json) as advance:
+        with progress("embedding", len(items), as_json) as callback:
             report = embed(
                 model,
                 items,
@@ -79,7 +79,7 @@ def command(
                 cache=cache,
                 shard_size=shard_size,
                 force=force,
-                advance=advance,
+                callback=callback,
             )
     except KeyboardInterrupt:
         print("error: interrupted; the same command goes on after the last finished part.", file=sys.stderr)

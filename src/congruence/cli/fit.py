@@ -29,7 +29,7 @@ def command(
     ridge: Annotated[
         str | None, typer.Option(help="Penalty added to the sums of squares (linear, cca), or cv (linear).")
     ] = None,
-    dim: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
+    n_components: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
     single_modality: Annotated[
         bool,
         typer.Option(
@@ -117,7 +117,7 @@ def command(
             shrinkage=shrinkage,
             shrinkage_strength=shrinkage_strength,
             allow_reflection=None if allow_reflection else False,
-            dim=dim,
+            n_components=n_components,
         ),
     )
     mapping.save(out, force=force)

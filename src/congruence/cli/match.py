@@ -59,7 +59,7 @@ def command(
         wrong = beside[id_rows(captions.ids, pairs.target.ids)]
     others = None if unrelated is None else read(unrelated, None, Space()).vectors
     chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
-    with progress("scoring", draws + permutations, as_json) as advance:
+    with progress("scoring", draws + permutations, as_json) as callback:
         found = match_test(
             pairs.source.vectors,
             pairs.target.vectors,
@@ -74,7 +74,7 @@ def command(
             rows=rows,
             permutations=permutations,
             random_state=seed,
-            advance=advance,
+            callback=callback,
         )
     if as_json:
         print_json({"images": images, "texts": texts, "hard": hard, "results": [one.to_dict() for one in found]})

@@ -32,7 +32,7 @@ def command(
         None if spec is None else read(spec, None, Space()).vectors
         for spec in (unpaired, paired, unpaired_text, paired_text)
     ]
-    with progress("drawing", repeats, as_json) as advance:
+    with progress("drawing", repeats, as_json) as callback:
         shift = distribution_shift(
             *sides,
             p=p,
@@ -42,7 +42,7 @@ def command(
             max_rows=rows,
             repeats=repeats,
             random_state=seed,
-            advance=advance,
+            callback=callback,
         )
     if as_json:
         counts = [None if side is None else min(len(side), rows) for side in sides]

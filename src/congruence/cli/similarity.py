@@ -51,7 +51,7 @@ def command(
         raise ParameterError("Got --plot without --layers; expected layers to draw. Add --layers.")
     pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
     chosen = list(REPAIRED) if metric == ["all"] else metric or list(DEFAULT)
-    with progress("comparing", len(chosen), as_json) as advance:
+    with progress("comparing", len(chosen), as_json) as callback:
         scores = compare_spaces(
             pairs.source.vectors,
             pairs.target.vectors,
@@ -60,7 +60,7 @@ def command(
             halves=halves,
             max_rows=max_rows,
             random_state=seed,
-            advance=advance,
+            callback=callback,
         )
     if as_json:
         print_json({"first": first, "second": second, "scores": [score.to_dict() for score in scores]})
@@ -122,7 +122,7 @@ def _layers(
         check_output(plot, force=force)
     ours, theirs = _read_side(first, ids), _read_side(second, target_ids or ids)
     pairs = Pairs.join(next(iter(ours.values())), next(iter(theirs.values())))
-    with progress("re-pairing", permutations, as_json) as advance:
+    with progress("re-pairing", permutations, as_json) as callback:
         found = compare_layers(
             {name: layer.vectors[id_rows(layer.ids, pairs.source.ids)] for name, layer in ours.items()},
             {name: layer.vectors[id_rows(layer.ids, pairs.target.ids)] for name, layer in theirs.items()},
@@ -130,7 +130,7 @@ def _layers(
             permutations=permutations,
             max_rows=max_rows,
             random_state=seed,
-            advance=advance,
+            callback=callback,
         )
     if plot is not None:
         from congruence.report import write_layers

@@ -70,7 +70,7 @@ def command(
             )
         mapping = mapping.inverse()
     source = open_source(vectors, ids=ids, space=Space(model, revision))
-    with progress("mapping", source.n, as_json) as advance:
+    with progress("mapping", source.n, as_json) as callback:
         report = transform_file(
             mapping,
             source,
@@ -83,7 +83,7 @@ def command(
             allow_zero_rows=allow_zero_rows,
             side=side,
             column_out=column_out,
-            progress=advance,
+            callback=callback,
         )
     if as_json:
         print_json(report.to_dict())

@@ -116,7 +116,7 @@ def compare_layers(
     permutations: int = 200,
     max_rows: int | None = None,
     random_state: int = 0,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> LayerComparison:
     """Score every layer of one model against every layer of another, corrected for the search.
 
@@ -135,7 +135,7 @@ def compare_layers(
     max_rows : int, optional
         Draw this many rows at random if there are more.
     random_state : int, default=0
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after every re-pairing.
 
     Returns
@@ -196,8 +196,8 @@ def compare_layers(
     for scores in null:
         order = rng.permutation(n)
         scores[:] = compare([steps.reorder(side, order) for side in theirs])
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     larger = METRICS[metric].larger_is_closer
     found = chance(values, null, larger)
     best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)

@@ -87,7 +87,7 @@ def match_test(
     rows: int | None = None,
     permutations: int = 200,
     random_state: int = 0,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> list[Separation]:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric tells them apart.
 
@@ -124,7 +124,7 @@ def match_test(
     permutations : int, default=200
         Randomisations behind each p-value.
     random_state : int, default=0
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after every draw and every randomisation.
 
     Returns
@@ -227,8 +227,8 @@ def match_test(
         if H is not None:
             found.append(compare(ours, side(H[chosen], "hard")))
         other_scores[k] = found
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
 
     ours, theirs = side(V, "images"), side(T, "texts")
     match = compare(ours, theirs)
@@ -244,8 +244,8 @@ def match_test(
             first, second = side(np.where(coin, T, H), "texts"), side(np.where(coin, H, T), "hard")
             gap = sign * (compare(ours, first) - compare(ours, second))
             reached[2] += gap >= sign * (match - wrong) - 1e-12
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     if H is not None:
         total[2] = wrong
     return [

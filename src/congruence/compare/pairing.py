@@ -176,14 +176,14 @@ def check_pairing(
     rng = np.random.default_rng(random_state)
     source, target = _Side.of(A, rng), _Side.of(B, rng)
     parts = np.array_split(rng.permutation(n), folds if n >= 60 else 2)
-    held = _held_out(source, target, parts, permutations, rng)
-    p_value = held.p_value
+    heldout = _held_out(source, target, parts, permutations, rng)
+    p_value = heldout.p_value
     linked = p_value <= level
     # One set in a hundred passes by chance: a second look at all pairs together.
     if linked and n <= _WHOLE:
         paired = _agreement_p(source, target, permutations, rng) <= max(level / 10, 1 / (1 + permutations))
     else:
-        paired = linked and bool(held.own.mean() - held.null.mean() >= _STANDS_OUT * held.null.std())
+        paired = linked and bool(heldout.own.mean() - heldout.null.mean() >= _STANDS_OUT * heldout.null.std())
     state = "paired" if paired else "cannot tell" if linked else "not paired"
     if state == "not paired" and not _would_show(source, target, parts, permutations, level, rng):
         state = "cannot tell"
@@ -194,9 +194,9 @@ def check_pairing(
         share = len(rows) / n
     return PairingReport(
         n_pairs=n,
-        alignment=float(held.own.mean()),
-        null_mean=float(held.null.mean()),
-        null_sd=float(held.null.std()),
+        alignment=float(heldout.own.mean()),
+        null_mean=float(heldout.null.mean()),
+        null_sd=float(heldout.null.std()),
         p_value=p_value,
         share_wrong=share,
         decided=state != "cannot tell",

@@ -74,7 +74,7 @@ def compare_spaces(
     halves: int = 20,
     max_rows: int | None = None,
     random_state: int = 0,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> list[Similarity]:
     """Score two spaces with several metrics, each beside its permutation null.
 
@@ -92,7 +92,7 @@ def compare_spaces(
     max_rows : int, optional
         Draw this many rows at random if there are more. ``rbf_cka`` and ``rsa`` need it beyond 5,000.
     random_state : int, default=0
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 whenever a metric is done.
 
     Returns
@@ -155,8 +155,8 @@ def compare_spaces(
         errors.append(
             float(np.std([METRICS[name].fn(A[part], B[part]) for part in parts], ddof=1)) if halves > 1 else 0.0
         )
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     larger = np.array([METRICS[name].larger_is_closer for name in names])
     found = chance(np.array(values), np.array(nulls).T, larger)
     return [

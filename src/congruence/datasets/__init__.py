@@ -104,7 +104,7 @@ def open_dataset(
     return data
 
 
-def download_dataset(name: str, root: str | Path, advance: Callable[[int], object] | None = None) -> list[str]:
+def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
     """Download what is missing of a data set, verify and unpack it.
 
     Interrupted downloads go on where they stopped. An archive that is already in its place is verified and unpacked
@@ -115,7 +115,7 @@ def download_dataset(name: str, root: str | Path, advance: Callable[[int], objec
     name : str
         A key of :data:`DATASETS`.
     root : path-like
-    advance : callable, optional
+    callback : callable, optional
         Told the number of bytes of each block that arrives.
 
     Returns
@@ -144,7 +144,7 @@ def download_dataset(name: str, root: str | Path, advance: Callable[[int], objec
     for resource in entry.resources:
         if found is not None:  # perhaps under another name: what is missing goes there too
             resource = _moved(resource, entry.folders[0], found.absolute())
-        if install(resource, root, advance):
+        if install(resource, root, callback):
             made.append(str(root / resource.creates))
     return made
 

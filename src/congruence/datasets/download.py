@@ -75,7 +75,7 @@ class Resource:
         return self.md5 is not None or self.sha256 is not None
 
 
-def install(resource: Resource, root: str | Path, advance: Callable[[int], object] | None = None) -> bool:
+def install(resource: Resource, root: str | Path, callback: Callable[[int], object] | None = None) -> bool:
     """Fetch a resource and unpack it, unless that was done before.
 
     Parameters
@@ -83,7 +83,7 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
     resource : Resource
     root : path-like
         Made if it does not exist.
-    advance : callable, optional
+    callback : callable, optional
         Told the number of bytes of each block that arrives.
 
     Returns
@@ -110,7 +110,7 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
             f"Got no folder {target.parent} ({error.strerror}); expected to create it. Pass another root=…."
         ) from error
     if resource.inner is None or not (root / resource.inner.path).exists():
-        fetch(resource, target, advance)
+        fetch(resource, target, callback)
         if resource.into is not None:
             extract(target, root / resource.into, keep=resource.keep)
     if resource.inner is not None:
@@ -122,7 +122,7 @@ def install(resource: Resource, root: str | Path, advance: Callable[[int], objec
     return True
 
 
-def fetch(resource: Resource, target: str | Path, advance: Callable[[int], object] | None = None) -> None:
+def fetch(resource: Resource, target: str | Path, callback: Callable[[int], object] | None = None) -> None:
     """Download a file to ``target``, or verify the one that is there.
 
     What arrives is kept as ``<target>.part`` until it is whole, so that the next attempt goes on where this one stopped.
@@ -132,7 +132,7 @@ def fetch(resource: Resource, target: str | Path, advance: Callable[[int], objec
     resource : Resource
     target : path-like
         In an existing folder.
-    advance : callable, optional
+    callback : callable, optional
         Told the number of bytes of each block that arrives.
 
     Raises
@@ -154,7 +154,7 @@ def fetch(resource: Resource, target: str | Path, advance: Callable[[int], objec
         # What lay there may be the beginning of another file: then once more from the start, and no further.
         for last in (False, True) if resumed else (True,):
             try:
-                _receive(resource, target, part, advance)
+                _receive(resource, target, part, callback)
                 _verify(resource, part)
                 break
             except CorruptFileError:
@@ -242,7 +242,7 @@ def _check_scheme(url: str) -> None:
         )
 
 
-def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[int], object] | None) -> None:
+def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[int], object] | None) -> None:
     """Bring ``part`` to its full length."""
     url = resource.url or ""
     limit = SMALL if resource.size is None else resource.size
@@ -265,11 +265,11 @@ def _receive(resource: Resource, target: Path, part: Path, advance: Callable[[in
                     f"Got a file of {total} bytes at {url}; expected {'at most ' if resource.size is None else ''}{limit}. "
                     f"Check the address, or {by_hand(resource, target)}."
                 )
-            done = _write(answer, part, begin, limit, url, advance)
+            done = _write(answer, part, begin, limit, url, callback)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing is left to send, or the file is another: begin again
             part.unlink()
-            _receive(resource, target, part, advance)
+            _receive(resource, target, part, callback)
             return
         raise FileError(
             f"Got the answer {error.code} {error.reason} from {url}; expected the file. Check the address, or {by_hand(resource, target)}."
@@ -301,7 +301,7 @@ def _range(answer: Any, have: int) -> tuple[int, int | None]:
     return 0, int(length) if length.isdigit() else None
 
 
-def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: Callable[[int], object] | None) -> int:
+def _write(answer: Any, part: Path, begin: int, limit: int, url: str, callback: Callable[[int], object] | None) -> int:
     """Write the body of an answer behind the first ``begin`` bytes; return the length reached."""
     try:
         file = open(part, "r+b" if begin else "wb")
@@ -310,8 +310,8 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: C
     with file:
         file.seek(begin)
         done = begin
-        if advance is not None:
-            advance(begin)
+        if callback is not None:
+            callback(begin)
         while block := answer.read(_BLOCK):
             done += len(block)
             if done > limit:
@@ -323,8 +323,8 @@ def _write(answer: Any, part: Path, begin: int, limit: int, url: str, advance: C
                 file.flush()  # or a full disk would speak up later, from where it looks like the network
             except OSError as error:
                 raise _refused(part, error) from error
-            if advance is not None:
-                advance(len(block))
+            if callback is not None:
+                callback(len(block))
     return done
 
 

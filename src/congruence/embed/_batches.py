@@ -30,7 +30,7 @@ class Run:
     on_error: str
     cache: VectorCache | None
     pool: ThreadPoolExecutor
-    advance: Callable[[int], object] | None
+    callback: Callable[[int], object] | None
     encoded: int = 0
     cached: int = 0
     resumed: int = 0

@@ -103,7 +103,7 @@ def embed(
     cache: str | Path | None = None,
     shard_size: int | None = None,
     force: bool = False,
-    advance: Callable[[int], object] | None = None,
+    callback: Callable[[int], object] | None = None,
 ) -> EmbedReport:
     """Encode items and write their vectors with their ids.
 
@@ -129,7 +129,7 @@ def embed(
         Items of a part, in the output folder and of what is kept when a run stops; 4,096 by default for the latter.
     force : bool, default=False
         Replace an existing output.
-    advance : callable, optional
+    callback : callable, optional
         Called with the number of items done.
 
     Returns
@@ -170,7 +170,7 @@ def embed(
             with suppress(OSError):  # parts of an earlier run stay
                 work.rmdir()
             raise
-        return _embed(encoder, items, output, work, store, batch_size, on_error, shard_size, force, advance, started)
+        return _embed(encoder, items, output, work, store, batch_size, on_error, shard_size, force, callback, started)
 
 
 def _embed(
@@ -183,14 +183,14 @@ def _embed(
     on_error: str,
     shard_size: int | None,
     force: bool,
-    advance: Callable[[int], object] | None,
+    callback: Callable[[int], object] | None,
     started: float,
 ) -> EmbedReport:
     """Encode the parts that are missing, and put all of them together."""
     size = shard_size or PART_ITEMS
     counts = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        run = Run(encoder, items, batch_size, on_error, store, pool, advance)
+        run = Run(encoder, items, batch_size, on_error, store, pool, callback)
         for number, start in enumerate(range(0, len(items), size)):
             counts.append(_part(run, work, number, range(start, min(start + size, len(items)))))
     if not sum(counts):
@@ -254,8 +254,8 @@ def _part(run: Run, work: Path, number: int, rows: range) -> int:
     if done is not None and not (done["failures"] and run.on_error == "fail"):
         run.failures += done["failures"]
         run.resumed += done["rows"]
-        if run.advance is not None:
-            run.advance(len(rows))
+        if run.callback is not None:
+            run.callback(len(rows))
         return int(done["rows"])
     before = len(run.failures)
     found_rows: list[int] = []
@@ -264,8 +264,8 @@ def _part(run: Run, work: Path, number: int, rows: range) -> int:
         found = encode_batch(run, batch)
         found_rows += found
         blocks += list(found.values())
-        if run.advance is not None:
-            run.advance(len(batch))
+        if run.callback is not None:
+            run.callback(len(batch))
     if blocks:
         dim = run.encoder.space.dim or 0
         ids = arrow_ids(run.items.ids[found_rows])

@@ -95,7 +95,7 @@ class Encoder(ABC):
     n_layers: int | None = None
 
     def encode(
-        self, items: Iterable[Any], batch_size: int = 64, advance: Callable[[int], Any] | None = None
+        self, items: Iterable[Any], batch_size: int = 64, callback: Callable[[int], Any] | None = None
     ) -> Iterator[np.ndarray]:
         """Encode items in their order, a batch at a time.
 
@@ -104,7 +104,7 @@ class Encoder(ABC):
         items : iterable
             For text: str. For images: a path, the bytes of a file, or a ``PIL.Image``.
         batch_size : int, default=64
-        advance : callable, optional
+        callback : callable, optional
             Called with the number of items of each batch once it is encoded.
 
         Yields
@@ -125,10 +125,10 @@ class Encoder(ABC):
             raise ParameterError(
                 f"Got a single {type(items).__name__} for items; expected a list of them. Pass [item] for a single one."
             )
-        return self._batches(iter(items), batch_size, advance)
+        return self._batches(iter(items), batch_size, callback)
 
     def _batches(
-        self, items: Iterator[Any], batch_size: int, advance: Callable[[int], Any] | None
+        self, items: Iterator[Any], batch_size: int, callback: Callable[[int], Any] | None
     ) -> Iterator[np.ndarray]:
         start = 0
         while batch := list(islice(items, batch_size)):
@@ -138,11 +138,11 @@ class Encoder(ABC):
             check_rows(parts, f"vectors of {self.space.model}", ids=numbers)
             yield normalize_rows(parts).reshape(vectors.shape) if self.space.normalized else vectors
             start += len(batch)
-            if advance is not None:
-                advance(len(batch))
+            if callback is not None:
+                callback(len(batch))
 
     def encode_all(
-        self, items: Iterable[Any], batch_size: int = 64, advance: Callable[[int], Any] | None = None
+        self, items: Iterable[Any], batch_size: int = 64, callback: Callable[[int], Any] | None = None
     ) -> np.ndarray:
         """Encode items and stack the vectors; see :meth:`encode`.
 
@@ -150,11 +150,11 @@ class Encoder(ABC):
         -------
         ndarray of float32, shape (n, dim)
         """
-        blocks = list(self.encode(items, batch_size, advance))
+        blocks = list(self.encode(items, batch_size, callback))
         return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
 
     def encode_layers(
-        self, items: Iterable[Any], batch_size: int = 64, advance: Callable[[int], Any] | None = None
+        self, items: Iterable[Any], batch_size: int = 64, callback: Callable[[int], Any] | None = None
     ) -> Iterator[np.ndarray]:
         """Encode items in every layer with one pass of an encoder loaded with ``layer="all"``; see :meth:`encode`.
 
@@ -172,7 +172,7 @@ class Encoder(ABC):
             raise ParameterError(
                 f"Got an encoder of one layer, {self.space.model!r}; expected every layer. Pass layer='all' when loading it."
             )
-        blocks = self.encode(items, batch_size, advance)
+        blocks = self.encode(items, batch_size, callback)
         return (block.reshape(len(block), layers, -1) for block in blocks)
 
     def layer_space(self, layer: int) -> Space:

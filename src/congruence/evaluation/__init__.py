@@ -78,12 +78,12 @@ def evaluate(
     -----
     ``zero_shot_centered`` subtracts each modality's own mean before the cosine, on both sides. It is the fair measure where the
     mean of one modality in the target space is unknown, and it is what few anchors can support: an offset in a
-    direction they never probed cannot be carried.
+    direction they never probed cannot be mapped.
 
     Two-sided maps are measured in their joint space: every modality of the source against every one of the target, matched by id
     within a modality and by class (or id) across. ``cosine`` is the mean over all matching pairs, ``recall_at_k`` the share of rows
     with a match among their k nearest, ``mean_recall_at_1`` the mean of both directions, and ``zero_shot``, with ``labels``, the accuracy
-    of classifying images by prompts that are ensembled after they are carried.
+    of classifying images by prompts that are ensembled after they are mapped.
 
     A cosine stands beside two controls on the same rows: every mapped row at the target's mean, and a random rotation about the
     right means; retrieval and classification stand beside chance (:mod:`congruence.evaluation.controls`).

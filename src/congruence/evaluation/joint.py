@@ -93,15 +93,15 @@ def evaluate_joint(
             mapping.side_of(replace(rows.space, modality=None), side)
         if prompt_labels is not None and "text" in items:
             items["text"] = _labelled(items["text"], prompt_labels, notes)
-    carried = {
+    mapped = {
         "source": {m: mapping.transform(sides["source"][m].vectors) for m in _led(mapping, "source", sides)},
         "target": {m: mapping.transform_target(sides["target"][m].vectors) for m in _led(mapping, "target", sides)},
     }
     keys = _Keys(labels, prompt_labels)
     ways = rankings(center, hubness)
     scores: list[Score] = []
-    for ours, a in carried["source"].items():
-        for theirs, b in carried["target"].items():
+    for ours, a in mapped["source"].items():
+        for theirs, b in mapped["target"].items():
             names = (f"aligned source {ours}", f"aligned target {theirs}")
             cases = _cases(sides, (ours, theirs), (a, b), keys)
             if "after" not in cases:
@@ -142,14 +142,14 @@ def _labelled(texts: Embeddings, prompt_labels: Mapping[str, str], notes: list[s
 def _cases(
     sides: Mapping[str, Mapping[str, Embeddings]],
     modalities: tuple[str, str],
-    carried: tuple[np.ndarray, np.ndarray],
+    mapped: tuple[np.ndarray, np.ndarray],
     keys: _Keys,
 ) -> _Cases:
-    """Gather the rows carried, the same unmapped, and either model by itself, where widths and keys allow."""
+    """Gather the rows mapped, the same unmapped, and either model by itself, where widths and keys allow."""
     ours, theirs = modalities
     raw = (sides["source"][ours], sides["target"][theirs])
     matched_by = keys.both(modalities, raw)
-    cases = {"after": (_Rows(carried[0], matched_by[0]), _Rows(carried[1], matched_by[1]))}
+    cases = {"after": (_Rows(mapped[0], matched_by[0]), _Rows(mapped[1], matched_by[1]))}
     if raw[0].dim == raw[1].dim:
         cases["before"] = (_Rows(raw[0].vectors, matched_by[0]), _Rows(raw[1].vectors, matched_by[1]))
     for side, items in sides.items():

@@ -221,10 +221,10 @@ def cross_validate(
         )
         alignment = float(svd.s.sum() / pooled_size(moments, center=center))
         for group, label, m in zip(groups, labels, moments, strict=True):
-            held = label == k
-            if held.any():
-                x = group.X[held].astype(np.float64) - (m.source_mean if center else 0)
-                y = group.Y[held].astype(np.float64) - (m.target_mean if center else 0)
+            heldout = label == k
+            if heldout.any():
+                x = group.X[heldout].astype(np.float64) - (m.source_mean if center else 0)
+                y = group.Y[heldout].astype(np.float64) - (m.target_mean if center else 0)
                 x, y = x @ svd.U, normalize_rows(y) @ svd.Vt.T
                 for j, strength in enumerate(CV_STRENGTHS):
                     gains = choose_gains("wiener", svd, alignment, strength)[2]

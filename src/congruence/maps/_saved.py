@@ -72,8 +72,8 @@ def _check_parameters(kind: type[Map], given: Mapping[str, Any]) -> None:
 
 
 def _check_scores(scores: Mapping[str, Any]) -> None:
-    held = {key: value for key, value in scores.items() if key.startswith("held_out_")}
-    for key, value in held.items():
+    heldout = {key: value for key, value in scores.items() if key.startswith("held_out_")}
+    for key, value in heldout.items():
         if value is not None and not is_number(value):
             raise TypeError(f"score {key} of type {type(value).__name__}")
     pairing = scores.get("pairing")

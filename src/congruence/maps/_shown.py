@@ -53,10 +53,12 @@ class Shown(BaseEstimator):
             "held_out_recall_at_10": "recall@10",
         }
         # No cosine here: it means little without its controls, which ``scores_`` has room for.
-        held = [f"{word} {self.scores_[key]:.3f}" for key, word in shown.items() if self.scores_.get(key) is not None]
-        if held:
+        heldout = [
+            f"{word} {self.scores_[key]:.3f}" for key, word in shown.items() if self.scores_.get(key) is not None
+        ]
+        if heldout:
             known = self.scores_.get("held_out_pairs")
-            facts["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(held)
+            facts["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(heldout)
         else:
             facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) keeps pairs out and scores them"
         return facts

@@ -22,7 +22,7 @@ class CCAMap(ProjectionMap):
 
     Parameters
     ----------
-    dim : int, optional
+    n_components : int, optional
         Width of the joint space; as many directions as the pairs carry by default: min(d_source, d_target, n − 1) (n without
         centering) unless the rows themselves span less.
     ridge : float, default=0.1
@@ -37,7 +37,7 @@ class CCAMap(ProjectionMap):
 
     Attributes
     ----------
-    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, dim) and (d_target, dim)
+    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
         Act on rows from the right.
     source_mean_, target_mean_ : ndarray of float64
         Subtracted; zeros without centering.
@@ -53,13 +53,13 @@ class CCAMap(ProjectionMap):
 
     def __init__(
         self,
-        dim: int | None = None,
+        n_components: int | None = None,
         ridge: float = 0.1,
         center: bool = True,
         normalize: bool = True,
         power: float = 0.0,
     ) -> None:
-        self.dim = dim
+        self.n_components = n_components
         self.ridge = ridge
         self.center = center
         self.normalize = normalize

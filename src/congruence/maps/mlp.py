@@ -127,15 +127,15 @@ class MLPMap(Map):
         A, B, _ = self._check_pairs(X, y if Y is None else Y)
         require("torch", extra="train")
         self._remember(A, B)
-        held = self._hold_out(duplicate_groups(A, B))
-        train = ~held
+        heldout = self._hold_out(duplicate_groups(A, B))
+        train = ~heldout
         linear = LinearMap().solve(A[train], B[train])
         # Standardised inputs and residuals make one learning rate fit every model; float32 is ample for an MLP.
         source = (A - linear.source_mean_).astype(np.float32)
         in_scale = max(float(np.sqrt(np.mean(source[train] ** 2))), float(np.finfo(np.float32).tiny))
         residual = (B - source @ linear.coef_ - linear.target_mean_).astype(np.float32)
         out_scale = max(float(np.sqrt(np.mean(residual[train] ** 2))), float(np.finfo(np.float32).tiny))
-        best, curves = self._train(source / in_scale, residual / out_scale, train, held)
+        best, curves = self._train(source / in_scale, residual / out_scale, train, heldout)
         self.loss_curve_ = [value * out_scale**2 for value in curves[0]]
         self.validation_curve_ = [value * out_scale**2 for value in curves[1]]
         self.n_epochs_ = len(self.loss_curve_)
@@ -154,7 +154,7 @@ class MLPMap(Map):
             "n_pairs": self.n_pairs_,
             "n_epochs": self.n_epochs_,
             "best_epoch": self.best_epoch_,
-            "held_out_pairs": int(held.sum()),
+            "held_out_pairs": int(heldout.sum()),
             "linear_ridge": linear.ridge_,
         }
         return self
@@ -174,12 +174,12 @@ class MLPMap(Map):
         """Choose the held-out pairs, identical ones together, leaving two to train on; of two or fewer none is held out."""
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
-        held = np.zeros(n, dtype=bool)
-        held[np.random.default_rng(self.random_state).permutation(n)[:count]] = True
-        return held[groups]
+        heldout = np.zeros(n, dtype=bool)
+        heldout[np.random.default_rng(self.random_state).permutation(n)[:count]] = True
+        return heldout[groups]
 
     def _train(
-        self, source: np.ndarray, residual: np.ndarray, train: np.ndarray, held: np.ndarray
+        self, source: np.ndarray, residual: np.ndarray, train: np.ndarray, heldout: np.ndarray
     ) -> tuple[dict[str, np.ndarray], tuple[list[float], list[float]]]:
         import torch
 
@@ -209,7 +209,7 @@ class MLPMap(Map):
 
         x, r = torch.from_numpy(source), torch.from_numpy(residual)
         train_rows = torch.from_numpy(np.flatnonzero(train))
-        held_rows = torch.from_numpy(np.flatnonzero(held)) if held.any() else train_rows
+        held_rows = torch.from_numpy(np.flatnonzero(heldout)) if heldout.any() else train_rows
         losses: list[float] = []
         with torch.no_grad():
             validation = [float(error(held_rows))]

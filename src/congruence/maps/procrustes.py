@@ -18,12 +18,12 @@ __all__ = ["ProcrustesHeads"]
 class ProcrustesHeads(ProjectionMap):
     """Orthonormal projections of both spaces into a joint one that maximize the sum of paired inner products.
 
-    Maximises ⟨A Wx, B Wy⟩ over Wx (d_source, dim) and Wy (d_target, dim) with orthonormal columns: the leading left and right
+    Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns: the leading left and right
     singular vectors of AᵀB. Unlike :class:`~congruence.OrthogonalMap` neither side is the reference.
 
     Parameters
     ----------
-    dim : int, optional
+    n_components : int, optional
         Width of the joint space; as many directions as the pairs carry by default: min(d_source, d_target, n − 1) (n without
         centering) unless the rows themselves span less.
     center : bool, default=True
@@ -33,12 +33,12 @@ class ProcrustesHeads(ProjectionMap):
 
     Attributes
     ----------
-    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, dim) and (d_target, dim)
+    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
         Act on rows from the right; orthonormal columns.
     source_mean_, target_mean_ : ndarray of float64
         Subtracted; zeros without centering.
     singular_values_ : ndarray
-        Of AᵀB, descending; the first ``dim`` sum to the objective.
+        Of AᵀB, descending; the first ``n_components`` sum to the objective.
 
     References
     ----------
@@ -47,8 +47,8 @@ class ProcrustesHeads(ProjectionMap):
 
     kind: ClassVar[str] = "procrustes"
 
-    def __init__(self, dim: int | None = None, center: bool = True, normalize: bool = True) -> None:
-        self.dim = dim
+    def __init__(self, n_components: int | None = None, center: bool = True, normalize: bool = True) -> None:
+        self.n_components = n_components
         self.center = center
         self.normalize = normalize
 

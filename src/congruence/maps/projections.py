@@ -74,7 +74,7 @@ class ProjectionMap(TwoSidedMap):
     ``u`` scales a row to unit norm under ``normalize`` and leaves it otherwise; a zero row stays zero.
     """
 
-    dim: int | None
+    n_components: int | None
     center: bool
     normalize: bool
     source_weights_: np.ndarray
@@ -92,8 +92,8 @@ class ProjectionMap(TwoSidedMap):
         """Return all directions of both sides (as columns), their singular values and how many are above rounding."""
 
     def _check_all_parameters(self) -> None:
-        if self.dim is not None:
-            check_positive(self.dim, "dim", integer=True)
+        if self.n_components is not None:
+            check_positive(self.n_components, "n_components", integer=True)
         self._check_parameters()
 
     def _scales(self, singular: np.ndarray) -> np.ndarray | None:
@@ -118,7 +118,7 @@ class ProjectionMap(TwoSidedMap):
         ------
         InputError
         ParameterError
-            A parameter is impossible, or ``dim`` is more than these pairs carry.
+            A parameter is impossible, or ``n_components`` is more than these pairs carry.
         """
         self._check_all_parameters()
         return self._fit(*self._check_pairs(X, y if Y is None else Y)[:2])
@@ -130,12 +130,12 @@ class ProjectionMap(TwoSidedMap):
         U, V, singular, rank = self._solve(A, B)
         # Rows that never vary carry nothing; a map must still have a width, and theirs is one constant direction.
         most = max(1, min(rank, A.width, B.width, len(A) - bool(self.center)))
-        if self.dim is not None and self.dim > most:
+        if self.n_components is not None and self.n_components > most:
             raise ParameterError(
-                f"Got dim={self.dim}; expected at most {most}, the number of directions that {len(A)} pairs of widths "
-                f"{A.width} and {B.width} have in common. Pass dim={most}, or more pairs."
+                f"Got n_components={self.n_components}; expected at most {most}, the number of directions that {len(A)} pairs of widths "
+                f"{A.width} and {B.width} have in common. Pass n_components={most}, or more pairs."
             )
-        k = self.dim or most
+        k = self.n_components or most
         signs = _signs(U[:, :k], A.average)
         scales = self._scales(singular[:k])
         signs = signs if scales is None else signs * scales
@@ -218,7 +218,7 @@ class ProjectionMap(TwoSidedMap):
         self.n_features_in_, width = self.source_weights_.shape
         if len(self.singular_values_) < width or (self.singular_values_ < 0).any():
             raise ValueError("singular values below 0, or fewer than directions")
-        if self.dim not in (None, width) or not (
+        if self.n_components not in (None, width) or not (
             self.center or not (self.source_mean_.any() or self.target_mean_.any())
         ):
             raise ValueError("arrays that are not those of the map's parameters")

@@ -88,7 +88,7 @@ class Job(Generic[DataT]):
         Takes plain data for pictures: clouds, kernels, examples.
     notes : list of str
         Takes what a reader must know.
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after each draw.
     resampled : str
         What the draws resample, where it is not what the kind resamples otherwise.
@@ -103,7 +103,7 @@ class Job(Generic[DataT]):
     results: Results = field(default_factory=Results)
     extra: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    advance: Callable[[int], None] | None = None
+    callback: Callable[[int], None] | None = None
     resampled: str = ""
     unchecked: str | None = None
 
@@ -116,8 +116,8 @@ class Job(Generic[DataT]):
 
     def tick(self) -> None:
         """Say that a draw is done."""
-        if self.advance:
-            self.advance(1)
+        if self.callback:
+            self.callback(1)
 
     def remark(self, note: str) -> None:
         """Add a note once."""

@@ -102,7 +102,7 @@ def run(
     edits: Mapping[str, str] | None = None,
     evaluation_templates: str | None = None,
     collections: Sequence[Data] | None = None,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
     log: Callable[[str], None] | None = None,
     **encoder_options: Any,
 ) -> Outcome:
@@ -139,7 +139,7 @@ def run(
         Measure texts by the mean of all templates of a class, or by the first; by default the configuration's.
     collections : sequence of Data, optional
         Embeddings of your own, in place of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, as the paper asks.
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after each draw.
     log : callable, optional
         Told what is being embedded.
@@ -186,7 +186,7 @@ def run(
             f"Got data of other encoders than {config.name} is about; expected {study.data_type.__name__}. Pass collections=… of this type."
         )
     opened = [study.configure(config, own) for own in opened]
-    job = Job(config, opened, study.seeds(draws), quick, advance=advance)
+    job = Job(config, opened, study.seeds(draws), quick, callback=callback)
     kind = study.kinds[config.kind]
     kind.run(job)
     pictures = _pictures(job)

@@ -34,7 +34,7 @@ def check_types(recipe: Any) -> None:
         "validation": (_is_held_out, "a share below 1, a number of pairs, or two files, source and target", "0.1"),
         "test": (_is_held_out, "a share below 1, a number of pairs, or two files, source and target", "0.1"),
         "keep_pairs": (lambda value: _is_count(value, 1), "a whole number > 0", "100"),
-        "parameters": (_is_mapping, "a mapping of names to values", "{'dim': 256}"),
+        "parameters": (_is_mapping, "a mapping of names to values", "{'n_components': 256}"),
         "grid": (_is_grid, "a mapping of names to lists of values", "{'divergence_weight': [0.1, 1.0]}"),
         "seed": (lambda value: _is_count(value, 0), "a whole number from 0 to 2^63 − 1", "0"),
         "groups": (_is_text, "'identical', 'none' or a file", "'identical'"),

@@ -97,19 +97,19 @@ def run_recipe(
     same = warn_duplicates(items.groups) if divided and recipe.groups == "identical" else None
     assert recipe.seed is not None
     test, items, rule = hold_out(recipe, "test", items, len(whole), recipe.seed + 1)
-    held, items, _ = hold_out(recipe, "validation", items, len(whole), recipe.seed)
+    heldout, items, _ = hold_out(recipe, "validation", items, len(whole), recipe.seed)
     if recipe.keep_pairs is not None:
         items, unpaired = keep_some(items, recipe.keep_pairs, unpaired, recipe.seed)
     parameters = dict(recipe.parameters)
     if "random_state" in recipe.usual:
         parameters.setdefault("random_state", recipe.seed)
     method = make_method(recipe.method, **parameters)
-    done = _fit(method, recipe, items, unpaired, held, checkpoint, verbose, callback)
+    done = _fit(method, recipe, items, unpaired, heldout, checkpoint, verbose, callback)
     mapping = done.map
-    mapping.scores_ |= _scores(done, held, test, same)
+    mapping.scores_ |= _scores(done, heldout, test, same)
     if rule is not None and test is not None:
         mapping.scores_["holdout"] = rule.to_dict()
-        parts = {"train": len(items), "validation": 0 if held is None else len(held), "test": len(test)}
+        parts = {"train": len(items), "validation": 0 if heldout is None else len(heldout), "test": len(test)}
         mapping.facts_["split"] = parts
     mapping.scores_["trials"] = [{**point, method.criterion: score} for point, score in done.trials]
     mapping.scores_["recipe"] = recipe.to_dict()
@@ -121,18 +121,18 @@ def _fit(
     recipe: Recipe,
     items: Items,
     unpaired: list[Any],
-    held: Items | None,
+    heldout: Items | None,
     checkpoint: str | Path | None,
     verbose: bool,
     callback: Callable[[dict[str, Any], float], None] | None,
 ) -> Tuned:
     """Fit the method to the pairs and whatever else it learns from, and choose among the grid."""
     sides, more = (items.pairs.source, items.pairs.target), _more_rows(method, items, unpaired)
-    if held is None:
+    if heldout is None:
         more.pop("groups", None)  # JAM would divide the pairs by them once more
         fitted = method.fit(*sides, **more, checkpoint=_first(checkpoint), verbose=verbose)
         return Tuned(fitted, {}, float("nan"), [])
-    validation = _validation(method, held)
+    validation = _validation(method, heldout)
     return tune(
         method, recipe.grid, *sides, **more, validation=validation, checkpoint=checkpoint, verbose=verbose, callback=callback
     )  # fmt: skip
@@ -145,14 +145,14 @@ def _more_rows(method: Method, items: Items, unpaired: list[Any]) -> dict[str, A
     return {"unpaired": tuple(unpaired)}
 
 
-def _validation(method: Method, held: Items) -> tuple[Any, ...]:
+def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
     """Return held-out pairs as a method's ``score`` takes them."""
     if has_fit_parameter(method, "negatives"):
-        rows = held.captions()
+        rows = heldout.captions()
         return rows.source, rows.target, rows.negatives, rows.groups
-    if len(np.unique(held.groups)) < len(held):  # a copy of the row that is asked for is no mistake
-        return each_once(held.pairs.source.vectors, held.pairs.target.vectors, held.groups)
-    return held.pairs.source, held.pairs.target
+    if len(np.unique(heldout.groups)) < len(heldout):  # a copy of the row that is asked for is no mistake
+        return each_once(heldout.pairs.source.vectors, heldout.pairs.target.vectors, heldout.groups)
+    return heldout.pairs.source, heldout.pairs.target
 
 
 def _first(folder: str | Path | None) -> Path | None:
@@ -162,13 +162,13 @@ def _first(folder: str | Path | None) -> Path | None:
     return Path(folder) / "000"
 
 
-def _scores(done: Tuned, held: Items | None, test: Items | None, same: dict[str, int] | None) -> dict[str, Any]:
+def _scores(done: Tuned, heldout: Items | None, test: Items | None, same: dict[str, int] | None) -> dict[str, Any]:
     """Measure the chosen map, and beside it the teacher it learned from."""
     scores: dict[str, Any] = {}
     if same:
         scores["identical_rows"], scores["identical_groups"] = same["rows"], same["groups"]
-    if held is not None:
-        scores["validation_pairs"] = len(held)
+    if heldout is not None:
+        scores["validation_pairs"] = len(heldout)
         scores[f"validation_{done.map.criterion}"] = done.score
     teacher = getattr(done.map, "teacher_", None)
     if test is not None:
@@ -179,16 +179,16 @@ def _scores(done: Tuned, held: Items | None, test: Items | None, same: dict[str,
         if teacher is not None:
             scores |= {f"teacher_test_{name}": score for name, score in _retrieval(teacher, test).items()}
     if teacher is not None:
-        scores |= _compare(scores, done, held, test)
+        scores |= _compare(scores, done, heldout, test)
     return scores
 
 
-def _compare(scores: dict[str, Any], done: Tuned, held: Items | None, test: Items | None) -> dict[str, Any]:
+def _compare(scores: dict[str, Any], done: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
     """Say so where the heads retrieve worse than their teacher: on the test pairs, or the validation pairs if there are no others."""
     if test is not None:
         rows, own, its = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
-    elif held is not None:
-        rows, own = f"{len(held):,} validation pairs", done.score
+    elif heldout is not None:
+        rows, own = f"{len(heldout):,} validation pairs", done.score
         its = done.map.scores_["teacher_validation_mean_recall_at_1"]
     else:
         return {}
@@ -196,7 +196,7 @@ def _compare(scores: dict[str, Any], done: Tuned, held: Items | None, test: Item
         return {}
     note = (
         f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {its:.3f}); "
-        'expected them to be better. Use the teacher alone (method "procrustes" or "cca"), begin at it with start="teacher", or add unpaired rows.'
+        'expected them to be better. Use the teacher alone (method "procrustes" or "cca"), begin at it with init="teacher", or add unpaired rows.'
     )
     warnings.warn(note, TeacherWarning, stacklevel=4)
     return {"notes": [note]}

@@ -28,7 +28,7 @@ def with_means(mapping: Map, modality: str) -> Map:
     return mapping.for_modality(modality if known else None)
 
 
-def carry(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
+def map_rows(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
     """Return the rows carried across, of unit norm."""
     vectors = with_means(mapping, modality).transform(rows.vectors)
     return Embeddings(normalize_rows(vectors), ids=rows.ids, allow_zero_rows=True)

@@ -40,7 +40,7 @@ def render_certificate(certificate: Certificate) -> str:
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
     verdict = certificate.verdict
-    level = {"map": "carries", "queries": "carries", "collect": "partly"}.get(verdict.action, "fails")
+    level = {"map": "passes", "queries": "passes", "collect": "partial"}.get(verdict.action, "fails")
     return fill(
         "certificate.html",
         c=certificate,

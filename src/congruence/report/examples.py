@@ -14,7 +14,7 @@ from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
-from congruence.report._base import carry, some, unit
+from congruence.report._base import map_rows, some, unit
 
 __all__ = ["commuting", "data_uri", "edits"]
 
@@ -42,8 +42,8 @@ def commuting(
     common = common if len(common) else np.arange(len(source["image"]))
     queries = common[some(len(common), 2_000, rng)]
     pictures = unit(target["image"])
-    carried = aligned["image"].vectors[queries].astype(np.float32, copy=False)
-    direct = _nearest(carried, pictures, 5)
+    mapped = aligned["image"].vectors[queries].astype(np.float32, copy=False)
+    direct = _nearest(mapped, pictures, 5)
     read = _nearest(unit(source["image"])[queries], unit(source["text"]), 1)[:, 0]
     moved = _nearest(aligned["text"].vectors[read].astype(np.float32, copy=False), unit(target["text"]), 1)[:, 0]
     mediated = _nearest(unit(target["text"])[moved], pictures, 5)
@@ -106,7 +106,7 @@ def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
     if "edit" not in bundle.source or "image" not in bundle.target:
         return None
     edits, pictures = bundle.source["edit"], bundle.target["image"]
-    queries = carry(mapping, "text", edits).vectors.astype(np.float32, copy=False)
+    queries = map_rows(mapping, "text", edits).vectors.astype(np.float32, copy=False)
     gallery = unit(pictures)
     found = _nearest(queries, gallery, 5)
     oracle = None

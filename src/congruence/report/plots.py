@@ -14,7 +14,7 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
 from congruence.maps import Map, OrthogonalMap
 from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
-from congruence.report._base import carry, held_out_ids, some, unit, with_means
+from congruence.report._base import held_out_ids, map_rows, some, unit, with_means
 from congruence.splits import Split, duplicate_groups
 
 __all__ = ["clouds", "few_anchors", "histograms", "kernel", "spectrum"]
@@ -176,9 +176,9 @@ def few_anchors(
     split = Split.from_dict(rule) if rule is not None else None
     if split is None or not split.threshold:
         split = Split.choose(pairs.ids, 0.5, random_state=0, groups=duplicate_groups(pairs.source, pairs.target))
-    held = split.held_out(pairs.ids)
-    pool, unseen = pairs.take(~held), bundle.take(held_out_ids(bundle, split, fitted))
-    if len(pool) < 10 or not held.any():
+    heldout = split.held_out(pairs.ids)
+    pool, unseen = pairs.take(~heldout), bundle.take(held_out_ids(bundle, split, fitted))
+    if len(pool) < 10 or not heldout.any():
         return None
     sizes = [n for n in (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if n < len(pool)] + [min(len(pool), 10_000)]
     source, target = unseen.side("source"), unseen.side("target")
@@ -205,7 +205,7 @@ def few_anchors(
         # Retrieval first, then cosines with their controls right after them.
         for (measure, items, kind), drawn in sorted(draws.items(), key=lambda entry: _MEASURES.index(entry[0][0]))
     ]
-    chance = 1 / min(int(held.sum()), _GALLERY)
+    chance = 1 / min(int(heldout.sum()), _GALLERY)
     return {"n": sizes, "repeats": repeats, "curves": curves, "chance": chance, "held_out": rule is not None}
 
 
@@ -231,7 +231,7 @@ def _small_fit(
         if modality in target and modality in small.modality_means_:
             raw = Pairs.join(source[modality], target[modality])
             raw = raw.take(some(len(raw), _GALLERY, np.random.default_rng(0)))  # the same rows for every fit
-            moved = carry(small, modality, raw.source).vectors
+            moved = map_rows(small, modality, raw.source).vectors
             own = np.arange(len(raw))
             out["retrieval", modality, "mapped"] = class_retrieval(moved, raw.target.vectors, own)
             out["cosine", modality, "mapped"] = float(paired_cosines(moved, raw.target.vectors).mean())
@@ -241,7 +241,7 @@ def _small_fit(
                     if value is not None:
                         out["cosine", modality, kind] = value
     if "text" in source and "image" in target and "text" in small.modality_means_:
-        texts = carry(small, "text", source["text"])
+        texts = map_rows(small, "text", source["text"])
         classes, images = unseen.class_of("text", texts.ids), unseen.class_of("image", target["image"].ids)
         if len(np.unique(classes)) == len(classes) and is_in(images, classes).all():
             out["classified", "image", "mapped"] = zero_shot_accuracy(

@@ -17,14 +17,14 @@ from congruence.evaluation import Score, Scores, evaluate
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.report import examples as pictures
 from congruence.report import plots
-from congruence.report._base import carry, held_out_ids
+from congruence.report._base import held_out_ids, map_rows
 from congruence.splits import Split
 from congruence.upgrade.choose import choice_rows
 
 __all__ = ["summarize"]
 
 #: A mapped query reaches this share of what the target model reaches by itself.
-CARRIES, PARTLY = 0.8, 0.4
+PASSES, PARTLY_PASSES = 0.8, 0.4
 
 
 def summarize(
@@ -88,7 +88,7 @@ def summarize(
     source, target = unseen.side("source"), unseen.side("target")
     if scores is None:
         scores = evaluate(mapping, source, target, labels=_classes(unseen, "image"), prompt_labels=None)
-    aligned = {m: carry(mapping, m, rows) for m, rows in source.items()}
+    aligned = {m: map_rows(mapping, m, rows) for m, rows in source.items()}
     summary = {
         "version": __version__,
         "title": f"{mapping.source_space_.model or 'source model'} → {mapping.target_space_.model or 'target model'}",
@@ -119,14 +119,14 @@ def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
 
 #: What to do, and how well the map works, by level.
 _ACTIONS = {
-    "carries": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
-    "partly": "Add anchors, or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
+    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
+    "partial": "Add anchors, or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
     "fails": "Do not search with this map. Check that its anchors are paired (congruence fit says so), add anchors, or re-embed.",
     "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
 }
 _OPENINGS = {
-    "carries": "The map works",
-    "partly": "The map works in part",
+    "passes": "The map works",
+    "partial": "The map works in part",
     "fails": "The map does not work",
     "unknown": "Retrieval could not be measured",
 }
@@ -161,7 +161,7 @@ def _verdict(scores: Scores, held_out: bool) -> dict[str, Any]:
     if reached is None:
         level = "unknown"
     else:
-        level = "carries" if reached >= CARRIES else "partly" if reached >= PARTLY else "fails"
+        level = "passes" if reached >= PASSES else "partial" if reached >= PARTLY_PASSES else "fails"
     n = max(row.n for row in scores.rows)
     sentence = f"{_OPENINGS[level]}{': on' if parts else ' on'} {n:,} {where}{', ' if parts else ''}{'; '.join(parts)}."
     return {"level": level, "action": _ACTIONS[level], "sentence": sentence, "reached": reached, "rule": rule}

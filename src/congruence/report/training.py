@@ -17,7 +17,7 @@ from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError
 from congruence.maps import Map, TwoSidedMap
 from congruence.report import history, questions
-from congruence.report.held import remembers, unseen_rows
+from congruence.report.heldout import remembers, unseen_rows
 from congruence.report.questions import Questions
 from congruence.splits import duplicate_groups
 from congruence.train.captions import Captions, read_captions
@@ -127,8 +127,8 @@ def summarize_training(
             "Got held_out=True for a map that remembers no division of its rows; expected one trained with some held out to test on. "
             "Leave out held_out=True, and pass rows it was not trained on."
         )
-    held = remembers(mapping) and held_out is not False
-    if held:
+    heldout = remembers(mapping) and held_out is not False
+    if heldout:
         rows = unseen_rows(mapping, data, names[order])
         order, data = order[rows], data.take(rows)
     V, T = _unit(mapping.transform(data.source)), _unit(mapping.transform_target(data.target))
@@ -153,16 +153,16 @@ def summarize_training(
         "version": __version__,
         "title": _title(mapping),
         "note": note,
-        "held_out": held,
-        "where": _where(held, remembers(mapping)),
+        "held_out": heldout,
+        "where": _where(heldout, remembers(mapping)),
         "nouns": nouns,
-        "verdict": _verdict(by_task, between, len(data), held, nouns),
+        "verdict": _verdict(by_task, between, len(data), heldout, nouns),
         "facts": history.facts(mapping),
         "by_task": by_task,
         "margins": [] if asked is None else questions.margins(asked),
         "examples": [] if asked is None else questions.worked(asked, examples, pictures),
         "between": between,
-        "teacher": history.teacher(mapping) if held else {},
+        "teacher": history.teacher(mapping) if heldout else {},
         "notes": [str(told) for told in mapping.scores_.get("notes", [])],
         "method_source": history.source(mapping),
         "curves": history.curves(mapping),
@@ -252,8 +252,8 @@ def _between(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, Any]:
     return {"rows": rows, "source": len(mine), "target": len(theirs), "groups": len(np.unique(data.groups))}
 
 
-def _where(held: bool, known: bool) -> str:
-    if held:
+def _where(heldout: bool, known: bool) -> str:
+    if heldout:
         return "Measured on the rows that the map’s training held out to test on: none of them was trained on or chosen by."
     if known:
         return "Measured on all rows given; those the map was trained on are among them, if any."
@@ -261,10 +261,10 @@ def _where(held: bool, known: bool) -> str:
 
 
 def _verdict(
-    by_task: dict[str, Any] | None, between: dict[str, Any], n: int, held: bool, nouns: dict[str, str]
+    by_task: dict[str, Any] | None, between: dict[str, Any], n: int, heldout: bool, nouns: dict[str, str]
 ) -> dict[str, Any]:
     """Say in words what the numbers say."""
-    unseen = "held out from training" if held else "given"
+    unseen = "held out from training" if heldout else "given"
     first = between["rows"][0]
     if by_task is None:
         forth, back = (
@@ -281,9 +281,9 @@ def _verdict(
     low, high = by_task["low"], by_task["high"]
     level, told = "", ""
     if low is not None:
-        level = "carries" if low > chance["binary"] else "fails" if high < chance["binary"] else "partly"
+        level = "passes" if low > chance["binary"] else "fails" if high < chance["binary"] else "partial"
         told = f"; 95 % interval {low:.1%} to {high:.1%}"
-    if level == "partly":
+    if level == "partial":
         told += ", so that it cannot be told from chance"
     among = ""
     if whole["choice"] is not None:

@@ -80,8 +80,8 @@ def make_method(name: str, **parameters: Any) -> Method:
     Examples
     --------
     >>> from congruence.train import make_method
-    >>> make_method("csa", dim=8)
-    CSA(dim=8)
+    >>> make_method("csa", n_components=8)
+    CSA(n_components=8)
     """
     cls = METHODS[check_choice(name, METHODS, "method")]
     known = sorted(inspect.signature(cls).parameters)

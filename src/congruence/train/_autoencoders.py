@@ -71,12 +71,12 @@ class AutoencoderObjective:
 
     module: Module
 
-    def __init__(self, jam: Parameters, data: Captions, held: Captions | None, schedule: Schedule):
+    def __init__(self, jam: Parameters, data: Captions, heldout: Captions | None, schedule: Schedule):
         import torch
 
         from congruence.train._layers import Head
 
-        self.jam, self.data, self.held, self.schedule = jam, data, held, schedule
+        self.jam, self.data, self.heldout, self.schedule = jam, data, heldout, schedule
         self.device = place(schedule.device)
         rng = np.random.default_rng([schedule.random_state, 1])
         self.means: list[np.ndarray] = []
@@ -99,8 +99,8 @@ class AutoencoderObjective:
         self.wrong = None if jam.loss == "con" else self.tensor(data.negatives, 1)
         self.batch_size = min(jam.batch_size, len(data))
         self._order = ArrayRows(np.arange(len(data))[:, None])
-        if held is not None:
-            self._partners = partners(held.groups, held.groups)
+        if heldout is not None:
+            self._partners = partners(heldout.groups, heldout.groups)
 
     # ------------------------------------------------------------------ what the loop asks for
 
@@ -147,14 +147,14 @@ class AutoencoderObjective:
         """Return the share of held-out images whose nearest text is one of their captions."""
         import torch
 
-        held = self.held
-        if held is None:
+        heldout = self.heldout
+        if heldout is None:
             return None
         with torch.inference_mode(), autocast(str(self.device), self.schedule.precision):
             v, t = (
                 encode(self.tensor(rows, side)).float().cpu().numpy()
                 for side, (encode, rows) in enumerate(
-                    zip(self.module.encode, (held.source, held.candidates()), strict=True)
+                    zip(self.module.encode, (heldout.source, heldout.candidates()), strict=True)
                 )
             )
         return recall_at_k(v, t, self._partners, k=1)

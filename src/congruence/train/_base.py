@@ -31,7 +31,7 @@ class HeadTrainer(Trainer):
 
     Parameters
     ----------
-    dim : int, default=1024
+    n_components : int, default=1024
         Width of the joint space.
     head : {"linear", "mlp"}, default="linear"
     hidden : int, optional
@@ -61,7 +61,7 @@ precision, device, random_state
         ``"validation_mean_recall_at_1"``, if there were validation rows.
     """
 
-    dim: int = 1024
+    n_components: int = 1024
     head: str = "linear"
     hidden: int | None = None
     preprocess: str = "center"
@@ -168,7 +168,7 @@ precision, device, random_state
         """Note what a method has to say beside its heads, once these are in place."""
 
     def _check_parameters(self) -> None:
-        for name in ("dim", "batch_size", "pair_batch_size"):
+        for name in ("n_components", "batch_size", "pair_batch_size"):
             check_positive(getattr(self, name), name, integer=True)
         if self.hidden is not None:
             check_positive(self.hidden, "hidden", integer=True)

@@ -48,7 +48,7 @@ class Batch:
 class Parameters(Protocol):
     """The parameters of :class:`congruence.train.HeadTrainer` that every objective reads."""
 
-    dim: int
+    n_components: int
     head: str
     hidden: int | None
     preprocess: str
@@ -91,7 +91,7 @@ class HeadsObjective:
         self.module = torch.nn.Module()
         sides = (("source", data.source, data.unpaired_source), ("target", data.target, data.unpaired_target))
         for side, paired, unpaired in sides:
-            widths = [paired.shape[1], trainer.dim]
+            widths = [paired.shape[1], trainer.n_components]
             if trainer.head == "mlp":
                 widths.insert(1, trainer.hidden or 4 * paired.shape[1])
             layers = first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)

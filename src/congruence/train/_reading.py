@@ -69,8 +69,8 @@ def read_data(mapping: Map, X: Any, Y: Any, unpaired: Any, validation: Any) -> D
             check_width(read.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
             refuse_paired(given, read, ids, paired, side)
         rows.append(read)
-    held = read_validation(validation, source.shape[1], target.shape[1])
-    return Data(source, target, rows[0], rows[1], held)
+    heldout = read_validation(validation, source.shape[1], target.shape[1])
+    return Data(source, target, rows[0], rows[1], heldout)
 
 
 def _two(unpaired: Any) -> Any:

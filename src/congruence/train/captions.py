@@ -107,8 +107,8 @@ def split_by_group(
     names = np.unique(labels)
     away = _held_out(names, train, random_state)
     test = _held_out(away, round(validation / (1 - train), 9), random_state)  # 0.15 of the 0.3 that are left is a half
-    held, tested = np.isin(labels, away), np.isin(labels, test)
-    return np.flatnonzero(~held), np.flatnonzero(held & ~tested), np.flatnonzero(tested)
+    heldout, tested = np.isin(labels, away), np.isin(labels, test)
+    return np.flatnonzero(~heldout), np.flatnonzero(heldout & ~tested), np.flatnonzero(tested)
 
 
 def _held_out(names: np.ndarray, kept: float, random_state: int) -> np.ndarray:
@@ -182,7 +182,7 @@ def read_held(validation: Any, data: Captions) -> Captions:
         raise ParameterError(
             "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Pass validation=(X, Y), for example."
         )
-    held = read_captions(*validation)
-    check_width(held.source.shape[1], data.source.shape[1], "the images to train on")
-    check_width(held.target.shape[1], data.target.shape[1], "the captions to train on")
-    return held
+    heldout = read_captions(*validation)
+    check_width(heldout.source.shape[1], data.source.shape[1], "the images to train on")
+    check_width(heldout.target.shape[1], data.target.shape[1], "the captions to train on")
+    return heldout

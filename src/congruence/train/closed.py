@@ -57,7 +57,7 @@ class ClosedForm(ProjectionMap, Method):
         InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
             Rows that do not fit each other or cannot be fitted, or fewer than two pairs.
         ParameterError
-            Among others, ``dim`` is more than the pairs support.
+            Among others, ``n_components`` is more than the pairs support.
         """
         self._check_all_parameters()
         Y = y if Y is None else Y

@@ -15,7 +15,7 @@ class CSA(ClosedForm, CCAMap):
 
     Parameters
     ----------
-    dim : int, optional
+    n_components : int, optional
         s, the directions kept; as many as the pairs support by default.
     ridge : float, default=0.0
         λ, added to the Gram matrices. CSA has none. With fewer pairs than dimensions every direction then correlates perfectly on the pairs, whatever they
@@ -40,10 +40,10 @@ class CSA(ClosedForm, CCAMap):
 
     def __init__(
         self,
-        dim: int | None = None,
+        n_components: int | None = None,
         ridge: float = 0.0,
         power: float = 0.5,
         center: bool = True,
         normalize: bool = True,
     ) -> None:
-        super().__init__(dim=dim, ridge=ridge, center=center, normalize=normalize, power=power)
+        super().__init__(n_components=n_components, ridge=ridge, center=center, normalize=normalize, power=power)

@@ -172,18 +172,18 @@ class JAM(Trainer):
             )
         split = None
         if validation is not None:
-            held = read_held(validation, data)
+            heldout = read_held(validation, data)
         elif groups is not None:
             parts = split_by_group(data.groups, random_state=self.random_state)
-            held, split = data.take(parts[1]), [len(rows) for rows in parts]
+            heldout, split = data.take(parts[1]), [len(rows) for rows in parts]
             data = data.take(parts[0])
         else:
-            held = None
+            heldout = None
         if len(data) < 2:
             raise TooFewAnchorsError(f"Got {len(data)} pairs to train on; expected at least two. Pass more pairs.")
         schedule = self._schedule(len(data))
-        objective = AutoencoderObjective(self, data, held, schedule)
-        digests = {"data": data.digest(), "validation": None if held is None else held.digest()}
+        objective = AutoencoderObjective(self, data, heldout, schedule)
+        digests = {"data": data.digest(), "validation": None if heldout is None else heldout.digest()}
         history = self._run(objective, schedule, digests, checkpoint=checkpoint, resume=resume, verbose=verbose)
         layers, facts = self._describe(objective, history, split)
         self._take(layers, history, facts, spaces)
@@ -215,9 +215,9 @@ class JAM(Trainer):
         ShapeError, NotFiniteError, ZeroRowError, NotFittedMapError
         """
         self._check_source(getattr(X, "vectors", X))
-        held = read_captions(X, y if Y is None else Y, negatives, groups)
-        found = partners(held.groups, held.groups)
-        return recall_at_k(self.transform(held.source), self.transform_target(held.candidates()), found, k=1)
+        heldout = read_captions(X, y if Y is None else Y, negatives, groups)
+        found = partners(heldout.groups, heldout.groups)
+        return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), found, k=1)
 
     # ------------------------------------------------------------------ parts
 
@@ -293,11 +293,11 @@ class JAM(Trainer):
 
     def _errors(self, objective: AutoencoderObjective) -> dict[str, Any]:
         """Return the squared error of reconstruction over that of the training mean, on the validation rows if there are some."""
-        held = objective.held
-        rows: Captions = objective.data if held is None else held
+        heldout = objective.heldout
+        rows: Captions = objective.data if heldout is None else heldout
         source, target = objective.means
         return {
-            "rows": "training" if held is None else "validation",
+            "rows": "training" if heldout is None else "validation",
             "source": _error(self.reconstruct(rows.source), rows.source, source),
             "target": _error(self.reconstruct_target(rows.target), rows.target, target),
         }

@@ -27,12 +27,12 @@ __all__ = ["NNCLR"]
 class NNCLR(HeadTrainer):
     """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor of it.
 
-    For an image a with caption b, one of the k unpaired texts nearest to b in the text encoder's own space is a further positive of a, drawn anew each
+    For an image a with caption b, one of the ``n_neighbors`` unpaired texts nearest to b in the text encoder's own space is a further positive of a, drawn anew each
     step; and likewise for a caption. Images are the source, texts the target.
 
     Parameters
     ----------
-    k : int, default=5
+    n_neighbors : int, default=5
         Neighbors to draw from; SOTAlign's authors try 1, 5 and 10.
     text_weight, image_weight : float, default=1.0
         w of the losses between images and neighbors of their texts, and between texts and neighbors of their images: 0, 0.1, 1 or 10 in their
@@ -43,7 +43,7 @@ class NNCLR(HeadTrainer):
     Notes
     -----
     Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors' rows themselves, at most
-    k a pair, are then held in memory. NNCLR takes them from a queue of late batches instead, which trained encoders would need.
+    ``n_neighbors`` a pair, are then held in memory. NNCLR takes them from a queue of late batches instead, which trained encoders would need.
 
     References
     ----------
@@ -53,13 +53,13 @@ class NNCLR(HeadTrainer):
 
     method: ClassVar[str] = "nnclr"
 
-    k: int = 5
+    n_neighbors: int = 5
     text_weight: float = 1.0
     image_weight: float = 1.0
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        check_positive(self.k, "k", integer=True)
+        check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.text_weight, "text_weight", zero=True)
         check_positive(self.image_weight, "image_weight", zero=True)
 
@@ -88,7 +88,7 @@ class _Objective(HeadsObjective):
             raise InputError(
                 f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired=(U, V), or {name}=0."
             )
-        index = nearest_rows(paired, unpaired, self.trainer.k, self.device)
+        index = nearest_rows(paired, unpaired, self.trainer.n_neighbors, self.device)
         used, places = np.unique(index, return_inverse=True)
         return places.reshape(index.shape), self.tensor(scannable(unpaired).take(used))
 
@@ -112,5 +112,5 @@ class _Objective(HeadsObjective):
         assert found is not None  # its weight is not 0
         places, rows = found
         rng = np.random.default_rng([self.schedule.random_state, batch.step, 11 + side])
-        chosen = places[batch.index, rng.integers(self.trainer.k, size=len(batch.index))]
+        chosen = places[batch.index, rng.integers(self.trainer.n_neighbors, size=len(batch.index))]
         return rows[torch.from_numpy(chosen).to(rows.device)]

@@ -37,7 +37,7 @@ class SAIL(HeadTrainer):
     Examples
     --------
     >>> from congruence.synthetic import dual_problem  # doctest: +SKIP
-    >>> mapping = SAIL(dim=64, max_steps=200).fit(images, texts)  # doctest: +SKIP
+    >>> mapping = SAIL(n_components=64, max_steps=200).fit(images, texts)  # doctest: +SKIP
     """
 
     method: ClassVar[str] = "sail"

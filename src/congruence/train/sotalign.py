@@ -30,7 +30,7 @@ __all__ = ["SOTAlign"]
 
 TEACHERS = ("cca", "procrustes", "contrastive")
 DIVERGENCES = ("klot", "infonce", "cka")
-STARTS = ("random", "teacher")
+INITS = ("random", "teacher")
 
 
 @dataclass(eq=False, repr=False)
@@ -57,15 +57,15 @@ class SOTAlign(HeadTrainer):
         The most Sinkhorn iterations for a plan. If they are too few in any step recorded, one warning is given after the training.
     tol : float, optional
         Stop them when the marginals are within this; see :func:`congruence.transport.klot`.
-    teacher_dim : int, optional
+    teacher_n_components : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
     ridge : float, default=0.1
         λ of the CCA teacher.
     pairs_too : bool, default=False
         Let the rows of the pairs take part in the divergence as well.
-    start : {"random", "teacher"}, default="random"
+    init : {"random", "teacher"}, default="random"
         Where the heads begin. At the teacher, linear heads rank as it does before the first step, and with validation rows the map
-        is never worse on these than its teacher; of a teacher wider than ``dim`` the first directions are taken. The paper says random.
+        is never worse on these than its teacher; of a teacher wider than ``n_components`` the first directions are taken. The paper says random.
     **parameters
         Those of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
@@ -94,10 +94,10 @@ class SOTAlign(HeadTrainer):
     epsilon_teacher: float = 0.01
     max_iter: int = 100
     tol: float | None = None
-    teacher_dim: int | None = None
+    teacher_n_components: int | None = None
     ridge: float = 0.1
     pairs_too: bool = False
-    start: str = "random"
+    init: str = "random"
 
     def fit_teacher(self, X: Any, Y: Any) -> TwoSidedMap:
         """Fit the teacher alone.
@@ -120,11 +120,11 @@ class SOTAlign(HeadTrainer):
             check_width(Y.shape[1], self.teacher.d_target, "the teacher's target")
             return self.teacher
         if self.teacher == "procrustes":
-            return ProcrustesHeads(dim=self.teacher_dim).fit(X, Y)
+            return ProcrustesHeads(n_components=self.teacher_n_components).fit(X, Y)
         if self.teacher == "cca":
-            return CCAMap(dim=self.teacher_dim, ridge=self.ridge).fit(X, Y)
+            return CCAMap(n_components=self.teacher_n_components, ridge=self.ridge).fit(X, Y)
         shared = {field.name: getattr(self, field.name) for field in fields(HeadTrainer)}
-        shared |= {"head": "linear", "dim": self.teacher_dim or self.dim}
+        shared |= {"head": "linear", "n_components": self.teacher_n_components or self.n_components}
         return SAIL(**shared).fit(X, Y, verbose=False)
 
     def _check_parameters(self) -> None:
@@ -132,10 +132,10 @@ class SOTAlign(HeadTrainer):
         if not isinstance(self.teacher, TwoSidedMap):
             check_choice(self.teacher, TEACHERS, "teacher")
         check_choice(self.divergence, DIVERGENCES, "divergence")
-        check_choice(self.start, STARTS, "start")
-        if self.start == "teacher" and self.head != "linear":
+        check_choice(self.init, INITS, "init")
+        if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
-                f"Got start='teacher' with head={self.head!r}; expected head='linear'. Pass that, or start='random'."
+                f"Got init='teacher' with head={self.head!r}; expected head='linear'. Pass that, or init='random'."
             )
         if self.divergence_weight != "auto":
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
@@ -179,7 +179,7 @@ class _Objective(HeadsObjective):
         self.taught: tuple[list[Tensor], Any] | None = None
         self.teacher = trainer.fit_teacher(data.source, data.target)
         self.teacher_heads = [Head(side).to(self.device).requires_grad_(False) for side in self.teacher.layers()]
-        if trainer.start == "teacher":
+        if trainer.init == "teacher":
             for head, teacher in zip((self.module.source, self.module.target), self.teacher_heads, strict=True):
                 _begin_at(head, teacher)
 
@@ -268,7 +268,7 @@ def _begin_at(head: Head, teacher: Head) -> None:
         if ("normalize" in here) != ("normalize" in there) or there[-1] != "linear" or there.count("linear") != 1:
             raise ParameterError(
                 f"Got a teacher of layers {', '.join(there)} and heads of {', '.join(here)}; expected one linear layer after the same scaling. "
-                'Pass preprocess="center" or "normalize", or start="random".'
+                'Pass preprocess="center" or "normalize", or init="random".'
             )
         own, its = (
             next((layer.mean for layer in layers if layer.kind == "center"), torch.zeros_like(last.weight[:, 0]))

@@ -36,11 +36,11 @@ class SUE(HeadTrainer):
 
     Parameters
     ----------
-    dim : int, default=8
+    n_components : int, default=8
         Canonical directions kept.
-    spectral_dim : int, default=30
+    n_spectral_components : int, default=30
         Width of the spectral embeddings, without the constant.
-    neighbors, scale_neighbor : int, default=30 and 15
+    n_neighbors, scale_n_neighbors : int, default=30 and 15
         Of the graph, and the one whose median distance is the kernel's width.
     spectral_steps : int, default=1000
         Steps of stage 1; ``max_steps`` are those of stage 3.
@@ -85,10 +85,10 @@ class SUE(HeadTrainer):
     method: ClassVar[str] = "sue"
 
     # The joint space is narrow and the last network small, so the shared parameters have other defaults here.
-    dim: int = 8
-    spectral_dim: int = 30
-    neighbors: int = 30
-    scale_neighbor: int = 15
+    n_components: int = 8
+    n_spectral_components: int = 30
+    n_neighbors: int = 30
+    scale_n_neighbors: int = 15
     spectral_steps: int = 1000
     spectral_learning_rate: float = 1e-4
     spectral_batch_size: int = 2048
@@ -106,9 +106,9 @@ class SUE(HeadTrainer):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         integers = (
-            "spectral_dim",
-            "neighbors",
-            "scale_neighbor",
+            "n_spectral_components",
+            "n_neighbors",
+            "scale_n_neighbors",
             "spectral_steps",
             "spectral_batch_size",
             "scales",
@@ -118,9 +118,9 @@ class SUE(HeadTrainer):
             check_positive(getattr(self, name), name, integer=True)
         check_positive(self.spectral_learning_rate, "spectral_learning_rate")
         check_positive(self.ridge, "ridge", zero=True)
-        if self.dim > self.spectral_dim:
+        if self.n_components > self.n_spectral_components:
             raise ParameterError(
-                f"Got dim={self.dim} and spectral_dim={self.spectral_dim}; expected dim to be at most as large. Pass dim={self.spectral_dim} or less."
+                f"Got n_components={self.n_components} and n_spectral_components={self.n_spectral_components}; expected n_components to be at most as large. Pass n_components={self.n_spectral_components} or less."
             )
 
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
@@ -162,10 +162,10 @@ class _Objective(HeadsObjective):
             # Where every row is drawn once or more, it goes through the fixed layers once.
             often = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
             through = _MappedRows(self, fixed, rows)
-            mapped[f"unpaired_{side}"] = through.held() if often else through
+            mapped[f"unpaired_{side}"] = through.heldout() if often else through
             if side == "source":
                 residual = _residual(
-                    trainer.dim, trainer.residual_width, np.random.default_rng([trainer.random_state, 3])
+                    trainer.n_components, trainer.residual_width, np.random.default_rng([trainer.random_state, 3])
                 )
                 fixed.layers.append(_layers.Head([residual]).layers[0].to(self.device))
             setattr(self.module, side, fixed)
@@ -194,12 +194,12 @@ class _Objective(HeadsObjective):
                 Z = [head(self.tensor(rows)).double().cpu().numpy() for rows in (paired, sample(unpaired, MEAN_ROWS))]
             every = np.concatenate(Z)
             mean = every.mean(axis=0)
-            values, vectors = scipy.linalg.eigh(np.cov(every.T, bias=True).reshape(trainer.spectral_dim, -1))
+            values, vectors = scipy.linalg.eigh(np.cov(every.T, bias=True).reshape(trainer.n_spectral_components, -1))
             # As in the loss: directions next to without variance are left small.
             whiten = vectors / np.sqrt(np.maximum(values, 0) + 1e-6 * values.mean())
             whitened.append((Z[0] - mean) @ whiten)
             maps.append((mean, whiten))
-        cca = CCAMap(dim=trainer.dim, ridge=trainer.ridge, normalize=False).fit(*whitened)
+        cca = CCAMap(n_components=trainer.n_components, ridge=trainer.ridge, normalize=False).fit(*whitened)
         layers = []
         for (mean, whiten), weights in zip(maps, (cca.source_weights_, cca.target_weights_), strict=True):
             # Of unit variance, and centered by the mean of all rows: the pairs' own mean is that of a small sample.
@@ -222,7 +222,7 @@ class _MappedRows:
         """Return the rows of a step."""
         return self._through(self.rows.batch(step, size, seed))
 
-    def held(self) -> ArrayRows:
+    def heldout(self) -> ArrayRows:
         """Return the same with all of them computed; they are those of an array."""
         assert isinstance(self.rows, ArrayRows)
         return ArrayRows(np.concatenate([self._through(rows) for _, rows in self.rows.scan()]))
@@ -254,11 +254,11 @@ class _Spectral:
         for name, (paired, unpaired) in zip(("source", "target"), sides, strict=True):
             rows = Sources([ArrayRows(paired), unpaired])
             size = min(len(rows), trainer.spectral_batch_size)
-            if size <= trainer.spectral_dim + 1:
+            if size <= trainer.n_spectral_components + 1:
                 raise ParameterError(
-                    f"Got spectral_dim={trainer.spectral_dim} and graphs of {size} {name} rows; expected more rows than dimensions and one. Pass a smaller spectral_dim=…, or a larger spectral_batch_size=…."
+                    f"Got n_spectral_components={trainer.n_spectral_components} and graphs of {size} {name} rows; expected more rows than dimensions and one. Pass a smaller n_spectral_components=…, or a larger spectral_batch_size=…."
                 )
-            widths = [paired.shape[1], trainer.spectral_dim]
+            widths = [paired.shape[1], trainer.n_spectral_components]
             if trainer.head == "mlp":
                 widths.insert(1, trainer.hidden or 4 * paired.shape[1])
             heads.append(_layers.Head(first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)))
@@ -287,7 +287,7 @@ class _Spectral:
         trainer, terms = self.trainer, []
         for head, X in zip(self.heads, batch, strict=True):
             with torch.no_grad():
-                W = affinities(X, trainer.neighbors, trainer.scale_neighbor)
+                W = affinities(X, trainer.n_neighbors, trainer.scale_n_neighbors)
             terms.append(spectral_loss(head(X), W))
         return {"loss": (terms[0] + terms[1]) / 2}
 

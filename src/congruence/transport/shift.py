@@ -69,7 +69,7 @@ def distribution_shift(
     max_rows: int = 100_000,
     repeats: int = 20,
     random_state: int = 0,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> DistributionShift:
     """Measure how far unpaired data lie from paired data: SSW(X, A) + SSW(Y, B), SSW the sliced distance on the sphere.
 
@@ -88,7 +88,7 @@ def distribution_shift(
     repeats : int, default=20
         Draws of rows and circles.
     random_state : int, default=0
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after each draw.
 
     Returns
@@ -137,8 +137,8 @@ def distribution_shift(
             frames = random_frames(n_projections, first.shape[1], rng)
             order = rng.permutation(len(first) + len(second))
             found[repeat, k] = circle_costs(first, second, frames, cost, order=order).mean(axis=1) ** (1 / p)
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     parts = [_summary(found[:, k]) for k in range(len(sides))]
     return DistributionShift(parts[0], parts[1] if len(parts) > 1 else None, _summary(found.sum(axis=1)))
 

@@ -78,7 +78,7 @@ def transform_file(
     allow_zero_rows: bool = False,
     side: str | None = None,
     column_out: str | None = None,
-    progress: Callable[[int], Any] | None = None,
+    callback: Callable[[int], Any] | None = None,
 ) -> TransformReport:
     """Stream a store through a map into another store.
 
@@ -109,7 +109,7 @@ def transform_file(
         rows only.
     column_out : str, optional
         Write the mapped vectors to a new column of this name and leave the source's as they are.
-    progress : callable, optional
+    callback : callable, optional
         Called with the number of rows of each block once it is written.
 
     Returns
@@ -192,8 +192,8 @@ def transform_file(
     with sink:
         for ids, block, others in _ahead(transformed()):
             sink.write(ids, block, others)
-            if progress is not None:
-                progress(len(block))
+            if callback is not None:
+                callback(len(block))
     seconds = time.perf_counter() - started
     probed = energy[0] if energy else None
     return TransformReport(str(output), source.n, mapped.d_out, out_dtype.name, seconds, probed, unit, sink.left_out)

@@ -70,7 +70,7 @@ def test_many_copies_of_one_row_do_not_hide_other_near_duplicates():
 def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
     """Held out together, each would be scored by a map that does not: 0.08 too low, and in one interval of seven."""
     rng = np.random.default_rng(0)
-    held, wrong = [], []
+    heldout, wrong = [], []
     for seed in range(10):
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
@@ -80,9 +80,9 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         model = fit_map(anchors, ["image"], np.arange(120), {})
         truth = cosines(model, tables(*others), "image", np.arange(400)).mean()
         low, high = mean_interval(values.mean(), influence, groups=groups)
-        held.append(low <= truth <= high)
+        heldout.append(low <= truth <= high)
         wrong.append(values.mean() - truth)
-    assert np.mean(held) > 0.5
+    assert np.mean(heldout) > 0.5
     assert abs(np.mean(wrong)) < 0.025
 
 

@@ -83,14 +83,14 @@ def test_few_groups_with_heavy_tails_have_wide_enough_intervals():
     """Fifteen groups of four: 1.96 standard errors hold the mean in nine of ten cases only."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(15), 4)
-    held = []
+    heldout = []
     for _ in range(1500):
         values = rng.standard_t(5, 15)[groups] + 0.3 * rng.standard_normal(60)
         low, high = mean_interval(values.mean(), values, groups=groups)
         half = 1.96 * np.sqrt(covariance(values[:, None], groups)[0, 0])
-        held.append((low <= 0 <= high, abs(values.mean()) <= half))
-    student, normal = np.mean(held, axis=0)
-    error = np.sqrt(0.05 * 0.95 / len(held))
+        heldout.append((low <= 0 <= high, abs(values.mean()) <= half))
+    student, normal = np.mean(heldout, axis=0)
+    error = np.sqrt(0.05 * 0.95 / len(heldout))
     assert student >= 0.95 - 2 * error
     assert normal < 0.95 - 2 * error
 
@@ -111,15 +111,15 @@ def test_groups_widen_as_repeats_of_one_item_do():
 )
 def test_intervals_of_a_ratio_hold_the_ratio(above, below, n):
     rng = np.random.default_rng(0)
-    held = 0
+    heldout = 0
     for _ in range(400):
         easy = rng.random(n)  # the same items: easy for one way, easy for the other
         other = np.where(rng.random(n) < 0.7, easy, rng.random(n))
         hits = np.stack([easy < above, other < below], axis=1).astype(float)
         if hits[:, 1].any():
             low, high = ratio_interval(*hits.mean(axis=0), hits)
-            held += low <= above / below <= high
-    assert held >= 0.95 * 400 - 2 * np.sqrt(400 * 0.05 * 0.95)
+            heldout += low <= above / below <= high
+    assert heldout >= 0.95 * 400 - 2 * np.sqrt(400 * 0.05 * 0.95)
 
 
 def test_scores_at_one_leave_the_ratio_some_room():

@@ -47,11 +47,11 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         # Rows repeat, since an image has several captions, and a caption several wrong ones.
         distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
-        mapping: TwoSidedMap = CCAMap(dim=width, ridge=0.1).fit(train.source, train.target)
+        mapping: TwoSidedMap = CCAMap(n_components=width, ridge=0.1).fit(train.source, train.target)
     else:
         jam = JAM(method, random_state=seed, **options)
-        held = parts.validation
-        mapping = jam.fit(train.source, train.target, negatives=train.negatives, validation=held, verbose=False)
+        heldout = parts.validation
+        mapping = jam.fit(train.source, train.target, negatives=train.negatives, validation=heldout, verbose=False)
     for side, model in zip(("source", "target"), parts.encoders, strict=True):
         space = getattr(mapping, f"{side}_space_")
         setattr(

@@ -55,17 +55,17 @@ BASELINES: dict[str, Baseline] = {
     "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
     "structure": Baseline("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
     "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
-    "nnclr": Baseline("NNCLR", "nnclr", {}, {"k": (5, 1), "both_weights": (0.1, 1.0, 0.3)}),
+    "nnclr": Baseline("NNCLR", "nnclr", {}, {"n_neighbors": (5, 1), "both_weights": (0.1, 1.0, 0.3)}),
     "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft", "hard"), "both_weights": (0.1, 1.0)}),
-    "sue": Baseline("SUE", "sue", {"dim": 8}, {"neighbors": (30, 10), "ridge": (0.1, 1.0, 0.01)}),
+    "sue": Baseline("SUE", "sue", {"n_components": 8}, {"n_neighbors": (30, 10), "ridge": (0.1, 1.0, 0.01)}),
     "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
     "csa": Baseline("CSA", "csa", {}, {"ridge": (0.0, 0.1, 1.0), "power": (0.5, 1.0)}, unpaired=False),
-    "cca": Baseline("CCA", "cca", {}, {"ridge": (0.1, 1.0, 10.0), "dim_share": (1.0, 0.25)}, unpaired=False),
+    "cca": Baseline("CCA", "cca", {}, {"ridge": (0.1, 1.0, 10.0), "components_share": (1.0, 0.25)}, unpaired=False),
     "procrustes": Baseline(
-        "Procrustes", "procrustes", {}, {"dim_share": (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)}, unpaired=False
+        "Procrustes", "procrustes", {}, {"components_share": (1.0, 0.75, 0.5, 0.375, 0.25, 0.125)}, unpaired=False
     ),
     "sotalign_mlp": Baseline(
-        "SOTAlign, perceptrons of width 8", "sotalign", {"head": "mlp", "dim": 8}, {**_ALPHAS, **_TEACHERS}
+        "SOTAlign, perceptrons of width 8", "sotalign", {"head": "mlp", "n_components": 8}, {**_ALPHAS, **_TEACHERS}
     ),
 }
 
@@ -74,7 +74,7 @@ def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_
     """Write a combination in the parameters of its method.
 
     ``paper_alpha`` α becomes α · 10⁴/pairs: the paper chose among α for 10,000 pairs, and the gradient of its supervised loss, a mean over all n²
-    logits of which n are of pairs, falls as 1/n. ``both_weights`` is the weight of images and of texts. ``dim_share`` is the width as a share of the
+    logits of which n are of pairs, falls as 1/n. ``both_weights`` is the weight of images and of texts. ``components_share`` is the width as a share of the
     directions that the pairs span, ``rate`` the learning rate as a multiple of the one that all methods share.
 
     Parameters
@@ -96,10 +96,10 @@ def method_parameters(tried: Mapping[str, Any], pairs: int, rank: int, learning_
         out["divergence_weight"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
     if "both_weights" in out:
         out["image_weight"] = out["text_weight"] = out.pop("both_weights")
-    if "dim_share" in out:
-        share = out.pop("dim_share")
+    if "components_share" in out:
+        share = out.pop("components_share")
         if share < 1:
-            out["dim"] = max(1, int(share * rank))
+            out["n_components"] = max(1, int(share * rank))
     return out
 
 
@@ -152,8 +152,8 @@ def fit_baseline(
     chosen = method_parameters(tried, len(parts.images), rank, rate)
     method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
     unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else None
-    held = parts.validation.validation
-    return method.fit(parts.images, parts.texts, unpaired=unpaired, validation=held, verbose=False)
+    heldout = parts.validation.validation
+    return method.fit(parts.images, parts.texts, unpaired=unpaired, validation=heldout, verbose=False)
 
 
 def choose(

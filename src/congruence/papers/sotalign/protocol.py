@@ -32,13 +32,13 @@ PAPER_SIZES: dict[str, Any] = {
 }
 #: In place of those in a quick run.
 QUICK_TRAINING = {
-    "dim": 8,
+    "n_components": 8,
     "max_steps": 2,
     "validate_every": 2,
     "max_iter": 5,
     "unpaired_batch": 64,
     "spectral_steps": 2,
-    "spectral_dim": 8,
+    "n_spectral_components": 8,
 }
 
 

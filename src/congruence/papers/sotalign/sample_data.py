@@ -23,7 +23,7 @@ SAMPLE_DATA = ("synthetic", "imagenet1000", "caltech101")
 _ANIMALS = 398
 
 _TRAINING = {
-    "dim": 256,
+    "n_components": 256,
     "max_steps": 120,
     "learning_rate": 3e-4,
     "validate_every": 20,
@@ -92,7 +92,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
             "test": 100,
             "training": {
                 **_TRAINING,
-                "dim": 32,
+                "n_components": 32,
                 "max_steps": 60,
                 "learning_rate": 1e-2,
                 "validate_every": 10,

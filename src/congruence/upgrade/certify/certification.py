@@ -49,7 +49,7 @@ def certify(
     text_queries: tuple[Any, Any] | None = None,
     labels: Mapping[str, str] | None = None,
     thresholds: Thresholds | None = None,
-    neighbors: int = 10,
+    n_neighbors: int = 10,
     theory: str = "brief",
     folds: int = 10,
     repeats: int = 10,
@@ -58,7 +58,7 @@ def certify(
     data: str = "",
     center: bool = False,
     hubness: str | Hubness | None = None,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
     **parameters: Any,
 ) -> Certificate:
     """Say what to do about a change of models, from items encoded by both.
@@ -82,7 +82,7 @@ def certify(
     labels : mapping of str to str, optional
         Class of each stored item by id.
     thresholds : Thresholds, optional
-    neighbors : int, default=10
+    n_neighbors : int, default=10
         Length of the result lists that overlap compares.
     theory : {"brief", "full"}, default="brief"
         ``"full"`` computes κ of Definition 5.4 as well: linear programs that take minutes.
@@ -99,7 +99,7 @@ def certify(
         Search with queries and store each less its own mean, under every strategy.
     hubness : {"csls", "qb_norm"} or Hubness, optional
         Search with hubs corrected for, under every strategy; the scored queries are the bank (transductive).
-    advance : callable, optional
+    callback : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (one step for the folds with ``queries``).
     **parameters
         Of :class:`~congruence.OrthogonalMap`.
@@ -123,7 +123,7 @@ def certify(
     check_seed(random_state)
     thresholds = thresholds or Thresholds()
     ranking = rankings(center, hubness)[-1]
-    for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (neighbors, "neighbors")):
+    for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (n_neighbors, "n_neighbors")):
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
     check_choice(theory, ("brief", "full"), "theory")
@@ -136,7 +136,14 @@ def certify(
         warnings.simplefilter("ignore", ProjectionWarning)
         mapping = fit_map(tables, question.fitted, np.arange(question.n_anchors), parameters)
         measured = _measure(
-            question, mapping, neighbors, parameters, ranking, folds=folds, random_state=random_state, advance=advance
+            question,
+            mapping,
+            n_neighbors,
+            parameters,
+            ranking,
+            folds=folds,
+            random_state=random_state,
+            callback=callback,
         )
         task = _decisive(scored, question.tasks, measured)
         curves = measure_curves(
@@ -144,16 +151,16 @@ def certify(
             question.heldout,
             question.fitted,
             task,
-            question.tasks.get(task, neighbors),
+            question.tasks.get(task, n_neighbors),
             parameters,
             texts=question.texts,
             groups=question.groups_of_anchors,
             ranking=ranking,
             repeats=repeats,
             random_state=random_state,
-            advance=advance,
+            callback=callback,
         )
-        below = _controls(question, mapping, neighbors, random_state, ranking)
+        below = _controls(question, mapping, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = question.fitted[0]
     pairing = check_pairing(
@@ -334,22 +341,22 @@ def _which_map(question: _Question, parameters: Mapping[str, Any], random_state:
 def _measure(
     question: _Question,
     mapping: OrthogonalMap,
-    neighbors: int,
+    n_neighbors: int,
     parameters: Mapping[str, Any],
     ranking: Ranking,
     *,
     folds: int,
     random_state: int,
-    advance: Callable[[int], None] | None,
+    callback: Callable[[int], None] | None,
 ) -> Measured:
     """Score items under each strategy: held-out ones by the map, or anchors by maps that have not seen them."""
     tables, heldout, fitted = question.tables, question.heldout, question.fitted
     searches, groups = question.searches, question.groups_of_anchors
     if heldout is not None:
         measured = try_on(mapping, heldout, question.tasks, question.groups, ranking)
-        lists = overlap_on(mapping, heldout, searches, neighbors, random_state, question.groups, ranking)
-        if advance:
-            advance(1)
+        lists = overlap_on(mapping, heldout, searches, n_neighbors, random_state, question.groups, ranking)
+        if callback:
+            callback(1)
         return measured | lists
     folds = min(folds, question.n_anchors if groups is None else len(np.unique(groups)))
     measured = cross_fit(
@@ -361,19 +368,19 @@ def _measure(
         random_state=random_state,
         groups=groups,
         ranking=ranking,
-        advance=advance,
+        callback=callback,
     )
     return measured | cross_fit_overlap(
-        tables, fitted, searches, neighbors, parameters, random_state=random_state, groups=groups, ranking=ranking
+        tables, fitted, searches, n_neighbors, parameters, random_state=random_state, groups=groups, ranking=ranking
     )
 
 
 def _controls(
-    question: _Question, mapping: OrthogonalMap, neighbors: int, random_state: int, ranking: Ranking
+    question: _Question, mapping: OrthogonalMap, n_neighbors: int, random_state: int, ranking: Ranking
 ) -> dict[str, dict[str, float]]:
     """Return what chance, a constant and a random rotation reach, by measure and for each cosine."""
     scored = question.scored
-    below = controls(mapping, scored, question.searches, neighbors, random_state, ranking)
+    below = controls(mapping, scored, question.searches, n_neighbors, random_state, ranking)
     for name, rows in scored.target.items():
         known = cosine_controls(mapping.for_modality(name), scored.source[name], rows, random_state=random_state)
         below[f"cosine/{name}"] = {k: v for k, v in asdict(known).items() if v is not None}

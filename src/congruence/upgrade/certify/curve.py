@@ -174,7 +174,7 @@ def measure_curves(
     ranking: Ranking = PLAIN,
     repeats: int,
     random_state: int,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> tuple[Curve, Curve]:
     """Score maps fitted on growing random parts of the anchors.
 
@@ -195,7 +195,7 @@ def measure_curves(
     ranking : Ranking, optional
         The way to search.
     repeats, random_state : int
-    advance : callable, optional
+    callback : callable, optional
 
     Returns
     -------
@@ -222,8 +222,8 @@ def measure_curves(
                 hits = score(model, on, test, {task: depth}, only="stored", ranking=ranking)
                 points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
             points[1, repeat, k] = cosines(model, on, shown, other).mean()
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     return Curve.through(sizes, points[0], n), Curve.through(sizes, points[1], n)
 
 

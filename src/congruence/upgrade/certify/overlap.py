@@ -159,9 +159,9 @@ def _first(table: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(best, order, axis=1)
 
 
-def depth(n: int, neighbors: int) -> int:
+def depth(n: int, n_neighbors: int) -> int:
     """Return how many results are compared in a store of n rows; below 1 there is nothing to compare."""
-    return min(neighbors, n - 2)
+    return min(n_neighbors, n - 2)
 
 
 def similarity_in(
@@ -219,7 +219,7 @@ def overlap_of(
     tables: Tables,
     measure: str,
     rows: np.ndarray,
-    neighbors: int,
+    n_neighbors: int,
     texts: tuple[np.ndarray | None, np.ndarray] | None,
     ranking: Ranking = PLAIN,
 ) -> float:
@@ -232,7 +232,7 @@ def overlap_of(
     measure : str
         As in :func:`overlap_on`.
     rows : ndarray of int
-    neighbors : int
+    n_neighbors : int
     texts : (ndarray or None, ndarray), optional
     ranking : Ranking, optional
 
@@ -244,7 +244,7 @@ def overlap_of(
     kind = measure.split("@")[0]
     search = next(s for s in searches_of(tables, texts) if s.name == kind.removeprefix("graded_"))
     queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     near, judge = (
         similarity_in(strategy, model, tables, search, queries, rows, ranking) for strategy in ("stored", "re-embed")
     )

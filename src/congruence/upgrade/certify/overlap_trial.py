@@ -39,7 +39,7 @@ def overlap_on(
     model: OrthogonalMap,
     tables: Tables,
     searches: Sequence[Search],
-    neighbors: int,
+    n_neighbors: int,
     random_state: int,
     groups: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
@@ -54,7 +54,7 @@ def overlap_on(
         The items.
     searches : sequence of Search
         Of these items.
-    neighbors : int
+    n_neighbors : int
     random_state : int
         Draws rows where there are more than :data:`MOST`.
     groups : ndarray of int, shape (n,), optional
@@ -69,7 +69,7 @@ def overlap_on(
     """
     out = Measured()
     rows = _some(tables.n, random_state)
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     model = _with_texts(model, searches)
     groups = None if groups is None else groups[rows]
     for search in searches if k > 0 else ():
@@ -95,7 +95,7 @@ def cross_fit_overlap(
     tables: Tables,
     fitted: Sequence[str],
     searches: Sequence[Search],
-    neighbors: int,
+    n_neighbors: int,
     parameters: Mapping[str, Any],
     *,
     random_state: int,
@@ -111,7 +111,7 @@ def cross_fit_overlap(
     fitted : sequence of str
     searches : sequence of Search
         Of these anchors.
-    neighbors : int
+    n_neighbors : int
     parameters : mapping
         Of :class:`~congruence.OrthogonalMap`.
     random_state : int
@@ -127,7 +127,7 @@ def cross_fit_overlap(
     """
     out = Measured()
     rows = _some(tables.n, random_state)
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     if k <= 0 or not searches:
         return out
     n = len(tables.ids[fitted[0]])
@@ -241,7 +241,7 @@ def controls(
     model: OrthogonalMap,
     tables: Tables,
     searches: Sequence[Search],
-    neighbors: int,
+    n_neighbors: int,
     random_state: int,
     ranking: Ranking = PLAIN,
 ) -> dict[str, dict[str, float]]:
@@ -252,7 +252,7 @@ def controls(
     model : OrthogonalMap
     tables : Tables
     searches : sequence of Search
-    neighbors : int
+    n_neighbors : int
     random_state : int
     ranking : Ranking, optional
 
@@ -262,7 +262,7 @@ def controls(
         By measure: ``"chance"`` (a random list) and ``"random_rotation"``.
     """
     rows = _some(tables.n, random_state)
-    k = depth(len(rows), neighbors)
+    k = depth(len(rows), n_neighbors)
     out: dict[str, dict[str, float]] = {}
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))

@@ -169,7 +169,7 @@ def cross_fit(
     random_state: int,
     groups: np.ndarray | None = None,
     ranking: Ranking = PLAIN,
-    advance: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
@@ -187,7 +187,7 @@ def cross_fit(
     groups : ndarray of int, shape (n,), optional
         Rows of the fitted modality that are scored together, such as near-duplicates.
     ranking : Ranking, optional
-    advance : callable, optional
+    callback : callable, optional
 
     Returns
     -------
@@ -243,8 +243,8 @@ def cross_fit(
             values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(where)))
             here = cosines(model, tables, modality, rows)
             values[rows] = here + ahead * (here - cosines(short, tables, modality, rows))
-        if advance:
-            advance(1)
+        if callback:
+            callback(1)
     for name, values in out.scores.items():
         if name in pulls:
             out.influence[name] = values - PULL * pulls[name]

@@ -73,9 +73,9 @@ def _by_image(mapping: Any, data: Captions) -> np.ndarray:
     if counts != dict(wanted):
         _refuse(f"{_said(counts)} where it was {_said(wanted)} in the training")
     # Equal counts do not make an equal division: labels that are others may divide as many rows. Errors tell.
-    train, held = (data.take(rows) for rows in parts[:2])
+    train, heldout = (data.take(rows) for rows in parts[:2])
     for side, again in (("source", mapping.reconstruct), ("target", mapping.reconstruct_target)):
-        rows = getattr(held, side)
+        rows = getattr(heldout, side)
         mean = getattr(train, side).mean(0, dtype=np.float64) if settings["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
         now = float(np.sum((again(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
