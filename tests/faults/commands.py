@@ -151,7 +151,7 @@ def write_inputs(folder: Path) -> None:
     ProcrustesHeads(n_components=3).fit(A, B).save(folder / "heads")
     (folder / "captions.csv").write_text("id,caption\n1,a black cat sits on a red mat\n2,two dogs run in the park\n")
     (folder / "words.txt").write_text("\n".join(WORDS))
-    with open_sink(folder / "parts", n=N, n_components=D, has_ids=True, parts=[("p0", 25), ("p1", 15)]) as sink:
+    with open_sink(folder / "parts", n=N, dim=D, has_ids=True, parts=[("p0", 25), ("p1", 15)]) as sink:
         sink.write(_arrow(ids), A)
     (folder / "root").mkdir()
     content = folder / "cifar-100-binary"

@@ -54,6 +54,7 @@ NO_READERS = {
     "_utils/owner.py": "reads the kernel's files",
     "_utils/lock.py": "opens folders to lock them",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
+    "datasets/texts.py": "the list of texts that the package ships",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
     "embed/_batches.py": "reads images as bytes, for encoders/_base.py",
     "encoders/onnx.py": "models, read by onnxruntime",

@@ -104,10 +104,10 @@ def command(
         Space(target_model, target_revision, target_modality or modality),
     )
     if no_pairs:
-        given = {"--method": method != "orthogonal", "--holdout": holdout, "--means": means, "--ids": ids}
+        given = {"--method": method not in ("auto", "orthogonal"), "--holdout": holdout, "--means": means, "--ids": ids}
         given |= {"--unpaired-source": unpaired_source, "--unpaired-target": unpaired_target}
         _refuse_beside_no_pairs([flag for flag, value in given.items() if value])
-        options = _parameters(method, center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
+        options = _parameters("orthogonal", center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
         if not allow_reflection:
             options["allow_reflection"] = False
         files = [
