@@ -134,6 +134,7 @@ JOBS = {
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("means-rows", "minutes", (f"python benchmarks/bench_means.py --data {SHARED} --json OUT",), means_rows),
         Job("compare-maps", "minutes", (f"python benchmarks/bench_compare.py --data {LVIS} --json OUT",)),
+        Job("exposure-unpaired", "minutes", (f"python benchmarks/bench_exposure.py --data {SHARED} --store 'LVIS names' --unpaired --json OUT",)),
         Job("exposure", "minutes", tuple(f"python benchmarks/bench_exposure.py --data {SHARED} --store '{store}' --json OUT" for store in ("LVIS names", "LVIS images", "Caltech prompts", "Caltech photos"))),
         Job("negatives", "minutes", (f"python benchmarks/bench_negatives.py --data {SHARED}/sugarcrepe --json OUT",)),
         Job("match", "minutes", (

@@ -120,9 +120,9 @@ def controls(results: list[Any]) -> str:
     rows = []
     for one in results:
         control, name = one["results"]["control"], one["arguments"]["store"]
-        counts = [f"{control['n'] + control['pairs']:,}", f"{control['candidates']:,}"]
+        counts = [f"{control['n']:,}", f"{control['candidates']:,}"]
         rows.append([name, *counts, *(f"{control[key]:.4f}" for key in ("found", "chance"))])
-    return table(["store", "vectors", "candidates", "100 wrong pairs", "chance"], rows)
+    return table(["store", "vectors asked for", "candidates", "100 wrong pairs", "chance"], rows)
 
 
 def smaller(results: list[Any]) -> str:
@@ -143,6 +143,16 @@ def smaller(results: list[Any]) -> str:
     return table(header, rows)
 
 
+def unpaired(results: list[Any]) -> str:
+    rows = []
+    for one in results:
+        line, name = one["results"], one["arguments"]["store"]
+        rows.append(
+            [name, _share(line), f"{min(line['values']):.3f} … {max(line['values']):.3f}", f"{line['chance']:.4f}"]
+        )
+    return table(["store, no pair known", "find their text", "draws", "chance"], rows)
+
+
 _STORES = {
     "exposure-names": "LVIS names",
     "exposure-images": "LVIS images",
@@ -157,6 +167,7 @@ BLOCKS = {
     "compare-lvis": Block(compared, JOBS["compare-maps"]),
     "compare-null": Block(rejected, JOBS["compare-maps"]),
     **{name: Block(exposure(store), JOBS["exposure"]) for name, store in _STORES.items()},
+    "exposure-unpaired": Block(unpaired, JOBS["exposure-unpaired"]),
     "exposure-smaller": Block(smaller, JOBS["exposure"]),
     "exposure-controls": Block(controls, JOBS["exposure"]),
 }

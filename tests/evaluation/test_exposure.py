@@ -14,7 +14,7 @@ from congruence.evaluation.exposure import _interval
 from congruence.evaluation.linkage import _search, link
 from congruence.evaluation.protections import protect
 from congruence.metrics import nearest
-from congruence.synthetic import rigid_problem
+from congruence.synthetic import rigid_problem, unimodal_problem
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,14 @@ def test_few_pairs_and_refinement_read_what_the_pairs_alone_do_not(problem):
     assert by_pairs.hits(1)[6:].mean() < 0.6 < 0.95 < refined.hits(1)[6:].mean()
     same = link(store, texts, np.arange(240), known, 0)
     assert same[0] is same[1]
+
+
+def test_without_pairs_what_unpaired_rows_show_is_read():
+    p = unimodal_problem(300, 24, latent=20, noise=0, nuisance=0.05, classes=60, spread=0.3, random_state=0)
+    line, none = measure_exposure(p.images, p.texts, pairs=[0], protections=["none", "noise=8"], draws=1)
+    assert (line.pairs, line.n) == (0, 300)
+    assert line.found > 0.9
+    assert none.found < 0.1
 
 
 def test_pairs_of_other_texts_read_nothing(problem):
@@ -162,7 +170,7 @@ def test_what_cannot_be_measured_is_said(problem):
     X, Y = problem.X, problem.Y
     with pytest.raises(ShapeError, match="240 vectors and 100 texts without ids"):
         measure_exposure(X, Y[:100])
-    with pytest.raises(ParameterError, match="pairs=1; expected 2"):
+    with pytest.raises(ParameterError, match="pairs=1; expected none, or 2"):
         measure_exposure(X, Y, pairs=[1])
     with pytest.raises(TooFewAnchorsError, match="pairs=240 of 240"):
         measure_exposure(X, Y, pairs=[240])
@@ -185,7 +193,7 @@ def test_the_command_reports_and_advises(here, tmp_path, problem):
     table = here(*command)
     assert "find their text" in table.out
     assert "search keeps" in table.out
-    refused = here(*command[:-1], "0")
+    refused = here(*command[:-1], "1")
     assert refused.code == 2
     assert "Pass --pairs 10" in refused.err
 

@@ -13,7 +13,8 @@ def command(
     store: Annotated[str, typer.Argument(help="Stored vectors: a file, or file:key.")],
     texts: Annotated[str, typer.Option(help="Candidate texts by another model, those of the store among them.")],
     pairs: Annotated[
-        list[int] | None, typer.Option(help="Vectors whose texts are known; may be repeated. 10 and 100 by default.")
+        list[int] | None,
+        typer.Option(help="Vectors whose texts are known, 0 for none; may be repeated. 10 and 100 by default."),
     ] = None,
     protections: Annotated[
         list[str] | None,

@@ -96,7 +96,8 @@ def measure_exposure(
         Candidates encoded by another model, the texts of the store among them: by id, or by position where there are no ids. Further
         candidates make the task harder, as they would be for a stranger.
     pairs : sequence of int, default=(10, 100)
-        Numbers of stored vectors whose texts are known, 2 at least each.
+        Numbers of stored vectors whose texts are known: 0, or 2 at least. Without any, :class:`congruence.UnpairedMap` seeks the map, which
+        takes minutes for thousands of rows and finds one only where both sides show nearly the same items.
     labels : mapping of str to str, optional
         The text's id of each stored vector by its own, where they differ (photos and classes).
     queries : Embeddings or array_like, shape (q, d), optional
@@ -121,7 +122,7 @@ def measure_exposure(
     Raises
     ------
     ParameterError
-        An unknown protection, fewer than 2 pairs, or a number out of range.
+        An unknown protection, a single pair, or a number out of range.
     TooFewAnchorsError
         No vectors with other texts left beside the pairs, or no more than ``k + 1`` rows.
     IdError
@@ -156,9 +157,9 @@ def measure_exposure(
     own = _own_text(rows, offered, None if labels is None else text_keys(labels))
     X, Y = (_single(one.vectors) for one in (rows, offered))
     for p in pairs:
-        if check_positive(p, "pairs", integer=True, zero=True) < 2:
+        if check_positive(p, "pairs", integer=True, zero=True) == 1:
             raise ParameterError(
-                f"Got pairs={p}; expected 2 at least, to fit a rotation on. Pass pairs=10, for example."
+                f"Got pairs={p}; expected none, or 2 at least to fit a rotation on. Pass pairs=10, for example."
             )
         if p >= len(X):
             raise TooFewAnchorsError(
@@ -191,7 +192,7 @@ def measure_exposure(
                     raise TooFewAnchorsError(
                         f"Got pairs={p} among which are the texts of all {len(X)} vectors; expected other texts to be read. Pass a smaller pairs=…."
                     )
-                by_the_pairs, refined = link(protected.rows, Y, own, known, rounds)
+                by_the_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
                 hits = [by_the_pairs.hits(1), refined.hits(1), refined.hits(k)]
                 found[p].append((others, [one[others] for one in hits]))
             if callback:

@@ -10,7 +10,7 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceWarning
-from congruence.maps import OrthogonalMap
+from congruence.maps import OrthogonalMap, UnpairedMap
 
 __all__ = ["Linkage", "link"]
 
@@ -39,7 +39,7 @@ class Linkage:
 
 
 def link(
-    store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int
+    store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
     """Map a store into the space of other vectors from known pairs, and find each row's text there.
 
@@ -51,9 +51,11 @@ def link(
     own : ndarray of int, shape (n,)
         The candidate that is each row's text. Used for the known rows, and to score.
     known : ndarray of int, shape (p,)
-        Rows of the store whose texts are known.
+        Rows of the store whose texts are known; none leaves the first map to :class:`congruence.UnpairedMap`.
     rounds : int
         Refits on the pairs and on mutual nearest neighbors of both sides.
+    random_state : int, default=0
+        Of the map without pairs.
 
     Returns
     -------
@@ -77,7 +79,11 @@ def link(
     for done in range(rounds + 1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CongruenceWarning)  # few pairs and narrower targets are the subject
-            mapping = OrthogonalMap(center=False).fit(X[fitted[0]], Y[fitted[1]])
+            if len(fitted[0]):
+                mapping = OrthogonalMap(center=False).fit(X[fitted[0]], Y[fitted[1]])
+            else:  # the order of the texts is nothing that is known
+                order = np.random.default_rng(random_state).permutation(len(Y))
+                mapping = UnpairedMap(random_state=random_state).fit(X, Y[order])
         Z = normalize_rows(mapping.transform(X).astype(X.dtype, copy=False))
         linkage, best_text, best_row = _search(Z, offered, own)
         found = [*found[:1], linkage]
