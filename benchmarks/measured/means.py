@@ -72,7 +72,7 @@ def compared(results: list[Any]) -> str:
         p = one["adjusted_p_value"]
         counts = f"{one['wins']} / {one['losses']}"
         rows.append([str(one["pairs"]), words[one["metric"]], *means, interval, counts, f"{p:.3f}" if p >= 0.001 else "< 0.001"])  # fmt: skip
-    header = ["pairs", "measure", "default", "`center=False`", "difference", "better / worse", "p, Holm"]
+    header = ["pairs", "measure", "centered", "`center=False`", "difference", "better / worse", "p, Holm"]
     return table(header, rows)
 
 
