@@ -2,7 +2,7 @@
 
 Text of OpenAI ViT-B/32 and of a target model for n of 900 LVIS classes fits the map. Two things are measured on the 303
 other classes: ViT-B/32 images mapped and classified by the target's text (centered, and with the gap
-between the modalities carried), and text-to-text retrieval; both again with both sides centered and with hubs corrected for, the
+between the modalities mapped), and text-to-text retrieval; both again with both sides centered and with hubs corrected for, the
 queries being the bank. Differences to the default are paired over the splits; "ridge, best" chooses its penalty on
 the test classes and is thus an upper bound for ridge.
 """
@@ -30,7 +30,7 @@ FILTERS = {
 }
 MEASURES = (
     "images classified by the target's text, both sides centered",
-    "images classified by the target's text, gap carried",
+    "images classified by the target's text, gap mapped",
     "text-to-text retrieval at 1",
     "images classified by the target's text, both sides centered, CSLS",
     "images classified by the target's text, both sides centered, query-bank normalization",
@@ -43,16 +43,16 @@ RIDGE = (0.003, 0.01, 0.03)
 def measure(matrix, text, image, target, train, means, test):
     own = np.arange(len(test))
     a, b = text[train].mean(0), target[train].mean(0)
-    carried = (image[test] - means) @ matrix
-    centered = zero_shot_accuracy(carried, target[test] - b, own)
-    gap_carried = zero_shot_accuracy((image[test] - a) @ matrix + b, target[test], own)
-    corrected = [zero_shot_accuracy(carried, target[test] - b, own, hubness=name) for name in ("csls", "qb_norm")]
+    mapped = (image[test] - means) @ matrix
+    centered = zero_shot_accuracy(mapped, target[test] - b, own)
+    gap_mapped = zero_shot_accuracy((image[test] - a) @ matrix + b, target[test], own)
+    corrected = [zero_shot_accuracy(mapped, target[test] - b, own, hubness=name) for name in ("csls", "qb_norm")]
     moved = (text[test] - a) @ matrix + b
     texts = [
         class_retrieval(moved, target[test], own, **how)
         for how in ({}, {"center": True}, {"center": True, "hubness": "csls"})
     ]
-    return centered, gap_carried, texts[0], *corrected, *texts[1:]
+    return centered, gap_mapped, texts[0], *corrected, *texts[1:]
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ _MEASURES, _WHOLE = 7, 3
 
 def few_anchors_search(which: int) -> Any:
     """The default, the paper's and ridge under each way to search, to one target."""
-    words = ("images, centered", "images, gap carried", "texts", "images, centered, CSLS", "images, centered, QB-Norm", "texts, centered", "texts, centered, CSLS")  # fmt: skip
+    words = ("images, centered", "images, gap mapped", "texts", "images, centered, CSLS", "images, centered, QB-Norm", "texts, centered", "texts, centered, CSLS")  # fmt: skip
 
     def write(results: list[Any]) -> str:
         tables = results[0]["results"][which * _MEASURES : (which + 1) * _MEASURES]

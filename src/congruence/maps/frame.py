@@ -277,7 +277,7 @@ class CanonicalFrame(BaseEstimator):
             It does not know this model's mean of the modality.
         """
         self._check_fitted()
-        model = self.models_[check_choice(name, self.models_, "a model")]
+        model = self.models_[check_choice(name, self.models_, "model")]
         rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
         check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
@@ -313,7 +313,7 @@ class CanonicalFrame(BaseEstimator):
         """
         self._check_fitted()
         for name in (source, target):
-            check_choice(name, self.models_, "a model")
+            check_choice(name, self.models_, "model")
         if source == target:
             raise ParameterError(f"Got {source!r} twice; expected two models. Pass another one as target=….")
         a, b = self.models_[source], self.models_[target]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from congruence.upgrade.certify.groups import near_duplicates
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.overlap import Search, searches_of
 from congruence.upgrade.certify.overlap_trial import controls, cross_fit_overlap, overlap_on
-from congruence.upgrade.certify.tables import Tables, check_alike, make_tables
+from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import cross_fit, fit_map, tasks_of, try_on
 from congruence.upgrade.certify.verdict import Thresholds, judge
@@ -285,7 +285,7 @@ class _Question:
             searches=searches_of(scored, texts),
             groups=groups,
             groups_of_anchors=None if apart else groups,
-            models=(_model(source), _model(target)),
+            models=(describe_model(source), describe_model(target)),
         )
 
     @property
@@ -396,10 +396,3 @@ def _decisive(tables: Tables, tasks: Mapping[str, int], measured: Measured) -> s
                 if name.startswith(measure) and name.endswith("/stored"):
                     return name.split("/")[0]
     return next(iter(tasks))
-
-
-def _model(side: Mapping[str, Embeddings]) -> str:
-    """Return the name of a side's model and its width."""
-    named = {replace(rows.space, modality=None, dim=None, normalized=None) for rows in side.values()}
-    space = next((space for space in named if space.model), next(iter(named)))
-    return f"{space}, {next(iter(side.values())).dim}-d"

@@ -12,7 +12,7 @@ from congruence._utils.validation import name_rows
 from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import IdError, InputError, ModalityError, ShapeError, SpaceMismatchError, TooFewAnchorsError
 
-__all__ = ["Tables", "check_alike", "make_tables"]
+__all__ = ["Tables", "check_alike", "describe_model", "make_tables"]
 
 #: Fewest anchors on which held-out scores and a learning curve mean anything.
 FEWEST = 20
@@ -224,3 +224,10 @@ def _same_items(ids: Mapping[str, np.ndarray], stored: str, asked: str) -> dict[
             f"which {asked} describes each {stored}. Pass labels=…."
         )
     return {stored: rows, asked: np.array([place[name] for name in ids[stored][rows]])}
+
+
+def describe_model(side: Mapping[str, Embeddings]) -> str:
+    """Return the name of a side's model and its width."""
+    named = {replace(rows.space, modality=None, dim=None, normalized=None) for rows in side.values()}
+    space = next((space for space in named if space.model), next(iter(named)))
+    return f"{space}, {next(iter(side.values())).dim}-d"
