@@ -116,9 +116,9 @@ def measure(world: World, mapping: object, test: np.ndarray) -> list[float]:
     place = np.full(len(world.source), -1)
     place[test] = own
     rows = np.flatnonzero(place[world.other_item] >= 0)
-    carried = mapping.for_modality("image").transform(world.other[rows])
+    mapped = mapping.for_modality("image").transform(world.other[rows])
     wanted = place[world.other_item[rows]]
-    return [*out, class_retrieval(carried, Y, wanted, own), class_retrieval(Y, carried, own, wanted)]
+    return [*out, class_retrieval(mapped, Y, wanted, own), class_retrieval(Y, mapped, own, wanted)]
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import congruence
 from congruence import CanonicalFrame, Embeddings
+from congruence.errors import ZeroRowError
 
 
 @pytest.fixture
@@ -46,6 +47,20 @@ def test_the_frame_is_the_one_of_the_library(here, files, tmp_path):
     np.testing.assert_array_equal(
         CanonicalFrame.load(tmp_path / "frame").map("a", "c").rotation_, own.map("a", "c").rotation_
     )
+
+
+def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, files, tmp_path):
+    rows = files["a"][:40].copy()
+    rows[7] = 0
+    np.savez(tmp_path / "failed.npz", v=rows, ids=np.array([f"i{k}" for k in range(40)]))
+    for arguments in (("fit", "b.npz", "failed.npz", "-o", "f"), ("fit", "failed.npz", "b.npz", "-o", "f")):
+        refused = here("frame", *arguments)
+        assert refused.code == 2
+        assert "all zeros in 1 of 40 rows" in refused.err
+        assert "--allow-zero-rows" in refused.err
+    assert here("frame", "fit", "b.npz", "failed.npz", "-o", "f", "--allow-zero-rows").code == 0
+    with pytest.raises(ZeroRowError):
+        CanonicalFrame().fit({"a": rows, "b": files["b"][:40]})
 
 
 @pytest.mark.parametrize(

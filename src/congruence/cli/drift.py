@@ -25,6 +25,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Notice a changed encoder: by canaries encoded again, or by a stream of unpaired vectors."""
+    from congruence._utils.validation import RowNames, check_rows
     from congruence.cli._anchors import read_anchors
     from congruence.cli._base import number, print_json, print_table, read
     from congruence.compare.drift import DriftMonitor, compare_canaries
@@ -61,8 +62,11 @@ def command(
         monitor = DriftMonitor(alpha=alpha, random_state=seed).fit(read(reference, False, Space()))
         report = None
         for spec in stream:
+            row = 0
             for _, block in open_source(spec, ids=False).scan():
+                check_rows(block, spec, ids=RowNames(None, row))  # names the file, and rows of the whole
                 report = monitor.update(block)
+                row += len(block)
         assert report is not None  # no file is empty
         changed = report.alarm
         if as_json:

@@ -26,6 +26,9 @@ def fit(
     ] = None,
     center: Annotated[bool, typer.Option(help="Exchange means.")] = True,
     shrinkage: Annotated[str, typer.Option(help="auto, wiener, probed or full.")] = "auto",
+    allow_zero_rows: Annotated[
+        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are refused otherwise.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -34,7 +37,7 @@ def fit(
     from congruence.persist import check_map_output
 
     check_map_output(out, force=force)
-    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(_read(models, ids, modality))
+    frame = CanonicalFrame(center=center, shrinkage=shrinkage).fit(_read(models, ids, modality, allow_zero_rows))
     frame.save(out, force=force)
     _report(frame, out, as_json)
 
@@ -45,6 +48,9 @@ def add(
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the larger frame to.")],
     modality: Annotated[str | None, typer.Option(help="Modality of anchors that name none: image, text, …")] = None,
     ids: Annotated[str | None, typer.Option(help="Key or column of ids in every file, as for fit.")] = None,
+    allow_zero_rows: Annotated[
+        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are refused otherwise.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
@@ -54,7 +60,7 @@ def add(
 
     check_map_output(out, force=force)
     frame = CanonicalFrame.load(frame_path)
-    for name, rows in _read(models, ids, modality).items():
+    for name, rows in _read(models, ids, modality, allow_zero_rows).items():
         frame.add(name, rows)
     frame.save(out, force=force)
     _report(frame, out, as_json)
@@ -91,7 +97,7 @@ def take(
     print_table("Map through a frame", ["", ""], rows)
 
 
-def _read(specs: list[str], ids: str | None, modality: str | None) -> dict[str, Any]:
+def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
     """Read the models that arguments name, by modality where they say one."""
     from congruence._utils.validation import check_choice
     from congruence.cli._anchors import find_ids
@@ -115,7 +121,7 @@ def _read(specs: list[str], ids: str | None, modality: str | None) -> dict[str, 
                 f"Got two files of {kind or 'one'} vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
                 f"and {name}:text=FILE, or give each model a name."
             )
-        sides[kind] = read(spec, here, Space(model=name if named else None, modality=kind), allow_zero_rows=True)
+        sides[kind] = read(spec, here, Space(model=name if named else None, modality=kind), allow_zero_rows)
     out: dict[str, Any] = {}
     for name, sides in models.items():
         if None in sides and len(sides) > 1:

@@ -47,10 +47,10 @@ def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
     Raises
     ------
     InputError, ModalityError, ParameterError
-        See :func:`congruence._inputs.as_embeddings`; a mapping whose keys are no modalities, or whose rows say another.
+        A row of zeros, unless the embeddings allow them: they are then left out of the fit. Else see :func:`congruence._inputs.as_embeddings`; a mapping whose keys are no modalities, or whose rows say another.
     """
     if not isinstance(data, Mapping):
-        rows = as_embeddings(data, f"the rows of {name!r}", allow_zero_rows=True)
+        rows = as_embeddings(data, f"the rows of {name!r}")
         said = rows.space.modality
         if None not in (said, modality) and said != modality:
             raise ModalityError(
@@ -63,7 +63,7 @@ def as_rows(data: Any, name: str, modality: str | None = None) -> Rows:
         found = {}
         for key, value in data.items():
             check_choice(key, MODALITIES, f"the modality of {name!r}")
-            rows = as_embeddings(value, f"the {key} rows of {name!r}", allow_zero_rows=True)
+            rows = as_embeddings(value, f"the {key} rows of {name!r}")
             if rows.space.modality not in (None, key):
                 raise ModalityError(
                     f"Got {rows.space.modality} vectors of {name!r} under {key!r}; expected them to agree. Correct the key."

@@ -29,7 +29,7 @@ def with_means(mapping: Map, modality: str) -> Map:
 
 
 def map_rows(mapping: Map, modality: str, rows: Embeddings) -> Embeddings:
-    """Return the rows carried across, of unit norm."""
+    """Return the rows mapped, of unit norm."""
     vectors = with_means(mapping, modality).transform(rows.vectors)
     return Embeddings(normalize_rows(vectors), ids=rows.ids, allow_zero_rows=True)
 

@@ -282,12 +282,12 @@ def class_margins(
     u, u_target = G @ basis.T, G_target @ image.T
     error = u_target - u
     w, w_target = (G - u @ basis) @ R, G_target - u_target @ image
-    carried = G @ R
+    mapped = G @ R
     margins, residuals, errors, offsets = (np.empty(K) for _ in range(4))
     retrieved = np.empty(K, dtype=np.int64)
     for rows in blocks(K, 3 * 8 * K):
         own = (np.arange(rows.stop - rows.start), np.arange(rows.start, rows.stop))
-        inside, scores = u[rows] @ u.T, carried[rows] @ G_target.T
+        inside, scores = u[rows] @ u.T, mapped[rows] @ G_target.T
         retrieved[rows] = scores.argmax(axis=1)
         scores -= inside
         gains = scores - scores[own][:, None]

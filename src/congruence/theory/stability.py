@@ -358,13 +358,13 @@ class _Probe:
         self.epsilon = longest = self.whole = 0.0
         self.within, self.beyond = np.zeros(len(self.s)), np.zeros(len(self.s))
         for part in blocks(len(G), 8 * (3 * self.n + 8 * self.width)):
-            texts, carried = G[part], G_target[part] @ Q.T
+            texts, mapped = G[part], G_target[part] @ Q.T
             gap = texts @ F.T - G_target[part] @ F_target.T
             self.epsilon = max(self.epsilon, float(np.abs(gap).max()))
             longest = max(longest, float(np.linalg.norm(gap, axis=1).max()))
-            self.whole = max(self.whole, float(np.linalg.norm(texts - carried, axis=1).max()))
-            within = np.sqrt(_energy(texts - carried, Vt))
-            beyond = sum(np.sqrt(np.maximum((Z**2).sum(axis=1)[:, None] - _energy(Z, Vt), 0)) for Z in (texts, carried))
+            self.whole = max(self.whole, float(np.linalg.norm(texts - mapped, axis=1).max()))
+            within = np.sqrt(_energy(texts - mapped, Vt))
+            beyond = sum(np.sqrt(np.maximum((Z**2).sum(axis=1)[:, None] - _energy(Z, Vt), 0)) for Z in (texts, mapped))
             self.within = np.maximum(self.within, within.max(axis=0))
             self.beyond = np.maximum(self.beyond, np.max(beyond, axis=0))
         # F h(y) = k(y) − k̃(y) + (F̃ − F Q) g̃(y), with ‖g̃‖ = 1.
