@@ -152,6 +152,14 @@ def test_flags_are_named_by_commands_only_and_exist():
         ),
         ("embed", "Got layer=-9 of hf:a/b#layer=-9.", "Got --layer -9 of hf:a/b#layer=-9."),
         ("fit", "Got kind='a b', as x.ids=3.", "Got kind='a b', as x.ids=3."),
+        (
+            "fit",
+            "Drop them, or pass allow_zero_rows=True where they are read.",
+            "Drop them, or pass --allow-zero-rows where they are read.",
+        ),
+        ("drift", "Drop them, or pass allow_zero_rows=True where they are read.", "Drop them."),
+        ("drift", "Drop them, or pass ridge=1.0 or more. Look.", "Drop them. Look."),
+        ("train", "Add rows, or pass alpha=0.5 here.", "Add rows, or pass --set alpha=0.5 here."),
     ],
 )
 def test_a_message_names_flags_of_the_command(command, library, typed):

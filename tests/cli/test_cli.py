@@ -222,6 +222,18 @@ def test_zero_rows_can_be_allowed(here, data):
     assert json.loads(result.out)["scores"]["zero_rows_left_out"] == 1
 
 
+@pytest.mark.parametrize(("bad", "said"), [(np.nan, "NaN or inf"), (0.0, "all zeros")])
+def test_an_error_names_the_file_with_the_bad_row(here, data, bad, said):
+    X = P.X.copy()
+    X[7] = bad
+    np.savez(data / "bad.npz", v=X, names=NAMES)
+    for command in (["similarity"], ["fit", "-o", "map"]):
+        result = here(*command, "b.npz:v", "bad.npz:v", "--ids", "names")
+        assert result.code == 2
+        assert f"Got {said} in 1 of 300 rows of bad.npz:v (ids {str(NAMES[7])!r})" in result.err
+        assert "allow_zero_rows" not in result.err
+
+
 # ------------------------------------------------------------------ transform, evaluate, inspect, export
 
 

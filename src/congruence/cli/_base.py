@@ -125,6 +125,9 @@ _NAMED = re.compile(
     re.VERBOSE,
 )
 
+#: The last resort a message offers after others. Of a command without that option, the others are all there is.
+_OFFERED = re.compile(r", or pass (?P<name>[a-z][a-z_]*)=(?:[^.]|\.(?!\s|$))*(?=\.(?:\s|$))")
+
 #: Arguments of the library whose option has another name.
 _OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
 
@@ -137,7 +140,8 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
     message : str
         ``Got holdout=2.5; …. Pass force=True to replace it.`` The library names its arguments so.
     options : iterable of click.Parameter
-        Of the command; names that it has no option for stay as they are.
+        Of the command; names that it has no option for stay as they are, and where one is only a last resort (``…, or pass name=value.``),
+        it is left out.
     settable : set of str
         Names that the command takes as ``--set NAME=VALUE``.
 
@@ -147,6 +151,10 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
         ``Got --holdout 2.5; …. Pass --force to replace it.``
     """
     known = {option.name: option for option in options}
+
+    def offered(found: re.Match[str]) -> str:
+        name = found["name"]
+        return found[0] if known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable else ""
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"] or ""
@@ -169,4 +177,4 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
             return on[0] if bare == "True" else off[0]
         return f"{on[0]} {bare}".rstrip(" …")
 
-    return _NAMED.sub(flag, message)
+    return _NAMED.sub(flag, _OFFERED.sub(offered, message))

@@ -14,15 +14,19 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
+from congruence._utils.ids import as_ids
 from congruence._utils.memory import check_memory
 from congruence._utils.refusals import is_refusal, say_refusal
+from congruence._utils.validation import check_rows
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
     FileError,
+    NotFiniteError,
     OutOfMemoryError,
     ParameterError,
+    ZeroRowError,
 )
 from congruence.stores._columns import Columns, Rows
 from congruence.stores._ids import id_array, id_type_of
@@ -176,9 +180,14 @@ class Source(ABC):
             if names is not None:
                 ids.append(names)
         check_all_rows(row, self.n, self.path)  # or the rest would be whatever the memory held
-        return Embeddings(
-            vectors, ids=id_array(ids) if ids else None, space=self.space, allow_zero_rows=allow_zero_rows
-        )
+        names = id_array(ids) if ids else None
+        try:
+            return Embeddings(vectors, ids=names, space=self.space, allow_zero_rows=allow_zero_rows)
+        except (NotFiniteError, ZeroRowError):  # looked for once more, to name the file: most commands read two
+            check_rows(
+                vectors, str(self.path), ids=None if names is None else as_ids(names), allow_zero_rows=allow_zero_rows
+            )
+            raise
 
     def _check_memory(self, rows: int) -> None:
         """Refuse to hold more rows than there is memory for. Raises OutOfMemoryError."""
