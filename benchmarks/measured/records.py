@@ -61,9 +61,10 @@ def run(command: str, keep: Any) -> dict[str, Any]:
         if done.returncode:
             raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stderr[-2000:]}")
         if "OUT" in shlex.split(command):
-            given = json.loads((out / "results.json" if out.is_dir() else out).read_text(encoding="utf-8"))
+            text = (out / "results.json" if out.is_dir() else out).read_text(encoding="utf-8")
         else:
-            given = json.loads(done.stdout)
+            text = done.stdout
+        given = json.loads(text.replace(folder, "SCRATCH"))  # the folder's name is of this run and this machine
     return {
         "command": command,
         "seconds": round(seconds, 1),
