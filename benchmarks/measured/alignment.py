@@ -73,11 +73,12 @@ def leads(results: list[Any]) -> str:
 
 
 def caltech(results: list[Any]) -> str:
-    splits = Splits(results[0])
-    rows = [
-        [words, *(cell for n in splits.pairs for cell in (splits.cell(name, n), splits.cell(name, n, ("zero_shot",))))]
-        for name, words in METHODS.items()
-    ]
+    splits, sue = map(Splits, results)
+    rows = []
+    for name, words in METHODS.items():
+        of, words = (sue, "SUE, not tuned") if name == "SUE" else (splits, words)
+        cells = ((of.cell(name, n), of.cell(name, n, ("zero_shot",))) for n in splits.pairs)
+        rows.append([words, *(cell for pair in cells for cell in pair)])
     first, *more = splits.pairs
     return table(["", first, "zero-shot", *(c for n in _numbers(more) for c in (n, "zero-shot"))], rows)
 
