@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from congruence import CCAMap
 from congruence.linalg.canonical import canonical_correlations, canonical_directions, whiten
-from congruence.linalg.procrustes import cross_svd, procrustes, rotation_from_svd
+from congruence.linalg.procrustes import cross_svd, half_svd, procrustes, rotation_from_svd
 from congruence.linalg.shrinkage import soft_gains, wiener_gains
 from congruence.metrics import cca, fit_cca
 from congruence.synthetic import random_rotation, rigid_problem
@@ -33,6 +33,25 @@ def test_rank_ignores_rounding_noise_and_obeys_bounds():
     assert cross_svd(M, max_rank=3).rank == 3
     assert cross_svd(M * 1e-20, scale=1.0).rank == 0
     assert cross_svd(np.zeros((3, 3))).rank == 0
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5)], ids=str)
+@pytest.mark.parametrize("size", [1.0, 1e-200, 1e200])
+def test_half_the_work_gives_the_same_system_to_half_the_digits(shape, size):
+    M = np.random.default_rng(0).standard_normal(shape)
+    quick, exact = half_svd(M * size), cross_svd(M)
+    np.testing.assert_allclose(quick.s / size, exact.s, rtol=1e-9)
+    np.testing.assert_allclose(rotation_from_svd(quick), rotation_from_svd(exact), atol=1e-9)
+    assert quick.rank == exact.rank == 4 + (shape == (5, 5))
+
+
+def test_half_the_digits_leave_out_what_is_below_them():
+    (U, _), (V, _) = (np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6))) for seed in (0, 1))
+    quick = half_svd(U * [3.0, 1.0, 1e-5, 1e-9, 0.0, 0.0] @ V.T)
+    assert quick.rank == quick.U.shape[1] == len(quick.Vt) == 3
+    np.testing.assert_allclose(quick.s, [3.0, 1.0, 1e-5, 0.0, 0.0, 0.0], rtol=1e-4)
+    assert half_svd(np.eye(4), max_rank=2).rank == 2
+    assert half_svd(np.zeros((3, 2))).rank == 0
 
 
 def test_the_slow_driver_is_used_when_the_fast_one_gives_up(monkeypatch):

@@ -177,8 +177,8 @@ def test_wide_rows_are_reduced_before_the_singular_values(lvis, monkeypatch):
     import congruence.compare.pairing as module
 
     widths = []
-    real = module.cross_svd
-    monkeypatch.setattr(module, "cross_svd", lambda M, **k: widths.append(M.shape) or real(M, **k))
+    real = module.half_svd
+    monkeypatch.setattr(module, "half_svd", lambda M, **k: widths.append(M.shape) or real(M, **k))
     check_pairing(lvis["text_openai_vitb32"], lvis["text_eva02_b16"])
     assert widths == [(256, 256)] * 5
 

@@ -6,46 +6,26 @@ be written; 128 and the number of a signal; 141 the reader of the output went aw
 
 from __future__ import annotations
 
-import copy
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli import (
-    anchors,
-    certify,
-    datasets,
-    demo,
-    drift,
-    embed,
-    evaluate,
-    export,
-    exposure,
-    fit,
-    frame,
-    inspect,
-    match,
-    negatives,
-    report,
-    reproduce,
-    shift,
-    similarity,
-    train,
-    transform,
-)
 from congruence.cli._base import name_flags
 from congruence.cli._ending import explain, named_by
+from congruence.cli._options import PlainValues
 from congruence.cli._signals import Shielded, Stopped, stoppable
 from congruence.cli._streams import OutputLostError, discard_output, guarded
 
@@ -54,8 +34,15 @@ __all__ = ["app", "main"]
 #: What a message may hold besides words: those of other libraries have lines.
 LINES = "\n\t"
 
+#: The program with all commands.
+app: typer.Typer
 
-class _Command(TyperCommand):
+
+class _Group(PlainValues, TyperGroup):
+    """A group of commands."""
+
+
+class _Command(PlainValues, TyperCommand):
     """A command whose errors name its flags where the library names arguments."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -94,9 +81,11 @@ class _TransformCommand(_Command):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the value where there is none."""
+        from congruence.cli.transform import NORMALIZE
+
         given = []
         for arg, following in zip(args, [*args[1:], ""], strict=True):
-            given += [arg, "yes"] if arg == "--normalize" and following not in transform.NORMALIZE else [arg]
+            given += [arg, "yes"] if arg == "--normalize" and following not in NORMALIZE else [arg]
         return super().parse_args(ctx, given)
 
 
@@ -105,40 +94,6 @@ _running: ContextVar[_Command | None] = ContextVar("_running", default=None)
 
 #: Its context, or that of the last one that ran, for what is said when it fails.
 _context: ContextVar[Any] = ContextVar("_context", default=None)
-
-app = typer.Typer(
-    name="congruence",
-    help="Find the rigid motion between two embedding spaces, and map vectors across it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("fit", cls=_Command)(fit.command)
-app.command("transform", cls=_TransformCommand)(transform.command)
-app.command("evaluate", cls=_Command)(evaluate.command)
-app.command("inspect", cls=_Command)(inspect.command)
-app.command("export", cls=_Command)(export.command)
-app.command("certify", cls=_Command)(certify.command)
-app.command("anchors", cls=_Command)(anchors.command)
-app.command("exposure", cls=_Command)(exposure.command)
-app.command("similarity", cls=_Command)(similarity.command)
-app.command("match", cls=_Command)(match.command)
-app.command("negatives", cls=_Command)(negatives.command)
-app.command("shift", cls=_Command)(shift.command)
-app.command("drift", cls=_Command)(drift.command)
-app.command("embed", cls=_Command)(embed.command)
-app.command("train", cls=_Command)(train.command)
-app.command("report", cls=_Command)(report.command)
-app.command("datasets", cls=_Command)(datasets.command)
-app.command("reproduce", cls=_Command)(reproduce.command)
-app.command("demo", cls=_Command)(demo.command)
-
-_frames = typer.Typer(help="Many models in one frame: fit it, add models, take a map.", no_args_is_help=True)
-_frames.command("fit", cls=_Command)(frame.fit)
-_frames.command("add", cls=_Command)(frame.add)
-_frames.command("map", cls=_Command)(frame.take)
-app.add_typer(_frames, name="frame")
 
 
 def _version(show: bool) -> None:
@@ -149,20 +104,70 @@ def _version(show: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Find the rigid motion between two embedding spaces, and map vectors across it."""
 
 
+#: Commands in the order of the help. Each is the ``command`` of the module of its name.
+COMMANDS = (
+    *(
+        "fit",
+        "transform",
+        "evaluate",
+        "inspect",
+        "export",
+        "certify",
+        "anchors",
+        "exposure",
+        "similarity",
+        "match",
+        "negatives",
+    ),
+    *("shift", "drift", "embed", "train", "report", "datasets", "reproduce", "demo"),
+)
+
+
+def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typer:
+    """Return the program with some commands, whose modules are imported here."""
+    program = typer.Typer(
+        name="congruence",
+        cls=_Group,
+        help="Find the rigid motion between two embedding spaces, and map vectors across it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    program.callback()(_root)
+    for name in names:
+        module = import_module(f"congruence.cli.{name}")
+        program.command(name, cls=_TransformCommand if name == "transform" else _Command)(module.command)
+    if frames:
+        from congruence.cli import frame
+
+        group = typer.Typer(
+            cls=_Group, help="Many models in one frame: fit it, add models, take a map.", no_args_is_help=True
+        )
+        for name, function in (("fit", frame.fit), ("add", frame.add), ("map", frame.take)):
+            group.command(name, cls=_Command)(function)
+        program.add_typer(group, name="frame")
+    return program
+
+
+def __getattr__(name: str) -> Any:
+    """Build the program with all commands when it is asked for: a process that runs one of them does without the others."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()["app"] = program = _build()
+    return program
+
+
 @cache
 def _program(command: str) -> Any:
     """Return the program as it runs one command, or with all of them for any other word: reading the options of all takes 0.1 s."""
-    chosen = copy.copy(app)
-    if one := [known for known in app.registered_commands if known.name == command]:
-        chosen.registered_commands, chosen.registered_groups = one, []
-    return typer.main.get_command(chosen)
+    return typer.main.get_command(_build((command,), frames=False) if command in COMMANDS else _build())
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from congruence._utils.validation import as_matrix, check_positive, check_same_r
 from congruence.compare.wrong_pairs import find_wrong_pairs
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
-from congruence.linalg.procrustes import cross_svd, rotation_from_svd
+from congruence.linalg.procrustes import half_svd, rotation_from_svd
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -334,9 +334,7 @@ def _held_out(
         train = CrossMoments(source.rows.shape[1], target.rows.shape[1])
         for moments in gathered[:k] + gathered[k + 1 :]:
             train = train.merge(moments)
-        size = np.sqrt(train.source_scatter * train.target_scatter)
-        svd = cross_svd(train.cross, max_rank=train.rows - 1, scale=size)
-        rotation = rotation_from_svd(svd, (np.arange(len(svd.s)) < svd.rank).astype(float))
+        rotation = rotation_from_svd(half_svd(train.cross, max_rank=train.rows - 1))
         x = _directions((source.rows[part] - train.source_mean) @ rotation)
         y = _directions(target.rows[part] - train.target_mean, target.rest[part])
         own[part] = np.einsum("ij,ij->i", x, y)

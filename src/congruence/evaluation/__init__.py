@@ -132,7 +132,7 @@ def evaluate(
     for side in sides.values():
         if "text" in side and prompt_labels is not None:
             side["text"] = _prototypes(side["text"], prompt_labels)
-    aligned = {m: _carry(mapping, m, items) for m, items in sides["source"].items()}
+    aligned = {m: _map_items(mapping, m, items) for m, items in sides["source"].items()}
     rows: list[Score] = []
     ways = rankings(center, hubness)
     for modality in sides["source"]:
@@ -157,7 +157,7 @@ def _known(mapping: Map, modality: str) -> str | None:
     return modality
 
 
-def _carry(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
+def _map_items(mapping: Map, modality: str, items: Embeddings) -> Embeddings:
     vectors = mapping.for_modality(_known(mapping, modality)).transform(items.vectors)
     return Embeddings(vectors, ids=items.ids if items.has_ids else None, allow_zero_rows=True)
 

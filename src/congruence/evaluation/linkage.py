@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence._utils.arrays import blocks
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceWarning
+from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import OrthogonalMap, UnpairedMap
 
 __all__ = ["Linkage", "link"]
@@ -85,42 +85,22 @@ def link(
                 order = np.random.default_rng(random_state).permutation(len(Y))
                 mapping = UnpairedMap(random_state=random_state).fit(X, Y[order])
         Z = normalize_rows(mapping.transform(X).astype(X.dtype, copy=False))
-        linkage, best_text, best_row = _search(Z, offered, own)
-        found = [*found[:1], linkage]
-        mutual = np.flatnonzero(best_row[best_text] == np.arange(len(Z)))
-        mutual = mutual[~np.isin(mutual, known) & ~np.isin(best_text[mutual], own[known])]
-        pairs = np.stack([np.concatenate([known, mutual]), np.concatenate([own[known], best_text[mutual]])])
+        scaled = ScaledSimilarity(Z, offered, _NEAR)
+        found = [*found[:1], _rank(scaled, own, tie=8 * float(np.finfo(Z.dtype).eps) * np.sqrt(Z.shape[1]))]
+        mutual = np.stack(scaled.mutual()[:2])
+        mutual = mutual[:, ~np.isin(mutual[0], known) & ~np.isin(mutual[1], own[known])]
+        pairs = np.concatenate([[known, own[known]], mutual], axis=1)
         if done and np.array_equal(pairs, fitted):
             break  # the next round would fit the same map
         fitted = pairs
     return found[0], found[-1]
 
 
-def _search(Z: np.ndarray, Y: np.ndarray, own: np.ndarray) -> tuple[Linkage, np.ndarray, np.ndarray]:
-    """Rank each row's own text, and return each row's best text and each text's best row, in blocks of rows."""
-    hub_rows, hub_texts = _hubs(Z, Y), _hubs(Y, Z)
-    above, level = np.empty((2, len(Z)), dtype=np.int64)
-    best_text = np.empty(len(Z), dtype=np.int64)
-    best_row, highest = np.zeros(len(Y), dtype=np.int64), np.full(len(Y), -np.inf)
-    tie = 8 * float(np.finfo(Z.dtype).eps) * np.sqrt(Z.shape[1])
-    for part in blocks(len(Z), 8 * len(Y)):
-        near = 2 * (Z[part] @ Y.T) - hub_texts
+def _rank(scaled: ScaledSimilarity, own: np.ndarray, tie: float) -> Linkage:
+    """Rank each row's own text; scores that differ by less than ``tie`` are the same."""
+    above, level = np.empty((2, len(own)), dtype=np.int64)
+    for part, near in scaled.blocks():
         right = near[np.arange(len(near)), own[part]][:, None]
         above[part] = (near > right + tie).sum(axis=1)
         level[part] = (np.abs(near - right) <= tie).sum(axis=1)
-        best_text[part] = near.argmax(axis=1)
-        near -= hub_rows[part][:, None]  # the same for all texts of a row, but not for all rows of a text
-        top = near.argmax(axis=0)
-        value = near[top, np.arange(len(Y))]
-        better = value > highest
-        best_row[better], highest[better] = top[better] + part.start, value[better]
-    return Linkage(above, level), best_text, best_row
-
-
-def _hubs(A: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """Return the mean cosine of each row of A with its nearest rows of B, shape (len(A),)."""
-    k = min(_NEAR, len(B))
-    out = np.empty(len(A), dtype=A.dtype)
-    for part in blocks(len(A), 8 * len(B)):
-        out[part] = np.partition(A[part] @ B.T, -k, axis=1)[:, -k:].mean(axis=1)
-    return out
+    return Linkage(above, level)

@@ -1,4 +1,4 @@
-"""Which rows of two sets find each other: mutual nearest neighbors under cross-domain similarity local scaling."""
+"""Cross-domain similarity local scaling: similarities of two sets of rows less what hubs, near to everything, have of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,118 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 
-__all__ = ["mutual_neighbors"]
+__all__ = ["ScaledSimilarity", "mean_of_largest", "mutual_neighbors"]
+
+
+def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
+    """Return the mean of the k largest entries along an axis: r of CSLS, if the entries are cosines.
+
+    Parameters
+    ----------
+    S : ndarray of float32 or float64, shape (n, m)
+        −inf stands for an entry that is not there; it is left out of the mean, which is 0 where there is none.
+    k : int
+        All entries are taken where there are fewer.
+    axis : int
+        0 for a mean a column, 1 for a mean a row.
+
+    Returns
+    -------
+    ndarray of float64, shape (m,) or (n,)
+    """
+    size = S.shape[axis]
+    k = min(k, size)
+    # Added up in ascending order, whatever the order of the entries.
+    top = np.sort(np.partition(S, size - k, axis=axis).take(range(size - k, size), axis=axis), axis=axis)
+    there = top > -np.inf
+    total = np.where(there, top, 0).sum(axis=axis, dtype=np.float64)
+    return np.asarray(total / np.maximum(np.count_nonzero(there, axis=axis), 1))
+
+
+class ScaledSimilarity:
+    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) of all rows of two sets, a block of rows of the first at a time.
+
+    Parameters
+    ----------
+    A : ndarray of float32 or float64, shape (n, d)
+        Rows of unit norm, so that inner products are cosines.
+    B : ndarray of float32 or float64, shape (m, d)
+        The same, in one space with A.
+    n_neighbors : int
+        Rows of the other set that r is the mean over, the nearest; all of them where that has fewer.
+    blocked : int, optional
+        Rows of A whose similarities are in memory at once; by default as many as fit 32 MB.
+
+    Attributes
+    ----------
+    ours : ndarray of float64, shape (n,)
+        r of the rows of A.
+    theirs : ndarray of float64, shape (m,)
+        r of the rows of B.
+
+    Notes
+    -----
+    A product of A and B, O(n m d), here and for every pass over :meth:`blocks`, or one in all where all similarities fit one block;
+    memory for a block and for ``n_neighbors`` numbers a row of B.
+
+    References
+    ----------
+    Conneau et al. (2018), "Word translation without parallel data", §2.3.
+    """
+
+    def __init__(self, A: np.ndarray, B: np.ndarray, n_neighbors: int, *, blocked: int | None = None) -> None:
+        dtype = np.result_type(A, B)
+        self._A, self._B = A.astype(dtype, copy=False), B.astype(dtype, copy=False)
+        n, m = len(A), len(B)
+        # A block, its partition, and the partition of its columns live at a time.
+        self._parts = list(
+            blocks(n, 3 * m * dtype.itemsize) if blocked is None else blocks(n, 1, budget=blocked, minimum=1)
+        )
+        self._whole = self._A @ self._B.T if len(self._parts) == 1 else None
+        self.ours = np.empty(n)
+        top = np.full((0, m), -np.inf, dtype)
+        for part, S in self._products():
+            self.ours[part] = mean_of_largest(S, n_neighbors, axis=1)
+            stacked = S if not len(top) else np.concatenate([top, S])
+            keep = min(n_neighbors, n, len(stacked))
+            top = np.partition(stacked, len(stacked) - keep, axis=0)[len(stacked) - keep :]
+        self.theirs = mean_of_largest(top, n_neighbors, axis=0)
+
+    def _products(self) -> Iterator[tuple[slice, np.ndarray]]:
+        for part in self._parts:
+            yield part, self._A[part] @ self._B.T if self._whole is None else self._whole
+
+    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield rows of A and their 2 ⟨a, b⟩ − r(b), in which each row of A has its own order of B.
+
+        Yields
+        ------
+        slice
+        ndarray of float64, shape (rows, m)
+            A new array, which the caller may change.
+        """
+        for part, S in self._products():
+            yield part, 2.0 * S - self.theirs
+
+    def mutual(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Find the pairs of which each row is the other's nearest; see :func:`mutual_neighbors`."""
+        n, m = len(self._A), len(self._B)
+        to_b = np.empty(n, np.intp)
+        of_a = np.empty(n)
+        to_a = np.zeros(m, np.intp)
+        best = np.full(m, -np.inf)
+        for part, scaled in self.blocks():
+            to_b[part] = np.argmax(scaled, axis=1)
+            of_a[part] = scaled[np.arange(len(scaled)), to_b[part]]
+            scaled += self.theirs
+            scaled -= self.ours[part, None]
+            rows = np.argmax(scaled, axis=0)
+            found = scaled[rows, np.arange(m)]
+            better = found > best
+            best[better] = found[better]
+            to_a[better] = rows[better] + part.start
+        i = np.flatnonzero(to_a[to_b] == np.arange(n))
+        return i, to_b[i], of_a[i] - self.ours[i]
 
 
 def mutual_neighbors(
@@ -28,7 +139,7 @@ def mutual_neighbors(
     n_neighbors : int, default=10
         Rows that r averages over; all of the other set where that has fewer.
     blocked : int, optional
-        Rows of A whose similarities are held at once; by default as many as fit 32 MB.
+        Rows of A whose similarities are in memory at once; by default as many as fit 32 MB.
 
     Returns
     -------
@@ -48,47 +159,4 @@ def mutual_neighbors(
     ----------
     Conneau et al. (2018), "Word translation without parallel data", §2.3.
     """
-    dtype = np.result_type(A, B)
-    A, B = A.astype(dtype, copy=False), B.astype(dtype, copy=False)
-    n, m = len(A), len(B)
-    # A block, its partition, and the partition of its columns live at a time.
-    parts = list(blocks(n, 3 * m * dtype.itemsize) if blocked is None else blocks(n, 1, budget=blocked, minimum=1))
-    whole = A @ B.T if len(parts) == 1 else None
-
-    def similarities() -> Iterator[tuple[slice, np.ndarray]]:
-        for part in parts:
-            yield part, A[part] @ B.T if whole is None else whole
-
-    own_k, other_k = min(n_neighbors, m), min(n_neighbors, n)
-    ours = np.empty(n)
-    top = np.full((0, m), -np.inf, dtype)
-    for part, S in similarities():
-        ours[part] = _mean_of_largest(S, own_k)
-        stacked = S if not len(top) else np.concatenate([top, S])
-        keep = min(other_k, len(stacked))
-        top = np.partition(stacked, len(stacked) - keep, axis=0)[len(stacked) - keep :]
-    theirs = _mean_of_largest(np.ascontiguousarray(top.T), other_k)
-
-    to_b = np.empty(n, np.intp)
-    of_a = np.empty(n)
-    to_a = np.zeros(m, np.intp)
-    best = np.full(m, -np.inf)
-    for part, S in similarities():
-        scaled = 2.0 * S - theirs
-        to_b[part] = np.argmax(scaled, axis=1)
-        of_a[part] = scaled[np.arange(len(scaled)), to_b[part]]
-        scaled += theirs
-        scaled -= ours[part, None]
-        rows = np.argmax(scaled, axis=0)
-        found = scaled[rows, np.arange(m)]
-        better = found > best
-        best[better] = found[better]
-        to_a[better] = rows[better] + part.start
-    i = np.flatnonzero(to_a[to_b] == np.arange(n))
-    return i, to_b[i], of_a[i] - ours[i]
-
-
-def _mean_of_largest(S: np.ndarray, k: int) -> np.ndarray:
-    """Mean of the k largest entries of each row, added up in ascending order whatever the order of the columns."""
-    m = S.shape[1]
-    return np.asarray(np.sort(np.partition(S, m - k, axis=1)[:, m - k :], axis=1).mean(axis=1, dtype=np.float64))
+    return ScaledSimilarity(A, B, n_neighbors, blocked=blocked).mutual()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CrossSVD", "cross_svd", "procrustes", "rotation_from_svd"]
+__all__ = ["CrossSVD", "cross_svd", "half_svd", "procrustes", "rotation_from_svd"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,42 @@ def cross_svd(M: np.ndarray, *, max_rank: int | None = None, scale: float | None
     if max_rank is not None:
         rank = min(rank, max_rank)
     return CrossSVD(U, s, Vt, rank)
+
+
+def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
+    """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits.
+
+    Enough to compare maps with each other. Directions whose singular value is below 1e-7 of the largest are left out, and have
+    the singular value 0.
+
+    Parameters
+    ----------
+    M : ndarray of float64, shape (d_source, d_target)
+    max_rank : int, optional
+        A bound known beforehand, such as the number of anchors less one.
+
+    Returns
+    -------
+    CrossSVD
+        ``U`` and ``Vt`` with ``rank`` directions.
+
+    Notes
+    -----
+    The eigenvectors of M Mᵀ (or MᵀM, where that is smaller), whose eigenvalues are the squares of the singular values.
+    """
+    narrow = M.shape[0] <= M.shape[1]
+    size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
+    side = (M if narrow else M.T) / size
+    values, vectors = np.linalg.eigh(side @ side.T)
+    s = np.sqrt(np.maximum(values[::-1], 0.0))
+    rank = int(np.count_nonzero(s > 1e-7 * s[0]))
+    if max_rank is not None:
+        rank = min(rank, max_rank)
+    s[rank:] = 0.0
+    near = vectors[:, ::-1][:, :rank]
+    far = side.T @ near / s[:rank]
+    U, V = (near, far) if narrow else (far, near)
+    return CrossSVD(U, s * size, V.T, rank)
 
 
 def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:

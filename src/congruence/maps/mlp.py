@@ -246,7 +246,7 @@ class MLPMap(Map):
     @overload
     def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
     def transform(self, X: RowsLike) -> Array:
-        """Carry source rows into the target space; needs NumPy only.
+        """Map source rows into the target space; needs NumPy only.
 
         Parameters
         ----------

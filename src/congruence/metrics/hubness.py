@@ -16,6 +16,7 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError, ShapeError
+from congruence.linalg.csls import mean_of_largest
 
 __all__ = ["CSLS", "HUBNESS", "Correction", "Hubness", "QBNorm", "as_hubness", "means_of"]
 
@@ -157,11 +158,7 @@ class CSLS(Hubness):
 
     def shift(self, cosines: np.ndarray) -> np.ndarray:
         """Return half the mean of each column's largest entries; see :class:`Hubness`."""
-        k = min(self.n_neighbors, len(cosines))
-        top = np.partition(cosines, len(cosines) - k, axis=0)[len(cosines) - k :]
-        there = top > -np.inf  # a bank that small may have lost one to exclude_self
-        total = np.where(there, top, 0).sum(axis=0, dtype=np.float64)
-        return np.asarray(total / np.maximum(there.sum(axis=0), 1) / 2)
+        return mean_of_largest(cosines, self.n_neighbors, axis=0) / 2  # exclude_self may leave −inf
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def commuting(
 
 
 def edits(mapping: Map, bundle: Bundle) -> dict[str, Any] | None:
-    """Change only the class in a caption, carry it, and look (appendix E.13, figures 55 and 56)."""
+    """Change only the class in a caption, map it, and look (appendix E.13, figures 55 and 56)."""
     if "edit" not in bundle.source or "image" not in bundle.target:
         return None
     edits, pictures = bundle.source["edit"], bundle.target["image"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence.linalg.moments import CrossMoments
-from congruence.linalg.procrustes import CrossSVD
+from congruence.linalg.procrustes import CrossSVD, half_svd
 from congruence.linalg.shrinkage import choose_gains, mean_isometry
 from congruence.maps import make_map
 
@@ -142,22 +142,13 @@ class Kept:
         m = self.moments
         assert m is not None
         cross = (m.cross if center else m.uncentered_cross()) / m.weight
-        # Half the work of a singular value decomposition, and half its digits, which is enough to compare candidates.
-        narrow = cross.shape[0] <= cross.shape[1]
-        side = cross if narrow else cross.T
-        values, vectors = np.linalg.eigh(side @ side.T)
-        s, near = np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
-        rank = int(np.count_nonzero(s > 1e-7 * s[0]))
-        near = near[:, :rank]
-        far = side.T @ near / np.maximum(s[:rank], 1e-300)
+        svd = half_svd(cross)
         source, target = m.source_scatter, m.target_scatter
         if not center:
             source += m.weight * float(m.source_mean @ m.source_mean)
             target += m.weight * float(m.target_mean @ m.target_mean)
         size = float(np.sqrt(source * target)) / m.weight
-        whole = np.where(np.arange(len(s)) < rank, s, 0.0)
-        U, V = (near, far) if narrow else (far, near)
-        return CrossSVD(U, whole, V.T, rank), float(s.sum() / size) if size else 0.0
+        return svd, float(svd.s.sum() / size) if size else 0.0
 
 
 def moves(candidate: Candidate, kept: Kept) -> Moves:

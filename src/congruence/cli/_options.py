@@ -1,0 +1,52 @@
+"""Values of options that need no conversion: typer converts every one with pydantic, whose import is a tenth of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["PlainValues"]
+
+
+class PlainValues:
+    """A command, or a group of them, in which values that already are what their option is annotated with pass unchanged.
+
+    These are text, most defaults, and options that were left out. Anything else is converted by typer, with typer's messages.
+    """
+
+    params: list[Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _let_pass(self.params)
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that typer adds to every command."""
+        option = super().get_help_option(ctx)  # type: ignore[misc]  # of the command this is mixed into
+        _let_pass([option] if option else [])
+        return option
+
+
+def _let_pass(options: Iterable[Any]) -> None:
+    for option in options:
+        described = getattr(option, "type_descriptor", None)  # typer before 0.29 has none, and does without pydantic
+        if described is not None and "process_value" not in vars(option):
+            info = described.parameter_info
+            if info.parser is None and info.min is None and info.max is None:
+                option.process_value = _reader(option, described.annotation, option.process_value)
+
+
+def _reader(option: Any, annotation: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return what takes the place of an option's ``process_value``."""
+    several = option.multiple or option.nargs == -1
+
+    def process(ctx: Any, value: Any) -> Any:
+        if value is None and not option.required:
+            value = () if several else None
+        elif annotation is float and type(value) is int:  # a default; what is typed is text
+            value = float(value)
+        elif annotation not in (str, int, float) or type(value) is not annotation:
+            return convert(ctx, value)
+        return value if option.callback is None else option.callback(ctx, option, value)
+
+    return process

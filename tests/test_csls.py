@@ -1,0 +1,65 @@
+"""Cross-domain similarity local scaling is computed in one place, and every use of it agrees with the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence.evaluation.linkage import _rank
+from congruence.linalg.csls import ScaledSimilarity, mean_of_largest, mutual_neighbors
+from congruence.metrics import CSLS
+
+
+def dense_csls(A, B, k):
+    """2 cos(a, b) − r(a) − r(b) of Conneau et al. (2018), all at once."""
+    S = A.astype(np.float64) @ B.T.astype(np.float64)
+    r_a = np.sort(S, axis=1)[:, -k:].mean(axis=1)
+    r_b = np.sort(S, axis=0)[-k:].mean(axis=0)
+    return 2 * S - r_a[:, None] - r_b
+
+
+def unit(rng, n):
+    Z = rng.standard_normal((n, 6))
+    return (Z / np.linalg.norm(Z, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(params=[(70, 50, 10), (9, 40, 4), (3, 4, 10)], ids=str)
+def case(request):
+    n, m, k = request.param
+    rng = np.random.default_rng(n)
+    return unit(rng, n), unit(rng, m), k, rng.integers(m, size=n)
+
+
+@pytest.mark.parametrize("blocked", [None, 1, 7])
+def test_blocks_and_means_are_those_of_the_definition(case, blocked):
+    A, B, k, _ = case
+    expected = dense_csls(A, B, k)
+    scaled = ScaledSimilarity(A, B, k, blocked=blocked)
+    got = np.concatenate([near - scaled.ours[part, None] for part, near in scaled.blocks()])
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+def test_every_use_of_csls_orders_rows_as_the_definition_does(case):
+    A, B, k, own = case
+    expected = dense_csls(A, B, k)
+    first, back = expected.argmax(axis=1), expected.argmax(axis=0)
+    # retrieval with hubs corrected for
+    np.testing.assert_array_equal(CSLS(k).of(A, B).apply(A @ B.T).argmax(axis=1), first)
+    # pairs for refinement and for maps without pairs
+    i, j, score = mutual_neighbors(A, B, k)
+    mutual = np.flatnonzero(back[first] == np.arange(len(A)))
+    np.testing.assert_array_equal(i, mutual)
+    np.testing.assert_array_equal(j, first[mutual])
+    np.testing.assert_allclose(score, expected[mutual, first[mutual]], atol=2e-6)
+    # linking a store to texts
+    ranked = _rank(ScaledSimilarity(A, B, k), own, tie=1e-6)
+    np.testing.assert_array_equal(
+        ranked.above, (expected > expected[np.arange(len(A)), own][:, None] + 1e-6).sum(axis=1)
+    )
+
+
+def test_a_mean_of_the_largest_leaves_out_what_is_not_there():
+    S = np.array([[0.5, -np.inf, 0.1], [-np.inf, -np.inf, 0.3], [0.7, -np.inf, 0.2]], np.float32)
+    np.testing.assert_allclose(mean_of_largest(S, 2, axis=0), [0.6, 0.0, 0.25], atol=1e-7)
+    np.testing.assert_allclose(mean_of_largest(S, 2, axis=1), [0.3, 0.3, 0.45], atol=1e-7)
+    np.testing.assert_array_equal(mean_of_largest(S.T, 9, axis=1), mean_of_largest(S, 9, axis=0))
