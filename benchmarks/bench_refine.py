@@ -4,6 +4,9 @@
 pairs nor pools. Measured on these: their texts among the target's texts, and ViT-B/32 images among the target's texts, both sides centered. "all of
 850": the pools are 850 other classes, each in an order of its own; "of 420": pools of 420 classes that share all, half or none of them. Beside the map that
 ``RefinedMap`` returns, the map it would return if it never declined.
+
+``--models`` takes other pairs of models, with smaller pools: ViT-B/32 to OpenAI ViT-B/16 on the same classes, and MiniLM to MPNet on ImageNet's
+names, of which 700 may be pairs or pool and 298 are tested; those have no images.
 """
 
 from __future__ import annotations
@@ -14,48 +17,64 @@ import warnings
 import numpy as np
 
 from congruence import OrthogonalMap, refine
+from congruence.embeddings import normalize_rows
 from congruence.metrics import class_retrieval
 from machine_output import add_json, write_json
 
 PAIRS = (5, 10, 20, 50)
 POOLS = {"all of 850": (850, 1.0), "all of 420": (420, 1.0), "half of 420": (420, 0.5), "none of 420": (420, 0.0)}
-FITTED = 900
+#: Of the other pairs of models.
+OTHER_PAIRS = (10, 20, 50)
+OTHER_POOLS = {"all of 300": (300, 1.0), "half of 300": (300, 0.5)}
+MODELS = {"eva": "text_eva02_b16", "openai-b16": "text_openai_vitb16", "names": "text_mpnet"}
 
 
-def scores(mapping: OrthogonalMap, text: np.ndarray, image: np.ndarray, target: np.ndarray) -> list[float]:
-    """Share of texts, and of images, whose nearest target text is their own, both sides centered."""
+def open_models(data: str, target: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, int]:
+    """Return the source's texts and images (None without), the target's texts, and how many rows may be pairs or pool."""
+    with np.load(data, allow_pickle=False) as rows:
+        if target == "text_mpnet":
+            kept = np.sort(np.unique(rows["names"], return_index=True)[1])
+            a, b = (normalize_rows(rows[key][kept].astype(np.float32)) for key in ("text_minilm_l6", target))
+            return a, None, b, 700
+        return rows["text_openai_vitb32"], rows["image_openai_vitb32_avg5"], rows[target], 900
+
+
+def scores(mapping: OrthogonalMap, text: np.ndarray, image: np.ndarray | None, target: np.ndarray) -> list[float]:
+    """Share of texts, and of images where there are any, whose nearest target text is their own, both sides centered."""
     own = np.arange(len(target))
     offered = target - target.mean(axis=0)
-    return [class_retrieval((side - side.mean(axis=0)) @ mapping.rotation_, offered, own) for side in (text, image)]
+    sides = (text,) if image is None else (text, image)
+    return [class_retrieval((side - side.mean(axis=0)) @ mapping.rotation_, offered, own) for side in sides]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
+    parser.add_argument("--models", choices=MODELS, default="eva")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="number of the first split")
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    with np.load(options.data, allow_pickle=False) as data:
-        text, image = data["text_openai_vitb32"], data["image_openai_vitb32_avg5"]
-        target = data["text_eva02_b16"]
+    text, image, target, fitted = open_models(options.data, MODELS[options.models])
+    pools, sizes = (POOLS, PAIRS) if options.models == "eva" else (OTHER_POOLS, OTHER_PAIRS)
     results = []
     for split in range(options.first, options.first + options.splits):
         rng = np.random.default_rng(split)
         order = rng.permutation(len(text))
-        fit, test = order[:FITTED], order[FITTED:]
+        fit, test = order[:fitted], order[fitted:]
+        tested = text[test], None if image is None else image[test], target[test]
         truth = OrthogonalMap().fit(text[fit], target[fit])
         results.append(
             {
                 "split": split,
-                "pool": "900 pairs",
-                "pairs": FITTED,
-                "before": scores(truth, text[test], image[test], target[test]),
+                "pool": f"{fitted} pairs",
+                "pairs": fitted,
+                "before": scores(truth, *tested),
             }
         )
-        for pool, (size, share) in POOLS.items():
-            for n in PAIRS:
+        for pool, (size, share) in pools.items():
+            for n in sizes:
                 pairs, others = fit[:n], fit[n:]
                 common = round(size * share)
                 left = others[:size]
@@ -66,7 +85,7 @@ def main() -> None:
                     OrthogonalMap().fit(text[pairs], target[pairs]),
                     OrthogonalMap().fit(text[np.concatenate([pairs, i])], target[np.concatenate([pairs, j])]),
                 )
-                before, after = (scores(one, text[test], image[test], target[test]) for one in maps)
+                before, after = (scores(one, *tested) for one in maps)
                 results.append(
                     {
                         "split": split,
@@ -79,7 +98,7 @@ def main() -> None:
                         "found": found.to_dict(),
                     }
                 )
-                print(f"{split} {pool:<12} {n:>3}  {before[1]:.3f} -> {after[1]:.3f}  {found.sentence}", flush=True)
+                print(f"{split} {pool:<12} {n:>3}  {before[-1]:.3f} -> {after[-1]:.3f}  {found.sentence}", flush=True)
     write_json(options, results)
 
 

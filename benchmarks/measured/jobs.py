@@ -151,6 +151,7 @@ JOBS = {
         )),
         Job("joint-maps", "minutes", ("python benchmarks/regenerate.py --measure joint-maps",)),
         Job("refine", "minutes", tuple(f"python benchmarks/bench_refine.py --data {LVIS} --first {k} --splits 1 --json OUT" for k in range(5))),
+        Job("refine-others", "minutes", tuple(f"python benchmarks/bench_refine.py --data {data} --models {models} --json OUT" for models, data in (("openai-b16", LVIS), ("names", IMAGENET)))),
         Job("unpaired", "minutes", tuple(f"python benchmarks/bench_unpaired.py --data {SHARED} --part {part} --json OUT" for part in ("texts --seeds 2", "other", "synthetic", "synthetic --first 3"))),
         Job("offset", "minutes", ("python benchmarks/regenerate.py --measure offset",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),

@@ -45,6 +45,30 @@ def refined(column: str) -> Any:
     return write
 
 
+def others(results: list[Any]) -> str:
+    """The same for two other pairs of models: texts, and images where the source has them."""
+    rows = []
+    names = ("ViT-B/32 to OpenAI B/16, texts", "ViT-B/32 to OpenAI B/16, images"), ("MiniLM to MPNet, texts",)
+    for result, measures in zip(results, names, strict=True):
+        lines = [one for one in result["results"] if "found" in one]
+        pairs = sorted({one["pairs"] for one in lines})
+        full = [one for one in result["results"] if "found" not in one]
+        for k, words in enumerate(measures):
+            at = {(pool, n): [one for one in lines if (one["pool"], one["pairs"]) == (pool, n)] for pool in {one["pool"] for one in lines} for n in pairs}  # fmt: skip
+            pools = list(dict.fromkeys(one["pool"] for one in lines))
+            rows.append([words, "no pool", *(interval([one["before"][k] for one in at[pools[0], n]]) for n in pairs)])
+            for pool in pools:
+                cells = []
+                for n in pairs:
+                    taken = sum(one["found"]["improves"] for one in at[pool, n])
+                    cells.append(
+                        f"{interval([one['returned'][k] for one in at[pool, n]])}, {taken} of {len(at[pool, n])}"
+                    )
+                rows.append(["", pool, *cells])
+            rows.append(["", f"{full[0]['pool']}, no pool", interval([one["before"][k] for one in full]), "", ""])
+    return table(["models, measured on", "pools share", *(f"{n} pairs" for n in pairs)], rows)
+
+
 def declined(results: list[Any]) -> str:
     """What refinement would have given where it was declined, and where it was taken: images."""
     lines = [one for result in results for one in result["results"] if "found" in one]
@@ -113,6 +137,7 @@ BLOCKS = {
     "refine-images": Block(refined("images"), JOBS["refine"]),
     "refine-texts": Block(refined("texts"), JOBS["refine"]),
     "refine-declined": Block(declined, JOBS["refine"]),
+    "refine-others": Block(others, JOBS["refine-others"]),
     "unpaired-worlds": Block(worlds, JOBS["unpaired"]),
     "unpaired-errors": Block(errors, JOBS["unpaired"]),
 }

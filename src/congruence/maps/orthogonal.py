@@ -270,7 +270,9 @@ class OrthogonalMap(ContinuedMap):
         cross = pooled_cross(moments, center=self.center)
         most = pairs - len(moments) if self.center else pairs
         size = pooled_size(moments, center=self.center)
-        svd = cross_svd(cross, max_rank=most, scale=size)
+        # Equal rows less their mean leave the mean's own rounding error, which is no direction.
+        error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
+        svd = cross_svd(cross, max_rank=most, scale=max(size, error))
         if svd.rank == 0:
             raise InputError(
                 f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that "

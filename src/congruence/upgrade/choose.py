@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.errors import ParameterError
+from congruence.errors import InputError, ParameterError
 from congruence.maps import OrthogonalMap
 from congruence.splits import duplicate_groups
 from congruence.upgrade._candidates import LINEAR, ROTATIONS, Candidate, Pairs, moves
@@ -138,6 +138,8 @@ def choose_map(
     ------
     ParameterError
         A parameter that a rotation does not have.
+    InputError
+        All rows of a side are equal.
 
     Notes
     -----
@@ -159,6 +161,11 @@ def choose_map(
         )
     if set(fixed) - {"center"}:
         return Choice("rotation as given", "orthogonal", fixed, "its parameters were given, so nothing was compared")
+    for side, rows in (("source", X), ("target", Y)):
+        if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
+            raise InputError(
+                f"Got {len(rows)} pairs of which all {side} rows are equal; expected anchors that vary. Pass other anchors."
+            )
     free = single_modality or bool(others)
     candidates = [one for one in ROTATIONS if one.parameters.get("center", True) == fixed.get("center", True)]
     if not fixed:
@@ -172,7 +179,7 @@ def choose_map(
     if different < FEWEST or len(candidates) == 1:
         first = candidates[0]
         words = (
-            f"{different} different pairs are too few to compare maps on"
+            f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
             if different < FEWEST
             else "nothing to compare"
         )
@@ -190,6 +197,8 @@ def choose_map(
             for column, one in enumerate(others, 1):
                 unseen = ~np.isin(one.anchors, test)
                 rows = np.flatnonzero(~unseen)
+                if len(rows) < 2 or not unseen.any():  # nothing to search, or no mean without the fold
+                    continue
                 rows = rows[:: -(-len(rows) // MOST_SCORED) or 1]
                 moved = other(
                     one.vectors[rows].astype(np.float64),
