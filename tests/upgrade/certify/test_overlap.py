@@ -11,8 +11,8 @@ from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.overlap import compare_lists, searches_of
 from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_on
+from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import fit_map
 
 QUICK = {"repeats": 2, "draws": 300}
 
@@ -120,8 +120,10 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
             make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
             for k in range(0, 540, 60)
         ]
-        model = fit_map(parts[0], ["image"], np.arange(60), {})
-        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, random_state=0)
+        model = Recipe(["image"], "orthogonal").fit(parts[0], np.arange(60))
+        got = cross_fit_overlap(
+            parts[0], Recipe(["image"], "orthogonal"), searches_of(parts[0], None), 10, random_state=0
+        )
         truth = [overlap_on(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))

@@ -175,7 +175,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     return None if first is None else first.vectors, second.vectors
 
 
-def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
+def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> list[str]:
     """Return the modalities to fit on.
 
     Parameters
@@ -183,6 +183,8 @@ def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
     tables : Tables
     fitted : str or None
         One of them, ``"both"``, or None for all that both models have; with labels for the stored one.
+    together : bool, default=True
+        Whether a map can be fitted on several; otherwise None stands for the stored one, too.
 
     Returns
     -------
@@ -198,7 +200,7 @@ def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
     both = [name for name in (tables.stored, tables.asked) if name in tables.target]
     both = list(dict.fromkeys(both))
     if fitted is None:
-        return both[:1] if tables.by_class else both
+        return both if together and not tables.by_class else both[:1]
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(
