@@ -51,6 +51,8 @@ class Certificate:
     thresholds : Thresholds
     choice : dict
         The map that is certified: :meth:`congruence.upgrade.choose.Choice.to_dict`.
+    how_to_fit : str
+        What gives this map: a command, or the call in Python where no command does.
     facts : dict of str to str
         Which models (``"source"``, ``"target"``) and data (``"data"``) it is about, on which ``"date"``, with which ``"seed"`` and
         ``"version"`` of congruence.
@@ -75,6 +77,7 @@ class Certificate:
     theory: list[Entry]
     thresholds: Thresholds
     choice: dict[str, Any]
+    how_to_fit: str
     facts: dict[str, str]
     notes: list[str] = field(default_factory=list)
 

@@ -211,6 +211,7 @@ def certify(
             instead=None if rotation is mapping.forward else choice.name,
         ),
         choice=choice.to_dict(),
+        how_to_fit=recipe.in_words(tables, choice),
         thresholds=thresholds,
         facts={
             "source": question.models[0],

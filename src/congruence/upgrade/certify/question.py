@@ -118,6 +118,11 @@ class Question:
                 f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
                 "maps fitted on none of it, and counts once in the intervals."
             )
+        if self.heldout is None:
+            notes.append(
+                "Anchors are scored among each other, each by a map fitted without it: right for items drawn at random. Of anchors that congruence anchors "
+                "chose, which differ from each other more than other items do, the scores are too high: score other items, drawn at random."
+            )
         if scored.stored not in scored.target:
             notes.append(f"The target model has no {scored.stored} rows: what re-embedding would reach is unknown.")
         if scored.stored == scored.asked and scored.classes is None:

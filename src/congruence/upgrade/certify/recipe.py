@@ -217,6 +217,20 @@ class Recipe:
                 model = model.recenter(rows[seen].mean(axis=0), mean, modality=name, offset=offset)
         return TwoWay(model)
 
+    def in_words(self, tables: Tables, choice: Choice) -> str:
+        """Return what gives this map: a command, or the call in Python where no command does."""
+        given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
+        if len(self.fitted) > 1:
+            return f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows together"
+        words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
+        words += " --single-modality" if self.single_modality else ""
+        words += f" on the {self.fitted[0]} anchors"
+        words += f", with {given}" if self.parameters else ""
+        other = next((name for name in tables.source if name != self.fitted[0]), None)
+        if other is not None and self.method != "linear":
+            words += f", with --means {other}=…"
+        return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
+
     def about_means(self, tables: Tables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
         """Return the certified map where it is a rotation about the means, or else one on the same rows: what controls and theorems are about."""
         if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
