@@ -23,7 +23,8 @@ from congruence.metrics import HUBNESS, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Thresholds, certify
 
-QUICK = {"repeats": 3, "draws": 300}
+#: Which map it is is the subject of test_recipe.py.
+QUICK = {"method": "orthogonal", "repeats": 3, "draws": 300}
 
 
 def embed(rows, ids=None, **space):

@@ -14,7 +14,7 @@ from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
 
-QUICK = {"repeats": 2, "draws": 300}
+QUICK = {"method": "orthogonal", "repeats": 2, "draws": 300}
 
 
 def by_hand(near, judge, k, role, gone=None):
@@ -56,6 +56,13 @@ def test_copies_in_a_store_count_as_found():
     similarity = rows @ rows.T
     shuffled = similarity + 1e-9 * rng.standard_normal(similarity.shape)
     assert compare_lists(shuffled, similarity, 4, "items")["overlap"].score.mean() == 1
+
+
+def test_equal_similarities_are_listed_lowest_row_first():
+    near = np.ones((1, 40))
+    judge = -np.arange(40.0)[None]
+    assert compare_lists(near, judge, 5, "apart")["overlap"].score == 1  # rows 0 to 4, which are the judge's
+    assert compare_lists(near, judge[:, ::-1], 5, "apart")["overlap"].score == 0
 
 
 def sides(source, target, text=None):
