@@ -231,14 +231,14 @@ def certify(
 def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
     """Say which map was certified, by what evidence it was chosen, and what was chosen in the folds that were scored."""
     if recipe.method != "auto":
-        return [f"Certified is a {choice.name}, as given."]
+        return [f"Certified map: {choice.name}, as given."]
     told = dict(choice_rows(choice.to_dict()))
     why = told.get("chosen by", told.get("chosen because"))
     if len(recipe.fitted) > 1:
         where = f"chosen among rotations, since {' and '.join(recipe.fitted)} anchors are fitted on together"
     else:
         where = f"which is what congruence fit chooses on the {recipe.fitted[0]} anchors"
-    notes = [f"Certified is {choice.name}, {where}: {why}."]
+    notes = [f"Certified map: {choice.name}, {where}: {why}."]
     if of_folds.count(choice.name) < len(of_folds):
         notes.append(
             f"The choice is made again without each part of the anchors that is scored: {of_folds.count(choice.name)} of {len(of_folds)} times it was the same. "

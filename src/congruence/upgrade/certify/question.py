@@ -121,7 +121,7 @@ class Question:
         if self.heldout is None:
             notes.append(
                 "Anchors are scored among each other, each by a map fitted without it: right for items drawn at random. Of anchors that congruence anchors "
-                "chose, which differ from each other more than other items do, the scores are too high: score other items, drawn at random."
+                "chose, which differ from each other more than other items do, the scores can be too high: score other items, drawn at random."
             )
         if scored.stored not in scored.target:
             notes.append(f"The target model has no {scored.stored} rows: what re-embedding would reach is unknown.")
