@@ -2,7 +2,7 @@
 
 Each simulated pair is two dual encoders that differ by a rotation, noise, a shear, directions one of them does not see, another width,
 or wrong pairs, each drawn at random (`--kind simulated`), or by a warp, heavy tails, unequal noise and near-duplicates
-(`--kind distorted`). `certify` gets n anchors; the truth is what the map fitted on these n anchors scores
+(`--kind distorted`). `certify` gets n anchors; the truth is what the map chosen and fitted on these n anchors scores
 on thousands of other items, in galleries of n. The true verdict is the same rule applied to these true scores and to the
 true learning curve, measured with further anchors.
 """
@@ -16,12 +16,14 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from congruence import Embeddings
+from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS, Thresholds, certify
 from congruence.upgrade.certify.overlap import overlap_of, searches_of
 from congruence.upgrade.certify.overlap_trial import overlap_on
+from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cosines, fit_map, score, tasks_of
+from congruence.upgrade.certify.trial import cosines, score, tasks_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -140,14 +142,14 @@ def distorted(rng):
     return Case(arrays, kind, labels, prompts or None), n, facts
 
 
-def true_scores(case, mapping, tasks, population, size):
+def true_scores(case, mapping, tasks, population, size, ranking):
     """Mean scores over disjoint galleries of the population."""
     out = defaultdict(list)
     for start in range(0, len(population) - size + 1, size):
         held = case.tables(population[start : start + size])
-        for name, hits in score(mapping, held, np.arange(held.n), tasks).items():
+        for name, hits in score(mapping, held, np.arange(held.n), tasks, ranking=ranking).items():
             out[name].append(hits.score.mean())
-        for name, values in overlap_on(mapping, held, searches_of(held, None), 10, 0).scores.items():
+        for name, values in overlap_on(mapping, held, searches_of(held, None), 10, 0, ranking=ranking).scores.items():
             out[name].append(values.mean())
         for modality in held.target:
             rows = np.arange(len(held.ids[modality]))
@@ -155,35 +157,38 @@ def true_scores(case, mapping, tasks, population, size):
     return {name: float(np.mean(values)) for name, values in out.items()}
 
 
-def true_stored(case, mapping, task, depth, population, size):
+def true_stored(case, mapping, task, depth, population, size, ranking):
     """Mean score of the mapped store in one measure, over disjoint galleries of the population."""
     values = []
     for start in range(0, len(population) - size + 1, size):
         held = case.tables(population[start : start + size])
         rows = np.arange(held.n)
         if is_of_lists(task):
-            values.append(overlap_of(mapping, held, task, rows, depth, None))
+            values.append(overlap_of(mapping, held, task, rows, depth, None, ranking))
         else:
-            values.append(score(mapping, held, rows, {task: depth}, only="stored")[f"{task}/stored"].score.mean())
+            hits = score(mapping, held, rows, {task: depth}, only="stored", ranking=ranking)
+            values.append(hits[f"{task}/stored"].score.mean())
     return float(np.mean(values))
 
 
-def examine(case, n, rows, pool, population, thresholds, seed):
+def examine(case, n, rows, pool, population, thresholds, seed, way):
     source, target, labels = case.part(rows)
-    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed)
+    said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed, **way)
+    ranking = rankings(**way)[-1]
     tables = case.tables(rows, "anchors")
     tasks = tasks_of(tables, labels is not None)
-    mapping = fit_map(tables, said.fitted, np.arange(n), {})
-    truth = true_scores(case, mapping, tasks, population, min(n, len(population)))
+    recipe = Recipe(said.fitted, random_state=seed)
+    mapping = recipe.fit(tables, np.arange(n))
+    truth = true_scores(case, mapping, tasks, population, min(n, len(population)), ranking)
     covered = defaultdict(list)
     for name, ways in said.strategies.items():
-        for way, e in ways.items():
+        for strategy, e in ways.items():
             kind = "overlap" if "overlap@" in name else "rate"
-            for key in (kind, f"{kind}, {way}"):
-                covered[key].append((e.low, truth[f"{name}/{way}"], e.high))
+            for key in (kind, f"{kind}, {strategy}"):
+                covered[key].append((e.low, truth[f"{name}/{strategy}"], e.high))
     task = said.task
     for name, e in said.retention.items():
-        a, b = (truth[f"{task}/{way}"] for way in name.split("/"))
+        a, b = (truth[f"{task}/{strategy}"] for strategy in name.split("/"))
         covered["ratio"].append((e.low, a / b if b else np.inf, e.high))
     for modality, e in said.cosines.items():
         if not (case.prompts is not None and modality == "text"):  # twenty prompts are all there are
@@ -193,9 +198,9 @@ def examine(case, n, rows, pool, population, thresholds, seed):
     def at(more):
         if more not in curve:
             full = case.tables(np.concatenate([rows, pool[:more]]), "anchors")
-            grown = fit_map(full, said.fitted, np.arange(n + more), {})
+            grown = recipe.fit(full, np.arange(n + more))
             part = population[: max(CURVE_POPULATION, n)]
-            curve[more] = true_stored(case, grown, task, tasks.get(task, 10), part, min(n, len(part)))
+            curve[more] = true_stored(case, grown, task, tasks.get(task, 10), part, min(n, len(part)), ranking)
         return curve[more]
 
     def gained(more):
@@ -211,12 +216,12 @@ def examine(case, n, rows, pool, population, thresholds, seed):
                 return more
         return None
 
-    ways = with_known({way: truth[f"{task}/{way}"] for way in said.strategies[task]}, task)
+    ways = with_known({strategy: truth[f"{task}/{strategy}"] for strategy in said.strategies[task]}, task)
     narrows = tables.source[tables.stored].shape[1] > tables.target[tables.asked].shape[1]
     right = decide(ways, enough, thresholds, narrows=narrows, of_lists=is_of_lists(task))
     near = {right.action}
     for shift in (-NEAR, NEAR):
-        moved = {way: value + (shift if way in ("stored", "queries") else 0) for way, value in ways.items()}
+        moved = {one: value + (shift if one in ("stored", "queries") else 0) for one, value in ways.items()}
         near.add(
             decide(
                 moved,
@@ -234,12 +239,15 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=300, help="simulated pairs of models")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=GENERATORS, default="simulated", help="generator of the pairs")
+    parser.add_argument("--center", action="store_true", help="search with both sides centered")
+    parser.add_argument("--hubness", help="search with hubs corrected for: csls or qb_norm")
     parser.add_argument("--real", action="store_true", help="parts of real embeddings instead")
     parser.add_argument("--data", default="../shared/data")
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     rng = np.random.default_rng(options.seed)
+    way = {"center": options.center, "hubness": options.hubness}
     covered, gains, confusion, sure, log = defaultdict(list), [], Counter(), [], []
     jobs = (
         real_cases(options.data, rng, options.pairs)
@@ -248,7 +256,7 @@ def main() -> None:
     )
     for k, (case, n, facts, rows, pool, population) in enumerate(jobs):
         thresholds = Thresholds(retention=float(rng.choice([0.8, 0.9, 0.95])), most_anchors=POOL)
-        said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k)
+        said, intervals, more, right, near = examine(case, n, rows, pool, population, thresholds, k, way)
         for name, triples in intervals.items():
             covered[name] += triples
             if "," not in name:
@@ -259,6 +267,7 @@ def main() -> None:
         log.append(
             {
                 **facts,
+                "map": said.choice["name"],
                 "said": said.verdict.action,
                 "right": right.action,
                 "near": sorted(near),

@@ -128,7 +128,8 @@ def _print(file: str, found: Anchors, out: str, following: str | None) -> None:
         say(f"  {following}")
     if found.method not in ("random", "balanced"):
         say(
-            "Chosen items are easier to tell apart than the store's: to certify the map, encode some random ones too (--method random)."
+            "Chosen items are easier to tell apart than the store's: to certify the map, encode some random ones too (--method random), and pass "
+            f"congruence certify --anchors {shlex.quote(out)}, which scores the others."
         )
 
 

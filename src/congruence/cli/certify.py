@@ -43,11 +43,19 @@ def command(
     ] = None,
     query_labels: Annotated[str | None, typer.Option(help="The same for the held-out items.")] = None,
     anchors: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Take this many of the items that both models have as anchors, at random; the others are the held-out queries."
+            help="How many of the items that both models have to take as anchors, at random, or a file of their ids, such as congruence anchors "
+            "writes; the others are the held-out queries."
         ),
     ] = None,
+    method: Annotated[
+        str, typer.Option(help="The map to certify: auto (the one congruence fit chooses), orthogonal or linear.")
+    ] = "auto",
+    single_modality: Annotated[
+        bool,
+        typer.Option("--single-modality", help="Of one modality alone: linear maps may be chosen (auto)."),
+    ] = False,
     fitted: Annotated[
         str | None, typer.Option(help="Fit on image, text or both. Default: all that both models have.")
     ] = None,
@@ -109,11 +117,12 @@ def command(
                 "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
             )
         sides, queries = choose_anchors(
-            *sides, anchors, by_class=classes is not None, random_state=seed, name="--anchors "
+            *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
     with progress("certifying", (1 if queries else folds) + repeats, as_json) as callback:
         certificate = certify(
             *sides,
+            method,
             fitted=fitted,
             queries=queries,
             text_queries=_text_queries(queries_text_source, queries_text, models),
@@ -126,6 +135,7 @@ def command(
             random_state=seed,
             center=center,
             hubness=hubness,
+            single_modality=single_modality,
             data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
             callback=callback,
         )
@@ -141,6 +151,28 @@ def command(
             say(f"Report: {report}")
     if exit_code and certificate.verdict.action not in ("map", "queries"):
         raise typer.Exit(1)
+
+
+def _count_or_ids(anchors: str) -> Any:
+    """Return a number of anchors, or the ids that a file lists."""
+    from congruence.cli._base import read
+    from congruence.embeddings import Space
+    from congruence.errors import IdError
+    from congruence.stores import parse_spec, read_column
+
+    try:
+        return int(anchors)
+    except ValueError:
+        pass
+    path, key = parse_spec(anchors)
+    if key is not None or str(path).lower().endswith(".txt"):
+        return read_column(anchors)
+    rows = read(anchors, None, Space(), allow_zero_rows=True)
+    if not rows.has_ids:
+        raise IdError(
+            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids. Pass --anchors FILE:COLUMN, or a .txt of an id a line."
+        )
+    return rows.ids
 
 
 def _read(
@@ -217,6 +249,7 @@ def print_certificate(certificate: Certificate) -> None:
         print("Below 90 %: read as between the actions named, each about as likely as its share. Encode more items.")
     facts = certificate.facts
     say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
+    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
     print()
 
     def cell(estimate: Any) -> str:

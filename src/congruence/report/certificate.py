@@ -19,8 +19,8 @@ _NAMES = {
 
 #: What each verdict has a user type or do.
 _NEXT = {
-    "map": "fit the map (congruence fit), write the mapped store (congruence transform), and query it with the target model.",
-    "queries": "fit the map (congruence fit), leave the store as it is, and map each query of the target model with the inverse map.",
+    "map": "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
+    "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model back.",
     "collect": "encode more items by both models, and certify again.",
     "re-embed": "encode the store again by the target model.",
     "keep": "leave store and queries as they are.",
@@ -45,7 +45,7 @@ def render_certificate(certificate: Certificate) -> str:
         "certificate.html",
         c=certificate,
         level="" if verdict.action == "keep" else level,
-        next=_NEXT[verdict.action],
+        next=_NEXT[verdict.action].format(fit=certificate.how_to_fit),
         actions=ACTIONS,
         names=_NAMES,
         plots={

@@ -108,6 +108,7 @@ def choose_map(
     others: Sequence[Other] = (),
     fixed: Mapping[str, Any] | None = None,
     single_modality: bool = False,
+    rotations_only: bool = False,
     groups: np.ndarray | None = None,
     random_state: int = 0,
 ) -> Choice:
@@ -125,6 +126,8 @@ def choose_map(
         rotations; with any other there is none.
     single_modality : bool, default=False
         Rows of the anchors' modality alone will be mapped: no other can be lost.
+    rotations_only : bool, default=False
+        Leave out linear maps, which are not fitted on several modalities together.
     groups : ndarray of int, shape (n,), optional
         Pairs of one group share a fold; by default those with identical vectors.
     random_state : int, default=0
@@ -166,13 +169,14 @@ def choose_map(
             raise InputError(
                 f"Got {len(rows)} pairs of which all {side} rows are equal; expected anchors that vary. Pass other anchors."
             )
-    free = single_modality or bool(others)
+    free = (single_modality or bool(others)) and not rotations_only
     candidates = [one for one in ROTATIONS if one.parameters.get("center", True) == fixed.get("center", True)]
     if not fixed:
         candidates = list(ROTATIONS)
         kept = len(X) * (1 - 1 / FOLDS)
         candidates += [one for one in LINEAR if free and (one.parameters.get("ridge") != 0 or kept > X.shape[1] + 1)]
     why = "" if free else "linear maps: nothing here says what they would do to rows of another modality"
+    why = "linear maps: a rotation alone is fitted on several modalities together" if rotations_only else why
     why = "other maps: center was given" if fixed else why
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     different = int(groups.max()) + 1

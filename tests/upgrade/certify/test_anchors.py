@@ -28,6 +28,18 @@ def test_a_few_re_encoded_items_of_a_large_store_are_all_that_is_drawn_from():
         choose_anchors(source, target, 100)
 
 
+def test_a_list_of_ids_says_which_items_are_anchors():
+    source, target = {"image": embed(60)}, {"image": embed(40)}
+    chosen = [f"item {i}" for i in range(50, 9, -1)]  # of which 10 … 39 are known to both
+    anchors, queries = choose_anchors(source, target, chosen)
+    assert sorted(anchors[1]["image"].ids) == sorted(f"item {i}" for i in range(10, 40))
+    assert sorted(queries[0]["image"].ids) == sorted(f"item {i}" for i in range(10))
+    with pytest.raises(ParameterError, match="some left to score, since chosen anchors are easier"):
+        choose_anchors(source, target, [f"item {i}" for i in range(40)])
+    with pytest.raises(IdError, match="none of which is among the 40 items"):
+        choose_anchors(source, target, ["a", "b"])
+
+
 def test_captions_must_be_known_too():
     source = {"image": embed(300), "text": embed(300, first=100)}
     target = {"image": embed(250), "text": embed(300, first=50)}  # in common: 100 … 249

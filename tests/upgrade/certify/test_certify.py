@@ -23,7 +23,8 @@ from congruence.metrics import HUBNESS, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Thresholds, certify
 
-QUICK = {"repeats": 3, "draws": 300}
+#: Which map it is is the subject of test_recipe.py.
+QUICK = {"method": "orthogonal", "repeats": 3, "draws": 300}
 
 
 def embed(rows, ids=None, **space):
@@ -75,11 +76,12 @@ def test_few_anchors_of_a_true_rotation_ask_for_more():
 def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
+    from congruence.upgrade.certify.recipe import Recipe
     from congruence.upgrade.certify.tables import make_tables
-    from congruence.upgrade.certify.trial import fit_map, score
+    from congruence.upgrade.certify.trial import score
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
-    mapping = fit_map(tables, certificate.fitted, np.arange(300), {})
+    mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
     others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
     for way, estimate in certificate.strategies["recall@1"].items():
         truth = np.mean(

@@ -87,6 +87,33 @@ def test_anchors_split_off_the_queries(folder):
     assert (data["n_anchors"], data["n_queries"]) == (100, 60)
 
 
+def test_chosen_anchors_are_scored_on_the_other_items(folder, tmp_path):
+    """`congruence anchors` writes them; among each other they would be found better than other items are."""
+    for name in ("chosen.txt", "chosen.parquet"):
+        place = str(tmp_path / name)
+        arguments = [f"{folder / 'old.npz'}:image", "-n", "100", "-o", place, "--ids", "ids"]
+        said = CliRunner().invoke(app, ["anchors", *arguments]).stdout
+        assert "congruence certify --anchors" in " ".join(said.split())
+        data = json.loads(
+            run(
+                *files(folder, "source-image", "target-image"), "--ids", "ids", "--anchors", place, "--json", *QUICK
+            ).stdout
+        )
+        assert (data["n_anchors"], data["n_queries"]) == (100, 60)
+        assert not any("scored among each other" in note for note in data["notes"])
+    np.savez(tmp_path / "plain.npz", vectors=np.eye(3))
+    with pytest.raises(CongruenceError, match="without ids for --anchors"):
+        run(*files(folder), "--ids", "ids", "--anchors", tmp_path / "plain.npz", *QUICK)
+
+
+def test_the_method_is_an_option(folder):
+    found = run(*files(folder, "source-image", "target-image"), "--ids", "ids", "--method", "linear", *QUICK).stdout
+    assert "linear map, ridge regression; congruence fit --method linear on the image anchors" in found
+    assert "can be too high" in " ".join(
+        found.split()
+    )  # scored among each other, which is right for random anchors alone
+
+
 def test_anchors_are_drawn_from_what_both_models_have(tmp_path):
     """A store of which a few items are encoded again: drawing first would find no common item."""
     p = upgrade_problem(20_000, 16, source_noise=0.5, target_noise=0.5, shared=0.9, random_state=0)

@@ -8,8 +8,9 @@ import pytest
 from congruence import Embeddings
 from congruence.upgrade.certify.groups import deal, near_duplicates, shuffle
 from congruence.upgrade.certify.intervals import mean_interval
+from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cosines, cross_fit, fit_map, score
+from congruence.upgrade.certify.trial import cosines, cross_fit, score
 
 
 def tables(source, target):
@@ -75,9 +76,9 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         rows, others = clustered(rng, 120)
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
-        got = cross_fit(anchors, ["image"], {}, {}, folds=10, random_state=seed, groups=groups)
+        got = cross_fit(anchors, Recipe(["image"], "orthogonal"), {}, folds=10, random_state=seed, groups=groups)
         values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
-        model = fit_map(anchors, ["image"], np.arange(120), {})
+        model = Recipe(["image"], "orthogonal").fit(anchors, np.arange(120))
         truth = cosines(model, tables(*others), "image", np.arange(400)).mean()
         low, high = mean_interval(values.mean(), influence, groups=groups)
         heldout.append(low <= truth <= high)
@@ -104,9 +105,9 @@ def test_a_twin_among_the_anchors_lends_no_score():
     groups = near_duplicates(whole)
     assert len(np.unique(groups)) == 60
     tasks = {"own@1": 1}
-    apart = cross_fit(whole, ["image"], tasks, {}, folds=10, random_state=0, groups=groups)
-    split = cross_fit(whole, ["image"], tasks, {}, folds=10, random_state=0)
-    model = fit_map(whole, ["image"], np.arange(240), {})
+    apart = cross_fit(whole, Recipe(["image"], "orthogonal"), tasks, folds=10, random_state=0, groups=groups)
+    split = cross_fit(whole, Recipe(["image"], "orthogonal"), tasks, folds=10, random_state=0)
+    model = Recipe(["image"], "orthogonal").fit(whole, np.arange(240))
     parts = [tables(source[k : k + 240], target[k : k + 240]) for k in range(240, 1200, 240)]
     truth = np.mean([score(model, part, np.arange(240), tasks)["own@1/stored"].score.mean() for part in parts])
     cosine = [m.scores["cosine/image"].mean() for m in (apart, split)]

@@ -11,10 +11,10 @@ from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.overlap import compare_lists, searches_of
 from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_on
+from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import fit_map
 
-QUICK = {"repeats": 2, "draws": 300}
+QUICK = {"method": "orthogonal", "repeats": 2, "draws": 300}
 
 
 def by_hand(near, judge, k, role, gone=None):
@@ -56,6 +56,13 @@ def test_copies_in_a_store_count_as_found():
     similarity = rows @ rows.T
     shuffled = similarity + 1e-9 * rng.standard_normal(similarity.shape)
     assert compare_lists(shuffled, similarity, 4, "items")["overlap"].score.mean() == 1
+
+
+def test_equal_similarities_are_listed_lowest_row_first():
+    near = np.ones((1, 40))
+    judge = -np.arange(40.0)[None]
+    assert compare_lists(near, judge, 5, "apart")["overlap"].score == 1  # rows 0 to 4, which are the judge's
+    assert compare_lists(near, judge[:, ::-1], 5, "apart")["overlap"].score == 0
 
 
 def sides(source, target, text=None):
@@ -120,8 +127,10 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
             make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
             for k in range(0, 540, 60)
         ]
-        model = fit_map(parts[0], ["image"], np.arange(60), {})
-        got = cross_fit_overlap(parts[0], ["image"], searches_of(parts[0], None), 10, {}, random_state=0)
+        model = Recipe(["image"], "orthogonal").fit(parts[0], np.arange(60))
+        got = cross_fit_overlap(
+            parts[0], Recipe(["image"], "orthogonal"), searches_of(parts[0], None), 10, random_state=0
+        )
         truth = [overlap_on(model, part, searches_of(part, None), 10, 0).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))

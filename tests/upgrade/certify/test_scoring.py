@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from congruence.metrics import CSLS, QBNorm
 from congruence.upgrade.certify.scoring import nearest_rows, recall
 
 
@@ -56,3 +59,31 @@ def test_nearest_rows_come_nearest_first():
     near = nearest_rows(queries, gallery, 40)
     np.testing.assert_array_equal(near, np.argsort(-(queries @ gallery.T), axis=1))
     assert not (nearest_rows(queries, gallery, 39, np.arange(40)) == np.arange(40)[:, None]).any()
+
+
+@pytest.mark.parametrize("hubness", [None, CSLS(), QBNorm()])
+def test_rows_equally_near_come_lowest_number_first(hubness):
+    """Copies are equally near to every query, though a product may round them apart."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((6, 50)).astype(np.float32)
+    gallery = rows[rng.permutation(np.repeat(np.arange(6), 20))]
+    queries = rng.standard_normal((30, 50)).astype(np.float32)
+    correction = None if hubness is None else hubness.of(queries, gallery)
+    if correction is not None:  # copies have one correction, up to its own rounding
+        which = np.unique(gallery, axis=0, return_inverse=True)[1].reshape(-1)
+        correction = replace(correction, shift=correction.shift[np.unique(which, return_index=True)[1]][which])
+    near = nearest_rows(queries, gallery, 30, correction=correction)
+    for listed in near:
+        same = (gallery[listed[1:]] == gallery[listed[:-1]]).all(axis=1)
+        assert same.sum() == 28  # twenty of one row, then ten of another
+        assert (np.diff(listed)[same] > 0).all()
+
+
+def test_a_correction_orders_as_its_definition_says():
+    queries, gallery = clouds(noise=2.0)
+    for hubness in (CSLS(), QBNorm()):
+        correction = hubness.of(queries, gallery)
+        table = correction.apply(queries @ gallery.T)
+        np.testing.assert_array_equal(
+            nearest_rows(queries, gallery, 40, correction=correction), np.argsort(-table, axis=1)
+        )

@@ -11,8 +11,9 @@ from congruence.evaluation import Ranking
 from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.ranking import compared
+from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
-from congruence.upgrade.certify.trial import cross_fit, fit_map, part_seen, score
+from congruence.upgrade.certify.trial import cross_fit, part_seen, score
 
 
 def tables(p, rows, modalities=("image", "text"), what="anchors"):
@@ -29,8 +30,8 @@ def tables(p, rows, modalities=("image", "text"), what="anchors"):
 def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
     p = upgrade_problem(60, 24, random_state=0, **facts)
     t = tables(p, np.arange(15), what="queries")
-    model = fit_map(t, ["image"], np.arange(15), {})
-    queries = model.for_modality("text").inverse().transform(t.target["text"])
+    model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
+    queries = model.to_source("text").transform(t.target["text"])
     np.testing.assert_allclose(
         queries @ part_seen(model, t, np.arange(15)).T, queries @ normalize_rows(t.source["image"]).T, atol=1e-6
     )
@@ -41,7 +42,7 @@ def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
 def test_centered_mapped_queries_meet_the_same_part(d_target):
     p = upgrade_problem(60, 24, random_state=0, d_target=d_target)
     t = tables(p, np.arange(15), what="queries")
-    model = fit_map(t, ["image"], np.arange(15), {})
+    model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
     store, queries = compared("queries", model, t, Ranking(center=True))
     seen = part_seen(model, t, np.arange(15), Ranking(center=True))
     np.testing.assert_allclose(queries @ seen.T, queries @ store.T, atol=1e-6)
@@ -55,8 +56,10 @@ def test_anchors_score_what_other_items_score_however_the_store_is_searched(rank
     for seed in range(4):
         p = upgrade_problem(440, 80, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40))
-        got = cross_fit(t, ["image", "text"], {"recall@1": 1}, {}, folds=10, random_state=0, ranking=ranking)
-        model = fit_map(t, ["image", "text"], np.arange(40), {})
+        got = cross_fit(
+            t, Recipe(["image", "text"], "orthogonal"), {"recall@1": 1}, folds=10, random_state=0, ranking=ranking
+        )
+        model = Recipe(["image", "text"], "orthogonal").fit(t, np.arange(40))
         others = [tables(p, np.arange(k, k + 40), what="queries") for k in range(40, 440, 80)]
         found = [score(model, o, np.arange(40), {"recall@1": 1}, ranking=ranking) for o in others]
         for way, errors in wrong.items():
@@ -73,8 +76,8 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
     for seed in range(4):
         p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40), modalities)
-        got = cross_fit(t, list(modalities), {task: 1}, {}, folds=10, random_state=0)
-        model = fit_map(t, list(modalities), np.arange(40), {})
+        got = cross_fit(t, Recipe(modalities, "orthogonal"), {task: 1}, folds=10, random_state=0)
+        model = Recipe(modalities, "orthogonal").fit(t, np.arange(40))
         others = [tables(p, np.arange(k, k + 40), modalities, "queries") for k in range(40, 840, 40)]
         found = [score(model, o, np.arange(40), {task: 1}) for o in others]
         for way, errors in wrong.items():

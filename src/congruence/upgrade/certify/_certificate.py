@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import as_html, as_text
 from congruence._utils.validation import check_choice
@@ -28,7 +28,7 @@ class Certificate:
     n_anchors, n_queries : int
         Anchors fitted on, and items scored.
     fitted : list of str
-        Modalities the rotation was fitted on.
+        Modalities the map was fitted on.
     strategies : dict of str to dict of str to Estimate
         By task: score of each strategy (:data:`congruence.upgrade.certify.STRATEGIES`) that could be measured.
     retention : dict of str to Estimate
@@ -49,6 +49,10 @@ class Certificate:
     theory : list of dict
         The theorems' conditions and bounds on the anchors, each with the number and a sentence.
     thresholds : Thresholds
+    choice : dict
+        The map that is certified: :meth:`congruence.upgrade.choose.Choice.to_dict`.
+    how_to_fit : str
+        What gives this map: a command, or the call in Python where no command does.
     facts : dict of str to str
         Which models (``"source"``, ``"target"``) and data (``"data"``) it is about, on which ``"date"``, with which ``"seed"`` and
         ``"version"`` of congruence.
@@ -72,6 +76,8 @@ class Certificate:
     controls: dict[str, dict[str, float]]
     theory: list[Entry]
     thresholds: Thresholds
+    choice: dict[str, Any]
+    how_to_fit: str
     facts: dict[str, str]
     notes: list[str] = field(default_factory=list)
 

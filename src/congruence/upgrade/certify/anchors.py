@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair, by_modality
-from congruence._utils.ids import id_texts, is_in
-from congruence._utils.typing import RowsLike
+from congruence._utils.ids import as_ids, id_texts, is_in
+from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed
 from congruence.embeddings import Embeddings, Pairs
-from congruence.errors import InputError, ModalityError, ParameterError
+from congruence.errors import IdError, InputError, ModalityError, ParameterError
 from congruence.splits import Split
 from congruence.upgrade.certify.tables import Tables
 
@@ -23,7 +23,7 @@ Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
 def choose_anchors(
     source: RowsLike | Mapping[str, RowsLike],
     target: RowsLike | Mapping[str, RowsLike],
-    anchors: int,
+    anchors: int | Ids,
     *,
     by_class: bool = False,
     random_state: int = 0,
@@ -37,13 +37,14 @@ def choose_anchors(
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
         As :func:`congruence.certify` takes them.
-    anchors : int
-        Items to take at random; the others are the queries.
+    anchors : int or sequence of str or int
+        Items to take at random, or the ids of those to take, as :func:`congruence.upgrade.anchors.choose_anchors` gives them; the others are
+        the queries. Ids that not both models have are passed over.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts.
     random_state : int, default=0
     name : str, default="anchors="
-        How messages name the number of anchors.
+        How messages name the anchors.
 
     Returns
     -------
@@ -54,6 +55,8 @@ def choose_anchors(
     ------
     ParameterError
         Not fewer anchors than common items.
+    IdError
+        None of the ids is an item that both models have.
     IdError, ShapeError
         As :meth:`congruence.Pairs.join`.
     """
@@ -78,15 +81,18 @@ def choose_anchors(
             f"Got {len(common)} items that both models have; expected at least two, one to fit on and one to score. Pass the same items on "
             "both sides, by the same ids."
         )
-    if not 0 < anchors < len(common):
+    if not isinstance(anchors, (int, np.integer)):
+        heldout_ids = common[~_listed(common, anchors, name)]
+    elif not 0 < anchors < len(common):
         raise ParameterError(
             f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score. "
             f"Pass {name}{len(common) // 2}, for example."
         )
-    rule = Split.choose(common, len(common) - anchors, random_state)
+    else:
+        heldout_ids = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
 
     def part(heldout: bool) -> Sides:
-        take = {kind: is_in(ids, common) & (rule.held_out(ids) == heldout) for kind, ids in names.items()}
+        take = {kind: is_in(ids, common) & (is_in(ids, heldout_ids) == heldout) for kind, ids in names.items()}
         one, two = (
             {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
             for side in (first, second)
@@ -94,6 +100,22 @@ def choose_anchors(
         return one, two
 
     return part(False), part(True)
+
+
+def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
+    """Say which common items are listed. Raises IdError, ParameterError."""
+    listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
+    if not listed.any():
+        raise IdError(
+            f"Got {len(anchors)} anchors, none of which is among the {len(common)} items that both models have (first {common[0]!r}); expected their ids. "
+            f"Pass {name}… with ids of these items."
+        )
+    if listed.all():
+        raise ParameterError(
+            f"Got {name}… with all {len(common)} items that both models have; expected some left to score, since chosen anchors are easier to tell apart than "
+            f"other items are. Encode some that were drawn at random, or leave out {name}… to score the anchors among each other."
+        )
+    return listed
 
 
 def split_texts(
@@ -175,7 +197,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     return None if first is None else first.vectors, second.vectors
 
 
-def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
+def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> list[str]:
     """Return the modalities to fit on.
 
     Parameters
@@ -183,6 +205,8 @@ def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
     tables : Tables
     fitted : str or None
         One of them, ``"both"``, or None for all that both models have; with labels for the stored one.
+    together : bool, default=True
+        Whether a map can be fitted on several; otherwise None stands for the stored one, too.
 
     Returns
     -------
@@ -198,7 +222,7 @@ def choose_fitted(tables: Tables, fitted: str | None) -> list[str]:
     both = [name for name in (tables.stored, tables.asked) if name in tables.target]
     both = list(dict.fromkeys(both))
     if fitted is None:
-        return both[:1] if tables.by_class else both
+        return both if together and not tables.by_class else both[:1]
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, overload
+from typing import TypedDict, overload
 
 import numpy as np
 from scipy.stats import t
@@ -13,8 +13,10 @@ from congruence.evaluation import Ranking
 from congruence.upgrade.certify.groups import shuffle
 from congruence.upgrade.certify.overlap import overlap_of
 from congruence.upgrade.certify.ranking import PLAIN
+from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import cosines, fit_map, score
+from congruence.upgrade.certify.trial import cosines, score
+from congruence.upgrade.choose import Choice
 
 __all__ = ["Curve", "CurveRecord", "Law", "gains", "measure_curves"]
 
@@ -186,10 +188,9 @@ class Curve:
 def measure_curves(
     tables: Tables,
     queries: Tables | None,
-    fitted: Sequence[str],
+    recipe: Recipe,
     task: str,
     depth: int,
-    parameters: Mapping[str, Any],
     *,
     texts: tuple[np.ndarray | None, np.ndarray] | None = None,
     groups: np.ndarray | None = None,
@@ -206,10 +207,10 @@ def measure_curves(
         Anchors.
     queries : Tables or None
         Items to score; None scores a fifth of the anchors, which is then not fitted on.
-    fitted : sequence of str
+    recipe : Recipe
+        What is chosen is chosen once a size, on the anchors of the first repeat.
     task : str
     depth : int
-    parameters : mapping
     texts : (ndarray or None, ndarray), optional
         Text queries of other items.
     groups : ndarray of int, shape (n,), optional
@@ -227,17 +228,20 @@ def measure_curves(
     rng = np.random.default_rng(random_state)
     if queries is not None and queries.n > MOST_TESTED:
         queries = queries.take(np.sort(rng.choice(queries.n, MOST_TESTED, replace=False)))
-    n = len(tables.ids[fitted[0]])
+    n = len(tables.ids[recipe.fitted[0]])
     room = n if queries is not None else n - max(n // 5, 1)
     sizes = np.unique(np.geomspace(max(6, room // 32), room, 8).round().astype(int))
     on = tables if queries is None else queries
     shown = on.shown
+    choices: list[Choice] = []
     points = np.empty((2, repeats, len(sizes)))
     for repeat in range(repeats):
         order = rng.permutation(n) if groups is None else shuffle(groups, rng)
-        test, other = _rows_to_score(tables, queries, fitted, order[room:], shown, rng)
+        test, other = _rows_to_score(tables, queries, recipe.fitted, order[room:], shown, rng)
         for k, size in enumerate(sizes):
-            model = fit_map(tables, fitted, order[:size], parameters)
+            if repeat == 0:
+                choices.append(recipe.choose(tables, order[:size]))
+            model = recipe.fit(tables, order[:size], choices[k])
             if "overlap@" in task:
                 points[0, repeat, k] = overlap_of(model, on, task, test, depth, texts, ranking)
             else:

@@ -272,15 +272,23 @@ class Measured:
         The same with each item's effect on the others; its spread is the estimate's.
     groups : dict of str to ndarray of int, shape (n,)
         Items whose errors depend on each other, where there are any.
+    maps : list of str
+        What was chosen for each fold, where items were scored in folds.
     """
 
     scores: dict[str, np.ndarray] = field(default_factory=dict)
     influence: dict[str, np.ndarray] = field(default_factory=dict)
     groups: dict[str, np.ndarray] = field(default_factory=dict)
+    maps: list[str] = field(default_factory=list)
 
     def __or__(self, other: Measured) -> Measured:
         """Return the scores of both."""
-        return Measured(self.scores | other.scores, self.influence | other.influence, self.groups | other.groups)
+        return Measured(
+            self.scores | other.scores,
+            self.influence | other.influence,
+            self.groups | other.groups,
+            self.maps + other.maps,
+        )
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
         """Return the score of each strategy by task, beginning with one of them."""

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from congruence._utils.top_k import top_k
 from congruence.evaluation import Ranking
-from congruence.maps import OrthogonalMap
+from congruence.maps import AffineMap
 from congruence.metrics import Hubness
 from congruence.upgrade.certify.ranking import PLAIN, unit_rows
+from congruence.upgrade.certify.recipe import TwoWay
 from congruence.upgrade.certify.scoring import Hits
 from congruence.upgrade.certify.tables import Tables
 
@@ -101,7 +103,7 @@ def compare_lists(
     dict of str to Hits
         ``"overlap"``: share of the results that are among the k nearest of the re-embedded store. ``"graded_overlap"``: the same,
         a result that is not counting by its place between a random row (0) and the last of these k (1) in the target's similarity.
-        Exact ties count as found.
+        Exact ties count as found; in a list they come lowest row first, as in :func:`congruence.metrics.nearest`.
 
     Notes
     -----
@@ -113,7 +115,7 @@ def compare_lists(
     leave_out_own, paired = role == "items", role in ("items", "captions")
     near, judge = (ranked(table, leave_out_own, hubness) for table in (near, judge))
     mean = judge.mean(axis=1, where=judge > -np.inf)
-    found, right = (_first(table, k + 1) for table in (near, judge))
+    found, right = (top_k(table, k + 1) for table in (near, judge))
     worth, best = (np.take_along_axis(judge, rows, axis=1) for rows in (found, right))
 
     def graded(worth: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -152,13 +154,6 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
     return table if hubness is None else hubness.of_matrix(table).apply(table)
 
 
-def _first(table: np.ndarray, k: int) -> np.ndarray:
-    """Return the columns of the k largest entries of each row, largest first."""
-    best = np.argpartition(table, -k, axis=1)[:, -k:]
-    order = np.argsort(-np.take_along_axis(table, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, order, axis=1)
-
-
 def depth(n: int, n_neighbors: int) -> int:
     """Return how many results are compared in a store of n rows; below 1 there is nothing to compare."""
     return min(n_neighbors, n - 2)
@@ -166,7 +161,7 @@ def depth(n: int, n_neighbors: int) -> int:
 
 def similarity_in(
     strategy: str,
-    model: OrthogonalMap,
+    model: TwoWay,
     tables: Tables,
     search: Search,
     queries: np.ndarray,
@@ -179,7 +174,7 @@ def similarity_in(
     ----------
     strategy : str
         One of :data:`~congruence.upgrade.certify.STRATEGIES`.
-    model : OrthogonalMap
+    model : TwoWay
     tables : Tables
     search : Search
     queries, rows : ndarray of int
@@ -196,15 +191,15 @@ def similarity_in(
     if strategy == "re-embed":
         store_rows, asked_rows = tables.target[search.store], theirs
     elif strategy == "stored":
-        store_rows, asked_rows, store = ours, theirs, model.for_modality(search.store)
+        store_rows, asked_rows, store = ours, theirs, model.to_target(search.store)
     elif search.source is None:
         return None
     elif strategy == "keep":
         store_rows, asked_rows = ours, search.source
     else:
-        store_rows, asked_rows, queried = ours, theirs, model.for_modality(search.modality).inverse()
+        store_rows, asked_rows, queried = ours, theirs, model.to_source(search.modality)
 
-    def side(whole: np.ndarray, some: np.ndarray, mapped: OrthogonalMap | None) -> np.ndarray:
+    def side(whole: np.ndarray, some: np.ndarray, mapped: AffineMap | None) -> np.ndarray:
         moved = whole[some] if mapped is None else mapped.transform(whole[some])
         mean = whole.mean(axis=0, keepdims=True) if ranking.center else None
         if mean is not None and mapped is not None:
@@ -215,7 +210,7 @@ def similarity_in(
 
 
 def overlap_of(
-    model: OrthogonalMap,
+    model: TwoWay,
     tables: Tables,
     measure: str,
     rows: np.ndarray,
@@ -227,7 +222,7 @@ def overlap_of(
 
     Parameters
     ----------
-    model : OrthogonalMap
+    model : TwoWay
     tables : Tables
     measure : str
         As in :func:`overlap_on`.

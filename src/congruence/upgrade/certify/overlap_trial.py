@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,29 +13,32 @@ from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.overlap import Search, compare_lists, depth, ranked, similarity_in
 from congruence.upgrade.certify.ranking import PLAIN, unit_rows
+from congruence.upgrade.certify.recipe import Recipe, TwoWay
 from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS, fit_map
+from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS
+from congruence.upgrade.choose import Choice
 
 __all__ = ["controls", "cross_fit_overlap", "overlap_on"]
 
 #: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
-#: the same with half as many parts says what the rows left out would have added.
-_PARTS = 8
+#: the same with half as many parts says what the rows left out would have added. Which map it is is chosen for each two of these, without
+#: them: six choices on half of the anchors, for the maps of both cuts. A choice for each of the 28 maps would cost as much as the maps.
+_PARTS, _COARSE = 8, 4
 
 #: Rows of the store that are looked at, at most: the lists of each are compared with those of all.
 MOST = 2000
 
 
-def _with_texts(model: OrthogonalMap, searches: Sequence[Search]) -> OrthogonalMap:
+def _with_texts(model: TwoWay, searches: Sequence[Search]) -> TwoWay:
     """Give the map the means of texts that are no anchors."""
     for search in searches:
         if search.role == "apart" and search.source is not None:
-            model = model.recenter(search.source.mean(axis=0), search.target.mean(axis=0), modality=search.modality)
+            model = model.recentered(search.source, search.target, search.modality)
     return model
 
 
 def overlap_on(
-    model: OrthogonalMap,
+    model: TwoWay,
     tables: Tables,
     searches: Sequence[Search],
     n_neighbors: int,
@@ -48,7 +50,7 @@ def overlap_on(
 
     Parameters
     ----------
-    model : OrthogonalMap
+    model : TwoWay
         Fitted on all anchors.
     tables : Tables
         The items.
@@ -93,10 +95,9 @@ def overlap_on(
 
 def cross_fit_overlap(
     tables: Tables,
-    fitted: Sequence[str],
+    recipe: Recipe,
     searches: Sequence[Search],
     n_neighbors: int,
-    parameters: Mapping[str, Any],
     *,
     random_state: int,
     groups: np.ndarray | None = None,
@@ -108,12 +109,11 @@ def cross_fit_overlap(
     ----------
     tables : Tables
         Anchors.
-    fitted : sequence of str
+    recipe : Recipe
+        What is chosen is chosen on anchors that a map is fitted on.
     searches : sequence of Search
         Of these anchors.
     n_neighbors : int
-    parameters : mapping
-        Of :class:`~congruence.OrthogonalMap`.
     random_state : int
     groups : ndarray of int, shape (n,), optional
         Anchors that no part of them separates, such as near-duplicates.
@@ -130,25 +130,31 @@ def cross_fit_overlap(
     k = depth(len(rows), n_neighbors)
     if k <= 0 or not searches:
         return out
-    n = len(tables.ids[fitted[0]])
+    n = len(tables.ids[recipe.fitted[0]])
     part = deal(np.arange(n) if groups is None else groups, _PARTS, np.random.default_rng(random_state))
     of_store, inside = part, None if groups is None else groups[rows]
-    if tables.by_class and tables.stored not in fitted:
+    if tables.by_class and tables.stored not in recipe.fitted:
         assert tables.classes is not None
         of_store = part[tables.classes]
+    coarse = part // (_PARTS // _COARSE)
+    choices = {
+        (a, b): recipe.choose(tables, np.flatnonzero((coarse != a) & (coarse != b)))
+        for a in range(_COARSE)
+        for b in range(a + 1, _COARSE)
+    }
     tries = [
         _unseen(
             tables,
-            fitted,
+            recipe,
             searches,
             part // (_PARTS // parts),
             of_store // (_PARTS // parts),
             parts,
+            choices,
             rows,
-            parameters,
             ranking,
         )
-        for parts in (_PARTS, _PARTS // 2)
+        for parts in (_PARTS, _COARSE)
     ]
     # Errors fall about as one over the anchors: 1/(1 − 2/p) with two of p parts left out, 1 with none.
     more, less = (1 / (1 - 2 / parts) for parts in (_PARTS, _PARTS // 2))
@@ -171,29 +177,34 @@ def cross_fit_overlap(
 
 def _unseen(
     tables: Tables,
-    fitted: Sequence[str],
+    recipe: Recipe,
     searches: Sequence[Search],
     part: np.ndarray,
     of_store: np.ndarray,
     parts: int,
+    choices: Mapping[tuple[int, int], Choice],
     rows: np.ndarray,
-    parameters: Mapping[str, Any],
     ranking: Ranking,
 ) -> list[dict[str, np.ndarray]]:
     """Return, for each search and strategy, similarities of which each comes from a map without its query and its row."""
     asked = [rows if search.role in ("items", "captions") else np.arange(len(search.target)) for search in searches]
     seen = []  # part of each query, or −1 if no map is fitted on it
     for search, queries in zip(searches, asked, strict=True):
-        fitted_on = search.role in ("items", "captions") or (search.role == "classes" and search.modality in fitted)
+        fitted_on = search.role in ("items", "captions") or (
+            search.role == "classes" and search.modality in recipe.fitted
+        )
         where = of_store if search.role in ("items", "captions") else part
         seen.append(where[queries] if fitted_on else np.full(len(queries), -1))
     out: list[dict[str, np.ndarray]] = [{} for _ in searches]
     everything = np.arange(len(rows))
     for a in range(parts):
         for b in range(a + 1, parts):
-            model = _with_texts(
-                fit_map(tables, fitted, np.flatnonzero((part != a) & (part != b)), parameters), searches
-            )
+            train = np.flatnonzero((part != a) & (part != b))
+            one, other = a * _COARSE // parts, b * _COARSE // parts
+            if one == other:  # any choice that has not seen this part
+                other = (one + 1) % _COARSE
+            choice = choices[min(one, other), max(one, other)]
+            model = _with_texts(recipe.fit(tables, train, choice), searches)
             # Both in one part, or a query that is no anchor: the map that lacks this part and the next one.
             cells = [(a, b), (b, a)]
             cells += [
@@ -238,7 +249,8 @@ def _record(
 
 
 def controls(
-    model: OrthogonalMap,
+    model: TwoWay,
+    rotation: OrthogonalMap,
     tables: Tables,
     searches: Sequence[Search],
     n_neighbors: int,
@@ -249,7 +261,9 @@ def controls(
 
     Parameters
     ----------
-    model : OrthogonalMap
+    model : TwoWay
+    rotation : OrthogonalMap
+        About the means, which a random rotation is about as well.
     tables : Tables
     searches : sequence of Search
     n_neighbors : int
@@ -267,8 +281,8 @@ def controls(
     for search in searches if k > 0 else ():
         queries = rows if search.role in ("items", "captions") else np.arange(len(search.target))
         own = search.role == "items"
-        there = model.for_modality(search.store)
-        turn = random_rotation(model.n_features_in_, model.d_target, random_state=random_state)
+        there = rotation.for_modality(search.store)
+        turn = random_rotation(model.d_source, model.d_target, random_state=random_state)
         store = (tables.source[search.store][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarity_in("re-embed", model, tables, search, queries, rows, ranking)
         assert judge is not None

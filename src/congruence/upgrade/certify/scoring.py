@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from congruence._utils.arrays import blocks
+from congruence.metrics import nearest
 from congruence.metrics.hubness import Correction
 
 __all__ = ["Hits", "nearest_rows", "recall"]
@@ -40,7 +40,7 @@ def nearest_rows(
     left_out: np.ndarray | None = None,
     correction: Correction | None = None,
 ) -> np.ndarray:
-    """Find each query's k nearest gallery rows by inner product, nearest first.
+    """Find each query's k nearest gallery rows by inner product, nearest first; rows equally near come lowest number first.
 
     Parameters
     ----------
@@ -58,17 +58,14 @@ def nearest_rows(
     -------
     ndarray of int, shape (m, k)
     """
-    out = np.empty((len(queries), k), dtype=np.int64)
-    for part in blocks(len(queries), 16 * len(gallery)):
-        near = queries[part] @ gallery.T
-        if left_out is not None:
-            near[np.arange(len(near)), left_out[part]] = -np.inf
-        if correction is not None:
-            correction.apply(near)
-        best = np.argpartition(near, -k, axis=1)[:, -k:]
-        order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
-        out[part] = np.take_along_axis(best, order, axis=1)
-    return out
+    if correction is not None:
+        # One more column subtracts the gallery rows' numbers from the cosines of those queries that are corrected.
+        led = np.ones(len(queries), bool)
+        if correction.hubs is not None:
+            led = correction.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
+        queries = np.column_stack([queries, led.astype(queries.dtype)])
+        gallery = np.column_stack([gallery, -correction.shift.astype(gallery.dtype)])
+    return nearest(queries, k, gallery, left_out=left_out)
 
 
 def recall(

@@ -46,18 +46,22 @@ class Entry(TypedDict):
     numbers: dict[str, object]
 
 
-def theory_entries(tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False) -> list[Entry]:
+def theory_entries(
+    tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
+) -> list[Entry]:
     """Evaluate the theorems' conditions on the anchors.
 
     Parameters
     ----------
     tables : Tables
     mapping : OrthogonalMap
-        Fitted on all anchors.
+        A rotation about the means, fitted on all anchors.
     random_state : int
         Draws rows where there are very many.
     full : bool, default=False
         Compute κ: two linear programs for each of several directions, which take minutes.
+    instead : str, optional
+        The map that is certified, in words, where it is another one: an entry says so first.
 
     Returns
     -------
@@ -85,6 +89,15 @@ def theory_entries(tables: Tables, mapping: OrthogonalMap, random_state: int, *,
     if turned:
         source, target, rotation = target, source, rotation.T
     entries: list[Entry] = []
+    if instead is not None:
+        entries.append(
+            _entry(
+                "§6",
+                "the map",
+                f"The theorems are about a rotation. What they say of a map, they say of the rotation about the means of these anchors, and not of "
+                f"the map that is certified ({instead}).",
+            )
+        )
     if turned:
         entries.append(
             _entry(

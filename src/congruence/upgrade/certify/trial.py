@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
-from congruence.maps import OrthogonalMap
 from congruence.metrics.hubness import Correction
 from congruence.upgrade.certify.groups import deal
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.ranking import PLAIN, compared, correction, part_seen, strategies_of, unseen_corrections
+from congruence.upgrade.certify.recipe import Recipe, TwoWay
 from congruence.upgrade.certify.scoring import Hits, recall
 from congruence.upgrade.certify.tables import Tables
 
@@ -22,7 +21,6 @@ __all__ = [
     "SHARED_FOLDS",
     "cosines",
     "cross_fit",
-    "fit_map",
     "score",
     "tasks_of",
     "try_on",
@@ -46,37 +44,8 @@ def tasks_of(tables: Tables, labelled: bool) -> dict[str, int]:
     return {"same_class@1": 1} if labelled else {"own@1": 1}
 
 
-def fit_map(tables: Tables, fitted: Sequence[str], train: np.ndarray, parameters: Mapping[str, Any]) -> OrthogonalMap:
-    """Fit on some rows and give the map the means of the other modality, of the same rows where they are the same items.
-
-    Parameters
-    ----------
-    tables : Tables
-    fitted : sequence of str
-    train : ndarray of int
-        Rows of the fitted modality.
-    parameters : mapping
-        Of :class:`~congruence.OrthogonalMap`.
-
-    Returns
-    -------
-    OrthogonalMap
-    """
-    model = OrthogonalMap(**parameters)
-    X = np.concatenate([tables.source[name][train] for name in fitted])
-    Y = np.concatenate([tables.target[name][train] for name in fitted])
-    model.fit(X, Y, modality=np.repeat(list(fitted), len(train)) if len(fitted) > 1 else fitted[0])
-    for name, rows in tables.source.items():
-        if name not in fitted:
-            seen = slice(None) if tables.by_class else train
-            mean = rows[seen].mean(axis=0)
-            known = tables.target.get(name)
-            model = model.recenter(mean, None if known is None else known[seen].mean(axis=0), modality=name)
-    return model
-
-
 def score(
-    model: OrthogonalMap,
+    model: TwoWay,
     tables: Tables,
     test: np.ndarray,
     tasks: Mapping[str, int],
@@ -89,7 +58,7 @@ def score(
 
     Parameters
     ----------
-    model : OrthogonalMap
+    model : TwoWay
         With means of all modalities.
     tables : Tables
     test : ndarray of int
@@ -153,17 +122,16 @@ def score(
     return out
 
 
-def cosines(model: OrthogonalMap, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
+def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
     """Return the cosine of each mapped row and the target's own."""
-    mapped = normalize_rows(model.for_modality(modality).transform(tables.source[modality][rows]))
+    mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
     return np.einsum("ij,ij->i", mapped, normalize_rows(tables.target[modality][rows]), dtype=np.float64)
 
 
 def cross_fit(
     tables: Tables,
-    fitted: Sequence[str],
+    recipe: Recipe,
     tasks: Mapping[str, int],
-    parameters: Mapping[str, Any],
     *,
     folds: int,
     random_state: int,
@@ -174,14 +142,14 @@ def cross_fit(
     """Score every item with a map that has not seen it.
 
     Each fold's items are scored twice, with maps that leave out one fold and two. The difference says what the anchors
-    left out would have added, and corrects for it: an estimate for the map fitted on all.
+    left out would have added, and corrects for it: an estimate for the map fitted on all. Which map it is is chosen anew for each fold, without its
+    items, and both are of that kind: what choosing adds to the score of the rows chosen on is not counted.
 
     Parameters
     ----------
     tables : Tables
-    fitted : sequence of str
+    recipe : Recipe
     tasks : mapping of str to int
-    parameters : mapping
     folds : int
     random_state : int
     groups : ndarray of int, shape (n,), optional
@@ -193,20 +161,22 @@ def cross_fit(
     -------
     Measured
     """
-    n = len(tables.ids[fitted[0]])
+    n = len(tables.ids[recipe.fitted[0]])
     fold = deal(np.arange(n) if groups is None else groups, folds, np.random.default_rng(random_state))
-    of_store, of_other = _unseen(tables, fitted, fold, folds)
+    of_store, of_other = _unseen(tables, recipe.fitted, fold, folds)
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     out = Measured()
     pulls: dict[str, np.ndarray] = {}
     models = []
     for part in range(folds):
         away = [np.flatnonzero(fold != part), np.flatnonzero((fold != part) & (fold != (part + 1) % folds))]
-        models.append([fit_map(tables, fitted, train, parameters) for train in away])
+        choice = recipe.choose(tables, away[0])
+        out.maps.append(choice.name)
+        models.append([recipe.fit(tables, train, choice) for train in away])
     seen: list[np.ndarray | None] = [None, None]
     if not tables.by_class and tables.asked in tables.target:
         for which in (0, 1):
-            whole = np.empty((tables.n, models[0][0].n_features_in_))
+            whole = np.empty((tables.n, models[0][0].d_source))
             for part in range(folds):
                 rows = np.flatnonzero(of_store == part)
                 whole[rows] = part_seen(models[part][which], tables, rows, ranking)
@@ -266,7 +236,7 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
 
 
 def try_on(
-    model: OrthogonalMap,
+    model: TwoWay,
     queries: Tables,
     tasks: Mapping[str, int],
     groups: np.ndarray | None = None,
@@ -276,7 +246,7 @@ def try_on(
 
     Parameters
     ----------
-    model : OrthogonalMap
+    model : TwoWay
         Fitted on all anchors.
     queries : Tables
     tasks : mapping of str to int

@@ -1,0 +1,134 @@
+"""What is asked of the data: which rows are fitted on and scored, what can be measured, and what a reader must know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from congruence._utils.typing import RowsLike
+from congruence.embeddings import Embeddings
+from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
+from congruence.upgrade.certify.groups import near_duplicates
+from congruence.upgrade.certify.overlap import Search, searches_of
+from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
+from congruence.upgrade.certify.trial import tasks_of
+
+__all__ = ["Question"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the data.
+
+    Attributes
+    ----------
+    tables : Tables
+        The anchors.
+    heldout : Tables or None
+        Items to score, if they are not the anchors themselves.
+    texts : (ndarray or None, ndarray) or None
+        Text queries of other items, in both models.
+    fitted : list of str
+        Modalities to fit on.
+    tasks : dict of str to int
+        What can be measured, with how deep each looks.
+    searches : list of Search
+        What result lists are compared for.
+    groups : ndarray of int, shape (n,), or None
+        Scored items whose errors depend on each other, where there are any.
+    groups_of_anchors : ndarray of int, shape (n_anchors,), or None
+        Anchors that are fitted on or scored together.
+    models : (str, str)
+        Name and width of the source and of the target model.
+    """
+
+    tables: Tables
+    heldout: Tables | None
+    texts: tuple[np.ndarray | None, np.ndarray] | None
+    fitted: list[str]
+    tasks: dict[str, int]
+    searches: list[Search]
+    groups: np.ndarray | None
+    groups_of_anchors: np.ndarray | None
+    models: tuple[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        source: Mapping[str, Embeddings],
+        target: Mapping[str, Embeddings],
+        queries: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] | None,
+        text_queries: tuple[RowsLike | None, RowsLike] | None,
+        labels: Mapping[str, str] | None,
+        fitted: str | None,
+        method: str,
+    ) -> Question:
+        """Pair the rows, and find out what they can tell."""
+        if labels is None and text_queries is None:
+            source, target, text_queries = split_texts(source, target)
+            if queries is not None and text_queries is not None:
+                queries = split_texts(*queries)[:2]
+        tables = make_tables(source, target, labels)
+        heldout = None if queries is None else make_tables(*queries, labels, what="queries")
+        if heldout is not None:
+            check_alike(tables, heldout)
+        scored = heldout or tables
+        texts = None if text_queries is None else join_texts(text_queries, tables)
+        names = choose_fitted(tables, fitted, together=method != "linear")
+        copies = near_duplicates(scored)
+        groups = copies if len(np.unique(copies)) < len(copies) else None
+        apart = heldout is not None or (tables.by_class and tables.stored not in names)
+        return cls(
+            tables=tables,
+            heldout=heldout,
+            texts=texts,
+            fitted=names,
+            tasks=tasks_of(scored, labels is not None),
+            searches=searches_of(scored, texts),
+            groups=groups,
+            groups_of_anchors=None if apart else groups,
+            models=(describe_model(source), describe_model(target)),
+        )
+
+    @property
+    def scored(self) -> Tables:
+        """The items that are scored: those held out, or else the anchors."""
+        return self.heldout or self.tables
+
+    @property
+    def n_anchors(self) -> int:
+        """RowsLike of a fitted modality."""
+        return len(self.tables.ids[self.fitted[0]])
+
+    def notes(self) -> list[str]:
+        """Say what a reader must know to read the numbers."""
+        tables, scored = self.tables, self.scored
+        notes = []
+        if tables.dropped:
+            notes.append(f"{tables.dropped} rows had no partner of the same id and were left out.")
+        notes.append(
+            f"Scores are over a gallery of {len(scored.ids[scored.asked]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
+            "a larger one scores lower, whichever way is chosen."
+        )
+        if self.groups is not None:
+            sizes = np.unique(self.groups, return_counts=True)[1]
+            notes.append(
+                f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
+                "maps fitted on none of it, and counts once in the intervals."
+            )
+        if self.heldout is None:
+            notes.append(
+                "Anchors are scored among each other, each by a map fitted without it: right for items drawn at random. Of anchors that congruence anchors "
+                "chose, which differ from each other more than other items do, the scores can be too high: score other items, drawn at random."
+            )
+        if scored.stored not in scored.target:
+            notes.append(f"The target model has no {scored.stored} rows: what re-embedding would reach is unknown.")
+        if scored.stored == scored.asked and scored.classes is None:
+            notes.append(
+                "One modality, and neither captions nor labels: whether the target model is the better one is unknown. The verdict rests on "
+                "how far a mapped store returns the items that a re-embedded one would return"
+                f"{' to text queries' if self.texts is not None else ''}, judged by the target model."
+            )
+        return notes

@@ -1,0 +1,240 @@
+"""The map that is certified: chosen and fitted on some anchors as :func:`congruence.fit` would, with its way back for queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.errors import ModalityError, ParameterError
+from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
+from congruence.upgrade._candidates import OFFSET
+from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.choose import Choice, Other, choose_map
+
+__all__ = ["CERTIFIED", "Recipe", "TwoWay"]
+
+#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries too.
+CERTIFIED = ("auto", "orthogonal", "linear")
+
+
+class TwoWay:
+    """A fitted map and its way back: its inverse or, where it has none, the same method fitted with the sides exchanged.
+
+    Parameters
+    ----------
+    forward : OrthogonalMap or LinearMap
+    backward : callable, optional
+        Fits the map from the target to the source, when it is first asked for. By default ``forward.inverse()``.
+    anchors : callable, optional
+        Returns the source rows that were fitted on, for :meth:`covered_share` of maps that do not say it themselves.
+    """
+
+    def __init__(
+        self,
+        forward: OrthogonalMap | LinearMap,
+        backward: Callable[[], LinearMap] | None = None,
+        anchors: Callable[[], np.ndarray] | None = None,
+    ) -> None:
+        self.forward = forward
+        self._backward, self._anchors = backward, anchors
+        self._fitted_backward: LinearMap | None = None
+
+    @property
+    def d_source(self) -> int:
+        """Width of the source model's vectors."""
+        return self.forward.n_features_in_
+
+    @property
+    def d_target(self) -> int:
+        """Width of the target model's vectors."""
+        return self.forward.d_target
+
+    def to_target(self, modality: str | None) -> AffineMap:
+        """Return the map for stored vectors of a modality."""
+        found = self.forward.for_modality(modality)
+        assert isinstance(found, AffineMap)
+        return found
+
+    def to_source(self, modality: str | None) -> AffineMap:
+        """Return the map for the target model's queries of a modality."""
+        if isinstance(self.forward, OrthogonalMap):
+            return self.forward.for_modality(modality).inverse()
+        if self._fitted_backward is None:
+            assert self._backward is not None
+            self._fitted_backward = self._backward()
+        return self._fitted_backward
+
+    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
+        """Return the map with means of a further modality, from rows; itself where it keeps none."""
+        if isinstance(self.forward, OrthogonalMap):
+            return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
+        return self
+
+    def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
+        """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
+        if isinstance(self.forward, OrthogonalMap):
+            return self.forward.for_modality(modality).probed_energy(rows)
+        assert self._anchors is not None
+        anchors = self._anchors() - self.forward.source_mean_
+        _, s, basis = np.linalg.svd(anchors, full_matrices=False)
+        centered = rows - self.forward.source_mean_
+        inside = np.square(centered @ basis[s > 1e-8 * s[0]].T).sum(axis=1)
+        total = np.einsum("ij,ij->i", centered, centered)
+        return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How anchors become a map.
+
+    Attributes
+    ----------
+    fitted : sequence of str
+        Modalities to fit on.
+    method : str
+        One of :data:`CERTIFIED`.
+    parameters : mapping
+        Of the method, as :func:`congruence.fit` takes them.
+    single_modality : bool
+        Rows of the fitted modality alone will be mapped: linear maps may be chosen.
+    random_state : int
+        Of the folds of the choice.
+    """
+
+    fitted: Sequence[str]
+    method: str = "auto"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    single_modality: bool = False
+    random_state: int = 0
+
+    def check(self, tables: Tables) -> None:
+        """Refuse what cannot be fitted, or not be certified.
+
+        Raises
+        ------
+        ParameterError
+            A method that is not certified.
+        ModalityError
+            Several modalities with ``single_modality``, or to fit a linear map on.
+        """
+        if self.method not in CERTIFIED:
+            known = "a one-sided linear method" if self.method in METHODS else "a method"
+            raise ParameterError(
+                f"Got method={self.method!r}; expected {known} out of {', '.join(CERTIFIED)}. Pass method='auto', or compare other maps on held-out "
+                "pairs with congruence.evaluate."
+            )
+        if self.single_modality and (self.method != "auto" or tables.stored != tables.asked):
+            got = f"method={self.method!r}" if self.method != "auto" else f"{tables.stored} and {tables.asked} rows"
+            raise ModalityError(
+                f"Got single_modality=True and {got}; expected rows of one modality and a choice. Leave out single_modality=True."
+            )
+        if self.method == "linear" and len(self.fitted) > 1:
+            raise ModalityError(
+                f"Got method='linear' for {' and '.join(self.fitted)}; expected one modality, since a linear map keeps no means of others. Pass fitted={self.fitted[0]!r}."
+            )
+
+    def choose(self, tables: Tables, train: np.ndarray) -> Choice:
+        """Choose the map, by some rows alone.
+
+        Parameters
+        ----------
+        tables : Tables
+        train : ndarray of int
+            Rows of the fitted modality.
+
+        Returns
+        -------
+        Choice
+            On pairs of one modality that of :func:`congruence.fit`, with the other modality's rows of the same items as its ``means``. Several
+            modalities are fitted on together by a rotation only; which one is chosen on the pairs of the first, with the others' rows as further evidence.
+        """
+        if self.method != "auto":
+            given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
+            name = {"orthogonal": "rotation", "linear": "linear map"}[self.method]
+            name += (
+                f" with {given}"
+                if given
+                else {"orthogonal": " about the means", "linear": ", ridge regression"}[self.method]
+            )
+            return Choice(
+                name, self.method, dict(self.parameters), f"method={self.method!r} was given, so nothing was compared"
+            )
+        first = self.fitted[0]
+        others = []
+        for name in tables.source if not tables.by_class else ():
+            if name != first:
+                known = tables.target.get(name)
+                mean = None if known is None else known[train].mean(axis=0, dtype=np.float64)
+                others.append(Other(name, np.arange(len(train)), tables.source[name][train], mean))
+        return choose_map(
+            tables.source[first][train],
+            tables.target[first][train],
+            others=others,
+            fixed=self.parameters,
+            single_modality=self.single_modality,
+            rotations_only=len(self.fitted) > 1,
+            random_state=self.random_state,
+        )
+
+    def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
+        """Fit on some rows; a rotation is given the means of the other modality, of the same rows where they are the same items.
+
+        Parameters
+        ----------
+        tables : Tables
+        train : ndarray of int
+            Rows of the fitted modality.
+        choice : Choice, optional
+            By default that of :meth:`choose` on these rows.
+
+        Returns
+        -------
+        TwoWay
+        """
+        choice = self.choose(tables, train) if choice is None else choice
+        if choice.method == "linear":
+            first = self.fitted[0]
+            source, target = tables.source[first], tables.target[first]
+            return TwoWay(
+                LinearMap(**choice.parameters).fit(source[train], target[train]),
+                lambda: LinearMap(**choice.parameters).fit(target[train], source[train]),
+                lambda: source[train],
+            )
+        model = OrthogonalMap(**choice.parameters)
+        X = np.concatenate([tables.source[name][train] for name in self.fitted])
+        Y = np.concatenate([tables.target[name][train] for name in self.fitted])
+        several = len(self.fitted) > 1
+        model.fit(X, Y, modality=np.repeat(list(self.fitted), len(train)) if several else self.fitted[0])
+        offset = OFFSET if self.method == "auto" else 1.0
+        for name, rows in tables.source.items():
+            if name not in self.fitted:
+                seen = slice(None) if tables.by_class else train
+                known = tables.target.get(name)
+                mean = None if known is None else known[seen].mean(axis=0)
+                model = model.recenter(rows[seen].mean(axis=0), mean, modality=name, offset=offset)
+        return TwoWay(model)
+
+    def in_words(self, tables: Tables, choice: Choice) -> str:
+        """Return what gives this map: a command, or the call in Python where no command does."""
+        given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
+        if len(self.fitted) > 1:
+            return f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows together"
+        words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
+        words += " --single-modality" if self.single_modality else ""
+        words += f" on the {self.fitted[0]} anchors"
+        words += f", with {given}" if self.parameters else ""
+        other = next((name for name in tables.source if name != self.fitted[0]), None)
+        if other is not None and self.method != "linear":
+            words += f", with --means {other}=…"
+        return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
+
+    def about_means(self, tables: Tables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
+        """Return the certified map where it is a rotation about the means, or else one on the same rows: what controls and theorems are about."""
+        if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
+            return certified.forward
+        found = Recipe(self.fitted, "orthogonal").fit(tables, train).forward
+        assert isinstance(found, OrthogonalMap)
+        return found
