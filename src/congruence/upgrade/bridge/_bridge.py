@@ -276,7 +276,7 @@ class Bridge(BridgedQueries):
         Notes
         -----
         Scores are cosines with rows of the index. A cut-off is translated to the score above which there is the same share of irrelevant pairs: so
-        the false-positive rate stays. A regression of one score on the other would shrink towards the mean and lower it (docs/bridge.md).
+        the false-positive rate stays. A regression of one score on the other shrinks towards the mean and moves the rate (docs/bridge.md has numbers).
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
         if not (ours.has_ids and theirs.has_ids):
