@@ -14,26 +14,38 @@ __all__ = ["command"]
 
 def command(
     map_path: Annotated[
-        str, typer.Argument(metavar="MAP", help="Folder of a saved map from the queries' model to the index's, or of a bridge.")
+        str,
+        typer.Argument(
+            metavar="MAP", help="Folder of a saved map from the queries' model to the index's, or of a bridge."
+        ),
     ],
     queries: Annotated[str, typer.Option(help="Queries in the new model.")],
     index: Annotated[str, typer.Option(help="Vectors of the index, made with the old model.")],
     queries_old: Annotated[str | None, typer.Option(help="The same queries in the old model.")] = None,
     index_new: Annotated[
-        str | None, typer.Option(help="Items of the index in the new model: for two stages, and to compare with re-embedding.")
+        str | None,
+        typer.Option(help="Items of the index in the new model: for two stages, and to compare with re-embedding."),
     ] = None,
     qrels: Annotated[
         str | None, typer.Option(help="Relevance judgments in TREC's format: query 0 document grade.")
     ] = None,
     query_labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each query; with --index-labels, instead of --qrels.")
+        str | None,
+        typer.Option(help="file:column with the class of each query; with --index-labels, instead of --qrels."),
     ] = None,
-    index_labels: Annotated[str | None, typer.Option(help="file:column with the class of each row of the index.")] = None,
+    index_labels: Annotated[
+        str | None, typer.Option(help="file:column with the class of each row of the index.")
+    ] = None,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
-    modality: Annotated[str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")] = None,
-    at: Annotated[list[int] | None, typer.Option(help="Where lists are cut for recall; may be repeated. 1 and 10 by default.")] = None,
+    modality: Annotated[
+        str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
+    ] = None,
+    at: Annotated[
+        list[int] | None, typer.Option(help="Where lists are cut for recall; may be repeated. 1 and 10 by default.")
+    ] = None,
     mode: Annotated[
-        str, typer.Option(help="What recall counts: any (queries with a relevant row) or share (of relevant rows found).")
+        str,
+        typer.Option(help="What recall counts: any (queries with a relevant row) or share (of relevant rows found)."),
     ] = "any",
     candidates: Annotated[int, typer.Option(help="Rows that the first of two stages finds.")] = 100,
     threshold: Annotated[
@@ -45,20 +57,21 @@ def command(
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Chooses folds and resampled queries of --threshold.")] = 0,
     out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder to save the bridge in, with thresholds if --queries-old is given.")
+        str | None,
+        typer.Option("--out", "-o", help="Folder to save the bridge in, with thresholds if --queries-old is given."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bridge.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Search an untouched index with a new model's queries: recall and nDCG beside the old model, and translated thresholds."""
     from congruence import Bridge
+    from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, read, say
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
     from congruence.evaluation.judgments import read_qrels
     from congruence.persist import check_map_output
     from congruence.stores import read_column
-    from congruence._utils.validation import check_choice
 
     if threshold and queries_old is None:
         raise ParameterError(
@@ -133,5 +146,15 @@ def _print_thresholds(translated: list[Any]) -> None:
         ]
         for one in translated
     ]
-    columns = ["threshold", "becomes", "FPR, old", "FPR, unchanged", "FPR", "95 %", "recall, old", "recall, unchanged", "recall"]
+    columns = [
+        "threshold",
+        "becomes",
+        "FPR, old",
+        "FPR, unchanged",
+        "FPR",
+        "95 %",
+        "recall, old",
+        "recall, unchanged",
+        "recall",
+    ]
     print_table("thresholds, cross-validated over queries", columns, rows)

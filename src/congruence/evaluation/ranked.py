@@ -86,5 +86,5 @@ def expected_scores(
             draws = np.arange(min(k, n))
             missed = float(np.prod(np.maximum(n - len(rows) - draws, 0) / (n - draws)))
             out[f"recall@{k}"] += (min(k, n) / n if mode == "share" else 1 - missed) / m
-        out[f"ndcg@{ndcg_at}"] += grades.sum() / n * discounts[:n].sum() / _ideal(grades, discounts) / m
+        out[f"ndcg@{ndcg_at}"] += float(grades.sum() / n * discounts[:n].sum()) / _ideal(grades, discounts) / m
     return out

@@ -81,6 +81,12 @@ class BridgeScores:
         """Return everything as plain data."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        names = list(self.systems[0].scores)
+        lines = [f"{self.n_queries:,} queries over {self.n_rows:,} rows".ljust(32) + "".join(f"{n:>11}" for n in names)]
+        lines += [f"  {one.system:<30}" + "".join(f"{one.scores[n]:>11.3f}" for n in names) for one in self.systems]
+        return "\n".join(lines)
+
 
 def evaluate_bridge(
     bridge: Bridge,

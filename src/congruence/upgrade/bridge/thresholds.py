@@ -243,7 +243,7 @@ def fit_thresholds(
     for fold in range(folds):
         training = fold_of != fold
         cut = np.interp(points, *match_quantiles(*(_pool(side[training]) for side in scores)))
-        for q in np.flatnonzero(~training):
+        for q in np.flatnonzero(~training).tolist():
             for name, side, at in (("old", 0, points), ("unchanged", 1, points), ("new", 1, cut)):
                 counts[name][q] = _above(scores[side][q], at)
                 hits[name][q] = _above(true[side][q], at)
