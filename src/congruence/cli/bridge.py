@@ -53,8 +53,11 @@ def command(
         typer.Option(help="A cut-off of the old model's cosine to translate; needs --queries-old. May be repeated."),
     ] = None,
     normalize: Annotated[
-        str, typer.Option(help="Unit norm for bridged queries: auto (as the index's rows at the fit), yes, no.")
-    ] = "auto",
+        str | None,
+        typer.Option(
+            help="Unit norm for bridged queries: auto (as the index's rows at the fit; the default of a map), yes, no."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Chooses folds and resampled queries of --threshold.")] = 0,
     out: Annotated[
         str | None,
@@ -83,10 +86,13 @@ def command(
         )
     if out is not None:
         check_map_output(out, force=force)  # said before the work, not after it
-    given = {"auto": "auto", "yes": True, "no": False}[check_choice(normalize, ("auto", "yes", "no"), "normalize")]
     bridge = Bridge.load(map_path)
-    if given != bridge.normalize or (modality is not None and modality != bridge.modality):
-        bridge = Bridge(bridge.map, normalize=given, modality=modality or bridge.modality)
+    if normalize is not None or (modality is not None and modality != bridge.modality):
+        unit: bool | str = bridge.normalize
+        if normalize is not None:
+            check_choice(normalize, ("auto", "yes", "no"), "normalize")
+            unit = "auto" if normalize == "auto" else normalize == "yes"
+        bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
     asked = read(queries, ids, Space(modality=modality))
     rows = read(index, ids, Space())
     old = None if queries_old is None else read(queries_old, ids, Space(modality=modality))

@@ -226,8 +226,11 @@ def test_the_command_measures_translates_and_saves(here, files, bridge, sides):
         "recall_interval": tuple(report["thresholds"][0]["recall_interval"]),
     }
     assert here(*COMMAND, "-o", "out").code == 2
-    assert here("bridge", "out", *COMMAND[2:], "-o", "out", "--force", "--modality", "text").code == 0
-    assert Bridge.load(files / "out").modality == "text"
+    changed = ("-o", "out", "--force", "--modality", "text", "--normalize", "no")
+    assert here("bridge", "out", *COMMAND[2:], *changed).code == 0
+    assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
+    assert here("bridge", "out", *COMMAND[2:], "-o", "out", "--force").code == 0  # what a bridge was told stays
+    assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
 
 
 def test_the_command_prints_tables(here, files):

@@ -98,7 +98,7 @@ class Thresholds:
 
     def translate(self, threshold: float) -> Translation:
         """Return the cut-off for bridged queries; see :meth:`congruence.Bridge.translate`."""
-        check_number(threshold)
+        _check_number(threshold)
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
@@ -146,7 +146,7 @@ class Thresholds:
         return cls(table, *counts)
 
 
-def check_number(threshold: float) -> None:
+def _check_number(threshold: float) -> None:
     """Refuse what is no finite number. Raises ParameterError."""
     if (
         isinstance(threshold, bool)
