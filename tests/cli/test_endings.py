@@ -51,6 +51,7 @@ WRITERS = {
     "fit": ("fit", "a.npz", "b.npz", "-o"),
     "transform": ("transform", "map", "a.npz", "-o"),
     "export": ("export", "map", "-o"),
+    "bridge": ("bridge", "map", "--queries", "a.npz", "--index", "b.npz", "-o"),
     "train": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o"),
     "train --report": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o", "new", "--report"),
     "report": ("report", "map", "sample", "-o"),

@@ -60,6 +60,11 @@ def is_map(path: Path) -> None:
     assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
 
 
+def is_bridge(path: Path) -> None:
+    assert congruence.Bridge.load(path).thresholds is not None
+    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+
+
 def is_frame(path: Path) -> None:
     CanonicalFrame.load(path)
     assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
@@ -230,6 +235,10 @@ CASES: dict[str, Case] = {
     ),
     "transform .lance": Case(("transform", "rotation", "a.npz", "-o", "out.lance"), {"out.lance": is_vectors}),
     "transform folder": Case(("transform", "rotation", "parts", "-o", "out"), {"out": is_vectors}),
+    "bridge": Case(
+        ("bridge", "rotation", "--queries", "a.npz", "--index", "b.npz", "--queries-old", "b.npz", "-o", "out"),
+        {"out": is_bridge},
+    ),
     "evaluate": Case(
         ("evaluate", "rotation", "--source-image", "a.npz", "--target-image", "b.npz", "--report", "out.html"),
         {"out.html": is_page},

@@ -119,6 +119,7 @@ COMMANDS = (
         "inspect",
         "export",
         "certify",
+        "bridge",
         "anchors",
         "exposure",
         "similarity",

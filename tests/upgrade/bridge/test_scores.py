@@ -1,0 +1,272 @@
+"""What a bridge is measured by, its thresholds, and the command."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from congruence import Bridge, Embeddings, OrthogonalMap, Space
+from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.metrics import recall_at_k
+from congruence.synthetic import rigid_problem
+from congruence.upgrade.bridge.thresholds import match_quantiles
+
+P = rigid_problem(500, 8, 8, noise=0.15, random_state=2)
+
+
+def unit(X):
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+NEW, OLD = unit(P.X), unit(P.Y)
+IDS = [f"d{i}" for i in range(500)]
+#: The index's rows are other encodings of the items that queries ask for.
+ROWS_NEW, ROWS_OLD = (unit(side + 0.2 * np.random.default_rng(5).standard_normal(side.shape)) for side in (NEW, OLD))
+HELD = np.arange(300, 500)
+
+
+@pytest.fixture(scope="module")
+def bridge():
+    return Bridge(OrthogonalMap().fit(NEW[:300], OLD[:300], modality="text"))
+
+
+@pytest.fixture
+def sides():
+    names = [IDS[i] for i in HELD]
+    return {
+        "queries": Embeddings(NEW[HELD], ids=names, space=Space("new", modality="text")),
+        "queries_old": Embeddings(OLD[HELD[::-1]], ids=names[::-1], space=Space("old", modality="text")),
+        "index": Embeddings(ROWS_OLD, ids=IDS),
+        "index_new": Embeddings(ROWS_NEW[::-1], ids=IDS[::-1]),
+    }
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+def test_every_line_is_the_measure_of_its_own_queries_and_rows(bridge, sides):
+    scores = bridge.evaluate(**sides, candidates=500)
+    assert [one.system for one in scores.systems] == [
+        "old model",
+        "bridge",
+        "two-stage",
+        "re-embedded",
+        "unmapped",
+        "chance",
+    ]
+    for k in (1, 10):
+        name = f"recall@{k}"
+        for system, queries, rows in (
+            ("old model", OLD[HELD], ROWS_OLD),
+            ("bridge", bridge.transform(NEW[HELD]), ROWS_OLD),
+            ("re-embedded", NEW[HELD], ROWS_NEW),
+            ("unmapped", NEW[HELD], ROWS_OLD),
+        ):
+            assert scores[system][name] == pytest.approx(recall_at_k(queries, rows, HELD, k)), system
+        assert scores["chance"][name] == pytest.approx(k / 500)
+    # All rows are candidates here: the second stage is the new model itself.
+    assert scores["two-stage"] == scores["re-embedded"]
+    assert scores.candidates == 500
+    assert scores["unmapped"]["recall@1"] < scores["bridge"]["recall@1"] < scores["old model"]["recall@1"]
+
+
+def test_the_second_stage_helps_and_does_without_what_is_missing(bridge, sides):
+    scores = bridge.evaluate(**sides, candidates=30)
+    assert scores["two-stage"]["recall@1"] > scores["bridge"]["recall@1"] + 0.02
+    half = {**sides, "index_new": sides["index_new"].take(np.arange(250))}
+    part = bridge.evaluate(**half, candidates=30)
+    assert "re-embedded" not in [one.system for one in part.systems]
+    assert any("250 of 500 rows have no vector" in note for note in part.notes)
+
+
+def test_graded_judgments_and_classes(bridge, sides):
+    qrels = {IDS[i]: {IDS[i]: 2, IDS[(i + 1) % 500]: 1} for i in HELD[:50]}
+    scores = bridge.evaluate(sides["queries"], sides["index"], qrels=qrels, at=[5], mode="share")
+    assert scores.n_queries == 50
+    assert set(scores["bridge"]) == {"recall@5", "ndcg@10"}
+    labels = np.arange(500) % 7
+    by_class = bridge.evaluate(NEW[HELD], ROWS_OLD, labels=(labels[HELD], labels), modality="text")
+    expected = recall_at_k(bridge.transform(NEW[HELD]), ROWS_OLD, [np.flatnonzero(labels == c) for c in labels[HELD]])
+    assert by_class["bridge"]["recall@1"] == pytest.approx(expected)
+
+
+def test_what_cannot_be_measured_is_refused(bridge, sides):
+    with pytest.raises(InputError, match="without ids"):
+        bridge.evaluate(NEW[HELD], ROWS_OLD)
+    with pytest.raises(ParameterError, match="at"):
+        bridge.evaluate(sides["queries"], sides["index"], at=(0,))
+    with pytest.raises(ParameterError, match="mode"):
+        bridge.evaluate(sides["queries"], sides["index"], mode="all")
+    with pytest.raises(ShapeError, match="queries_old"):
+        bridge.evaluate(sides["queries"], sides["index"], queries_old=OLD[:3])
+    with pytest.raises(IdError, match="index_new"):
+        bridge.evaluate(sides["queries"], sides["index"], index_new=Embeddings(NEW[:3], ids=["x", "y", "z"]))
+
+
+# ------------------------------------------------------------------ thresholds
+
+
+def test_matched_quantiles_find_a_monotone_relation():
+    old = np.sort(np.random.default_rng(0).standard_normal(20_000))
+    points, values = match_quantiles(old, np.sort(0.3 * old + np.tanh(old)))
+    np.testing.assert_allclose(values, 0.3 * points + np.tanh(points), atol=2e-3)
+    assert points[0] == old[0]
+    assert points[-1] == old[-1]
+
+
+def test_a_translated_cut_keeps_the_false_positive_rate_of_unseen_queries(bridge, sides):
+    half = np.arange(100)
+    fitted = {
+        name: side.take(half) if name == "queries" else side for name, side in sides.items() if name != "index_new"
+    }
+    bridge.fit_thresholds(**fitted)
+    later = HELD[100:]
+    scores = {"old": OLD[later] @ ROWS_OLD.T, "new": bridge.transform(NEW[later]) @ ROWS_OLD.T}
+    wrong = np.ones((100, 500), bool)
+    wrong[np.arange(100), later] = False
+    for rate in (0.1, 0.02):
+        found = bridge.translate(float(np.quantile(scores["old"][wrong], 1 - rate)))
+        old, new = (
+            float((scores[name][wrong] >= cut).mean()) for name, cut in (("old", found.threshold), ("new", found.value))
+        )
+        assert new == pytest.approx(old, rel=0.15)
+        assert found.fpr_interval[0] <= found.fpr <= found.fpr_interval[1]
+        assert found.fpr == pytest.approx(found.fpr_old, rel=0.15)
+        assert found.recall == pytest.approx(float((scores["new"][~wrong] >= found.value).mean()), abs=0.1)
+        assert found.recall_interval[0] <= found.recall <= found.recall_interval[1]
+
+
+def test_the_same_model_needs_no_translation():
+    same = Bridge(OrthogonalMap(shrinkage="full").fit(OLD, OLD)).fit_thresholds(OLD[:100], OLD[:100], ROWS_OLD)
+    for cut in (-0.3, 0.2, 0.6):
+        found = same.translate(cut)
+        assert found.value == pytest.approx(cut, abs=1e-4)
+        # Only rounding lies between the two, and the folds' own choice of quantiles.
+        assert found.fpr == pytest.approx(found.fpr_old, abs=2e-3)
+        assert found.recall is found.recall_old is found.recall_interval is None  # rows without ids
+
+
+def test_large_indexes_are_sampled(monkeypatch, bridge, sides):
+    from congruence.upgrade.bridge import thresholds
+
+    monkeypatch.setattr(thresholds, "MOST_PAIRS", 20_000)
+    monkeypatch.setattr(thresholds, "MOST_QUERIES", 100)
+    given = {name: side for name, side in sides.items() if name != "index_new"}
+    found = bridge.fit_thresholds(**given).thresholds
+    assert found.n_queries == 100
+    assert 19_900 <= found.n_pairs <= 20_000
+    assert found.n_relevant == 100  # relevant rows count whether they are in the sample or not
+    again = bridge.fit_thresholds(**given, random_state=1).thresholds
+    assert not np.array_equal(again.table, found.table)
+
+
+def test_thresholds_are_saved_with_the_bridge(tmp_path, bridge, sides):
+    bridge.fit_thresholds(**{name: side for name, side in sides.items() if name != "index_new"})
+    path = bridge.save(tmp_path / "bridge")
+    assert Bridge.load(path).translate(0.4) == bridge.translate(0.4)
+    for damage in ("nan", "order", "rate", "shape"):
+        spoiled = Bridge.load(path)
+        table = spoiled.thresholds.table.copy()
+        table = table[:5] if damage == "shape" else table
+        if damage != "shape":
+            table[{"nan": 3, "order": 0, "rate": 2}[damage], 4] = {"nan": np.nan, "order": 9, "rate": 2}[damage]
+        object.__setattr__(spoiled.thresholds, "table", table)
+        spoiled.save(tmp_path / damage)
+        with pytest.raises(CorruptFileError, match="damaged"):
+            Bridge.load(tmp_path / damage)
+
+
+def test_thresholds_that_cannot_be_are_refused(bridge, sides):
+    with pytest.raises(ParameterError, match="fit_thresholds"):
+        Bridge(bridge.map).translate(0.3)
+    given = {name: side for name, side in sides.items() if name != "index_new"}
+    bridge.fit_thresholds(**given)
+    for cut in (1.5, -1.5):
+        with pytest.raises(ParameterError, match="expected one from"):
+            bridge.translate(cut)
+    for cut in (float("nan"), True, "0.3"):
+        with pytest.raises(ParameterError, match="expected a number"):
+            bridge.translate(cut)
+    with pytest.raises(TooFewAnchorsError, match="two queries a fold"):
+        bridge.fit_thresholds(**{**given, "queries": sides["queries"].take(np.arange(7))})
+    with pytest.raises(ParameterError, match="folds"):
+        bridge.fit_thresholds(**given, folds=0)
+
+
+# ------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def files(tmp_path, bridge, sides):
+    bridge.map.save(tmp_path / "map")
+    for name, side in sides.items():
+        np.savez(tmp_path / f"{name}.npz", v=side.vectors, names=side.ids.astype(str))
+    (tmp_path / "qrels").write_text("".join(f"{IDS[i]} 0 {IDS[i]} 1\n" for i in HELD))
+    return tmp_path
+
+
+COMMAND = ("bridge", "map", "--queries", "queries.npz:v", "--index", "index.npz:v", "--ids", "names")
+MORE = ("--queries-old", "queries_old.npz:v", "--index-new", "index_new.npz:v")
+
+
+def test_the_command_measures_translates_and_saves(here, files, bridge, sides):
+    done = here(*COMMAND, *MORE, "--qrels", "qrels", "--threshold", 0.5, "--threshold", 0.6, "-o", "out", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    expected = bridge.evaluate(**sides)
+    assert {one["system"]: one["scores"] for one in report["systems"]} == {
+        one.system: pytest.approx(one.scores) for one in expected.systems
+    }
+    saved = Bridge.load(files / "out")
+    assert saved.translate(0.5).to_dict() == {
+        **report["thresholds"][0],
+        "fpr_interval": tuple(report["thresholds"][0]["fpr_interval"]),
+        "recall_interval": tuple(report["thresholds"][0]["recall_interval"]),
+    }
+    assert here(*COMMAND, "-o", "out").code == 2
+    changed = ("-o", "out", "--force", "--modality", "text", "--normalize", "no")
+    assert here("bridge", "out", *COMMAND[2:], *changed).code == 0
+    assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
+    assert here("bridge", "out", *COMMAND[2:], "-o", "out", "--force").code == 0  # what a bridge was told stays
+    assert (Bridge.load(files / "out").modality, Bridge.load(files / "out").normalize) == ("text", False)
+
+
+def test_the_command_prints_tables(here, files):
+    done = here(*COMMAND, *MORE, "--at", 3, "--threshold", 0.5)
+    assert done.code == 0, done.err
+    for words in (
+        "200 queries over 500 rows",
+        "two-stage",
+        "re-embedded",
+        "recall@3",
+        "ndcg@10",
+        "FPR, unchanged",
+        "0.5000",
+    ):
+        assert words in done.out
+
+
+def test_the_command_says_what_is_missing(here, files):
+    (files / "bad").write_text("a 0 b\n")
+    for extra, says in (
+        (("--threshold", 0.5), "--queries-old"),
+        (("--qrels", "bad"), "line 1 of bad with 3 fields"),
+        (("--query-labels", "index.npz:names"), "--index-labels"),
+        (("--normalize", "often"), "--normalize"),
+        (("--at", 0), "--at"),
+        (("--mode", "all"), "--mode"),
+        ((*MORE, "--threshold", 3), "threshold"),
+    ):
+        done = here(*COMMAND, *extra)
+        assert done.code == 2
+        assert says in done.err, done.err
+        assert done.err.count("\n") == 1
+
+
+def test_a_bridge_where_a_map_is_asked_for_is_refused_in_one_sentence(here, files):
+    Bridge.load(files / "map").save(files / "saved")
+    done = here("transform", "saved", "queries.npz:v", "-o", "x.npy")
+    assert done.code == 2
+    assert "Got a bridge in saved; expected a map" in done.err
