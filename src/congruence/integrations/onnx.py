@@ -68,7 +68,8 @@ def to_onnx(
     onnx = require("onnx", extra="onnx-export")
     d_in = mapping.d_target if side == "target" else mapping.n_features_in_
     writer = _Writer()
-    writer.node("Identity", [writer.layers(layers, "vectors")], "mapped")
+    writer.layers(layers, "vectors")
+    writer.nodes[-1].output[:] = ["mapped"]
     vector = onnx.TensorProto.FLOAT
     graph = onnx.helper.make_graph(
         writer.nodes,
@@ -142,9 +143,9 @@ class _Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
 
-    def node(self, operator: str, inputs: Sequence[str], output: str | None = None, **attributes: object) -> str:
+    def node(self, operator: str, inputs: Sequence[str], **attributes: object) -> str:
         """Add a node, and return the name of its output."""
-        name = output or f"{operator.lower()}_{len(self.nodes)}"
+        name = f"{operator.lower()}_{len(self.nodes)}"
         helper = require("onnx.helper", extra="onnx-export")
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name

@@ -171,7 +171,7 @@ class _PlainLayerNorm(nn.Module):
         return nn.functional.layer_norm(input, input.shape[-1:], eps=self.eps)
 
 
-#: The module of every kind of layer. ``tests/maps/test_torch.py`` compares the keys with the table of layers.
+#: The module of every kind of layer. ``tests/integrations/test_torch.py`` compares the keys with the table of layers.
 _MODULES: dict[str, Callable[[Layer, torch.dtype], nn.Module]] = {
     "normalize": lambda layer, dtype: UnitRows(),
     "center": lambda layer, dtype: _Center(_tensor(layer["mean"], dtype)),
