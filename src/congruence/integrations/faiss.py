@@ -53,7 +53,7 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     MissingExtraError
         Without the ``faiss`` extra.
     """
-    mapping = as_map(mapping).for_modality(modality)
+    mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
             f"Got {type(mapping).__name__}; expected an affine map, since FAISS has no others. Use OrthogonalMap or "
@@ -109,8 +109,8 @@ def to_faiss_index(
         "auto", and the map does not know of its target's rows; or mapped rows are unit rows and those of an L2 index are not, so that its
         order would not be that of raw queries.
     """
-    mapping = as_map(mapping)
-    transform = to_faiss(mapping, modality=modality)
+    mapping, normalize = as_map(mapping, modality, normalize)
+    transform = to_faiss(mapping)
     faiss = require("faiss", extra="faiss")
     width = mapping.d_out
     index = faiss.IndexFlatIP(width) if index is None else index
@@ -176,7 +176,7 @@ def export_faiss(
     NormWarning
         The file holds the affine map alone, and mapped rows are to be unit rows; or as of :func:`to_faiss_index`.
     """
-    mapping = as_map(mapping)
+    mapping, normalize = as_map(mapping, modality, normalize)
     check_output(path, force=force)
     if isinstance(index, (str, Path)):
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
@@ -187,9 +187,9 @@ def export_faiss(
     whole = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
     exported: faiss.VectorTransform | faiss.IndexPreTransform
     if whole:
-        exported = to_faiss_index(mapping, index, modality=modality, normalize=normalize)
+        exported = to_faiss_index(mapping, index, normalize=normalize)
     else:
-        exported = to_faiss(mapping, modality=modality)
+        exported = to_faiss(mapping)
         step = f"faiss.NormalizationTransform({mapping.d_out})"
         if normalize is True:
             raise ParameterError(

@@ -63,8 +63,8 @@ def to_onnx(
     NormWarning
         "auto", and the map does not know of its target's rows.
     """
-    mapping = as_map(mapping)
-    layers = mapping.as_layers(modality, normalize, side=side)
+    mapping, normalize = as_map(mapping, modality, normalize)
+    layers = mapping.as_layers(None, normalize, side=side)
     onnx = require("onnx", extra="onnx-export")
     d_in = mapping.d_target if side == "target" else mapping.n_features_in_
     writer = _Writer()

@@ -5,20 +5,18 @@ Imports sentence-transformers, and with it torch.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from congruence import __version__
-from congruence._utils.atomic import atomic_path, check_output, has_marker
 from congruence._utils.display import as_markdown, short
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
 from congruence.errors import FileError, ParameterError, ShapeError
 from congruence.integrations._maps import as_map
+from congruence.integrations.model_folder import check_model_output, model_folder
 from congruence.maps import Map, load
 
 library = require("sentence_transformers", extra="sentence-transformers")
@@ -33,11 +31,7 @@ if TYPE_CHECKING:
 
     from congruence.upgrade.bridge import Bridge
 
-__all__ = ["MapModule", "export_sentence_transformers", "map_model", "to_modules"]
-
-#: Names the kind of folder in :data:`MARKER`.
-FORMAT = "congruence-sentence-transformers"
-MARKER = "congruence.json"
+__all__ = ["MapModule", "export_sentence_transformers", "map_model", "needs_trust", "to_modules"]
 
 #: Layers that a Dense module can end with.
 ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
@@ -54,7 +48,7 @@ class MapModule(Module):
     mapping : Map or Bridge
         Fitted on what the model before it returns.
     modality : str, optional
-        Whose means to use, "text" by default; None for the map's own.
+        Whose means to use; by default the bridge's, or "text".
     normalize : {"auto", True, False}, default="auto"
         End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
@@ -71,14 +65,14 @@ class MapModule(Module):
     def __init__(
         self,
         mapping: Map | Bridge,
-        modality: str | None = "text",
+        modality: str | None = None,
         normalize: bool | str = "auto",
         side: str = "source",
     ) -> None:
         super().__init__()
-        self.mapping = as_map(mapping)
-        self.modality, self.normalize, self.side = modality, normalize, side
-        self.module = self.mapping.to_torch(modality, normalize, side=side)
+        self.modality, self.side = _modality(mapping, modality), side
+        self.mapping, self.normalize = as_map(mapping, self.modality, normalize)
+        self.module = self.mapping.to_torch(None, self.normalize, side=side)
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         """Map ``features["sentence_embedding"]``."""
@@ -109,7 +103,7 @@ class MapModule(Module):
 def to_modules(
     mapping: Map | Bridge,
     *,
-    modality: str | None = "text",
+    modality: str | None = None,
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> list[nn.Module]:
@@ -133,18 +127,18 @@ def to_modules(
         The map has layers that the library has no module for (``swiglu``, ``residual``, some ``layernorm``); or as of :class:`MapModule`.
     ModalityError, NotFittedMapError
     """
-    mapping = as_map(mapping)
+    mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
     torch = require("torch", extra="sentence-transformers")
     width = mapping.d_target if side == "target" else mapping.n_features_in_
     with torch.random.fork_rng(devices=[]):  # new modules draw weights, from the caller's generator otherwise
-        return _modules(_widen_sums(mapping.as_layers(modality, normalize, side=side)), width)
+        return _modules(_widen_sums(mapping.as_layers(None, normalize, side=side)), width)
 
 
 def map_model(
     model: SentenceTransformer,
     mapping: Map | Bridge,
     *,
-    modality: str | None = "text",
+    modality: str | None = None,
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> SentenceTransformer:
@@ -172,7 +166,8 @@ def map_model(
         The model truncates its vectors; or as of :class:`MapModule`.
     ModalityError, NotFittedMapError
     """
-    mapping = as_map(mapping)
+    modality = _modality(mapping, modality)
+    mapping, normalize = as_map(mapping, modality, normalize)
     if model.truncate_dim is not None:
         raise ParameterError(
             f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected one without. Load it without "
@@ -214,7 +209,7 @@ def export_sentence_transformers(
     model: SentenceTransformer | str | Path,
     path: str | Path,
     *,
-    modality: str | None = "text",
+    modality: str | None = None,
     normalize: bool | str = "auto",
     side: str = "source",
     force: bool = False,
@@ -245,7 +240,9 @@ def export_sentence_transformers(
         As of :func:`map_model`.
     OutputExistsError, StorageError
     """
-    check_output(path, force=force, directory=True, foreign=_why_not_ours)
+    modality = _modality(mapping, modality)
+    mapping, normalize = as_map(mapping, modality, normalize)
+    check_model_output(path, force=force)
     name = str(model) if isinstance(model, (str, Path)) else "a model in memory"
     if isinstance(model, (str, Path)):
         try:
@@ -256,18 +253,14 @@ def export_sentence_transformers(
                 "folder, or its name on the hub."
             ) from error
     whole = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
-    with atomic_path(path, force=force, directory=True, foreign=_why_not_ours) as folder:
+    with model_folder(path, force=force) as folder:
         whole.save_pretrained(str(folder), create_model_card=False)
-        (folder / "README.md").write_text(_card(name, as_map(mapping), needs_trust(whole)), encoding="utf-8")
-        facts = {
-            "format": FORMAT,
-            "format_version": 1,
-            "congruence_version": __version__,
-            "entries": sorted(entry.name for entry in folder.iterdir()),
-            "trust_remote_code": needs_trust(whole),
-        }
-        (folder / MARKER).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (folder / "README.md").write_text(_card(name, mapping, needs_trust(whole)), encoding="utf-8")
     return Path(path)
+
+
+def _modality(given: Map | Bridge, modality: str | None) -> str:
+    return modality or getattr(given, "modality", None) or "text"
 
 
 def needs_trust(model: SentenceTransformer) -> bool:
@@ -298,17 +291,6 @@ def _card(name: str, mapping: Map, trust: bool) -> str:
             "",
         ]
     )
-
-
-def _why_not_ours(folder: Path) -> str | None:
-    """Say why a folder is not, or not only, what :func:`export_sentence_transformers` writes."""
-    if not has_marker(folder / MARKER, FORMAT):
-        return f"holds no {MARKER} that says that congruence export wrote it"
-    entries = json.loads((folder / MARKER).read_bytes()).get("entries")
-    others = sorted(
-        {entry.name for entry in folder.iterdir()} - {MARKER, *(entries if isinstance(entries, list) else ())}
-    )
-    return f"holds other things than the exported model ({', '.join(others[:3])})" if others else None
 
 
 # ------------------------------------------------------------------ layers as the library's modules

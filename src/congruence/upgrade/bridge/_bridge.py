@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +18,11 @@ from congruence.errors import DirectionError, ModalityError, ParameterError, Zer
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.upgrade.bridge._queries import Folded, as_rows, check_queries, wrong_direction
 from congruence.upgrade.bridge.saved import read_bridge, write_bridge
+
+if TYPE_CHECKING:
+    import torch
+
+    from congruence.maps.torch_module import TorchMap
 
 __all__ = ["Bridge"]
 
@@ -200,6 +205,50 @@ class Bridge:
                 f"modalities share: congruence.fit(new, old, method='orthogonal', means={{{modality!r}: (…, …)}})."
             )
         return self.map.for_modality(modality)
+
+    # ------------------------------------------------------------------ in other libraries
+
+    def for_modality(self, modality: str | None = None) -> Map:
+        """Return the map that queries of a modality go through: what exports write.
+
+        Parameters
+        ----------
+        modality : str, optional
+            The bridge's by default.
+
+        Returns
+        -------
+        Map
+
+        Raises
+        ------
+        ModalityError
+            The map does not know the modality, or knows several and none was said.
+        """
+        return self._for(modality or self.modality)
+
+    def to_torch(
+        self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
+    ) -> TorchMap:
+        """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
+
+        Parameters
+        ----------
+        modality : str, optional
+            The bridge's by default.
+        trainable, dtype
+            As of :meth:`congruence.maps.Map.to_torch`.
+
+        Returns
+        -------
+        TorchMap
+            Of :meth:`transform` without its checks.
+
+        Raises
+        ------
+        MissingExtraError, ModalityError
+        """
+        return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
     # ------------------------------------------------------------------ on disk
 
