@@ -246,7 +246,12 @@ def export_sentence_transformers(
     name = str(model) if isinstance(model, (str, Path)) else "a model in memory"
     if isinstance(model, (str, Path)):
         try:
-            model = library.SentenceTransformer(str(model), device="cpu", trust_remote_code=False)
+            model = library.SentenceTransformer(
+                name,
+                device="cpu",
+                trust_remote_code=False,
+                local_files_only=Path(name).is_dir(),  # otherwise the hub is asked about a folder's name
+            )
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise FileError(
                 f"Got a failure while loading {name} ({short(str(error), 300)}); expected a model of sentence-transformers. Pass model=… as its "
