@@ -5,6 +5,7 @@ from __future__ import annotations
 from measured import (
     alignment,
     anchors,
+    bridges,
     canonical,
     certificates,
     choice,
@@ -41,6 +42,7 @@ BLOCKS: dict[str, Block] = {
     **frames.BLOCKS,
     **means.BLOCKS,
     **unpaired.BLOCKS,
+    **bridges.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

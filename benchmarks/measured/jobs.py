@@ -57,6 +57,19 @@ def values_of(results: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def bridge_scores(results: dict[str, Any]) -> dict[str, Any]:
+    """Keep the scores of each split and, at each cut-off, the rates of the old model and of every way to translate it."""
+    runs = []
+    for run in results["results"]:
+        known = run["thresholds"]
+        runs.append({
+            "scores": {one["system"]: [round(v, 6) for v in one["scores"].values()] for one in run["scores"]["systems"]},
+            "old": {key: [round(v, 7) for v in known["old"][key]] for key in ("fpr", "recall")},
+            "ways": {name: {key: [round(v, 7) for v in way[key]] for key in ("fpr", "recall")} for name, way in known["ways"].items()},
+        })  # fmt: skip
+    return {"metrics": list(results["results"][0]["scores"]["systems"][0]["scores"]), "runs": runs}
+
+
 def _readme_training() -> tuple[str, ...]:
     """README's training command, over three seeds."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -132,6 +145,11 @@ JOBS = {
         ))),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
+        Job("bridge", "minutes", (
+            "python benchmarks/bench_bridge.py sample --json OUT", *(f"python benchmarks/bench_bridge.py lvis {LVIS}{more} --json OUT" for more in ("", " --anchors 803 --unseen")),
+            f"python benchmarks/bench_bridge.py caltech {CALTECH} --json OUT",
+        ), bridge_scores),
+        Job("bridge-speed", "minutes", ("python benchmarks/bench_bridge.py speed --json OUT",), timing=True),
         Job("means-rows", "minutes", (f"python benchmarks/bench_means.py --data {SHARED} --json OUT",), means_rows),
         Job("compare-maps", "minutes", (f"python benchmarks/bench_compare.py --data {LVIS} --json OUT",)),
         Job("exposure-unpaired", "minutes", (f"python benchmarks/bench_exposure.py --data {SHARED} --store 'LVIS names' --unpaired --json OUT",)),

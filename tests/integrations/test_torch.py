@@ -12,7 +12,7 @@ import pytest
 import torch
 from fitted_maps import MAPS, SIDES, P, X, expected, rows
 
-from congruence import CCAMap, HeadsMap, LinearMap, OrthogonalMap
+from congruence import Bridge, CCAMap, HeadsMap, LinearMap, OrthogonalMap
 from congruence.errors import MissingExtraError, ModalityError, NormWarning, ParameterError, ShapeError
 from congruence.maps._checks import NotFittedMapError
 from congruence.maps._layers import LAYERS
@@ -161,3 +161,14 @@ def test_refusals(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[train\]"):
         m.to_torch()
+
+
+def test_a_bridge_is_a_module_too():
+    means = P.X.mean(axis=0) + 1, P.Y.mean(axis=0) - 2
+    m = OrthogonalMap().fit(P.X, P.Y, modality="image").recenter(*means, modality="text")
+    bridge = Bridge(m, normalize=True, modality="image")
+    A = torch.as_tensor(X)
+    for modality in (None, "image", "text"):
+        np.testing.assert_allclose(bridge.to_torch(modality)(A), bridge.transform(X, modality), atol=1e-6)
+    with pytest.raises(ModalityError, match="image, text"):
+        Bridge(m).to_torch()

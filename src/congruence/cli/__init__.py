@@ -24,6 +24,7 @@ from congruence._utils.display import visible
 from congruence._utils.process import start_command
 from congruence.cli import (
     anchors,
+    bridge,
     certify,
     datasets,
     demo,

@@ -1,33 +1,38 @@
-"""The bridge: queries of a new model in the space of an index that stays as it is."""
+"""The bridge: queries of a new model over an index that stays as it is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import normalize_rows
+from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_text
-from congruence._utils.typing import Array, ArrowStream, RowsLike, Tensor, TensorT
-from congruence._utils.validation import check_choice
-from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
-from congruence.errors import DirectionError, ModalityError, ParameterError, ZeroRowError
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
-from congruence.upgrade.bridge._queries import Folded, as_rows, check_queries, wrong_direction
+from congruence._utils.ids import is_in
+from congruence._utils.typing import Labels, RowsLike
+from congruence._utils.validation import check_positive, check_same_rows, check_width
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import ParameterError
+from congruence.evaluation.judgments import judge
+from congruence.maps import Map
+from congruence.metrics.hubness import Hubness
+from congruence.upgrade.bridge._base import BridgedQueries
+from congruence.upgrade.bridge._queries import as_rows
 from congruence.upgrade.bridge.saved import read_bridge, write_bridge
-
-if TYPE_CHECKING:
-    import torch
-
-    from congruence.maps.torch_module import TorchMap
+from congruence.upgrade.bridge.scores import BridgeScores, evaluate_bridge
+from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
+from congruence.upgrade.bridge.thresholds import Thresholds, Translation, fit_thresholds
 
 __all__ = ["Bridge"]
 
+#: Rows that the first stage of a two-stage search finds, unless ten times k are more.
+CANDIDATES = 100
 
-class Bridge:
+
+class Bridge(BridgedQueries):
     """A new model's queries over an index of an old model's vectors, which are not rewritten.
 
     Parameters
@@ -48,6 +53,8 @@ class Bridge:
         Of the queries and of the index.
     normalize, modality
         As given.
+    thresholds : Thresholds or None
+        What :meth:`fit_thresholds` found.
 
     Raises
     ------
@@ -72,183 +79,248 @@ class Bridge:
     """
 
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
-        if not isinstance(mapping, Map):
-            raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map from the queries' model to the index's. Pass "
-                "congruence.fit(new, old), or use Bridge.load(path)."
-            )
-        if isinstance(mapping, TwoSidedMap):
-            raise ParameterError(
-                f"Got {type(mapping).__name__}, which maps both models into a joint space; expected a map into the index's space, whose rows "
-                "stay as they are. Fit a rotation or a linear map: congruence.fit(new, old)."
-            )
-        self._unit = mapping.gives_unit_rows(normalize)
-        self.map, self.normalize, self.modality = mapping, normalize, modality
-        self._folded: dict[str | None, Folded] = {}
-        if modality is not None:
-            check_choice(modality, MODALITIES, "modality")
-            self._for(modality)
+        super().__init__(mapping, normalize=normalize, modality=modality)
+        self.thresholds: Thresholds | None = None
 
-    @property
-    def source(self) -> Space:
-        """Space of the queries."""
-        return replace(self.map.source_space_, dim=self.map.n_features_in_)
+    # ------------------------------------------------------------------ search
 
-    @property
-    def target(self) -> Space:
-        """Space of the index, in which bridged queries are."""
-        return replace(self.map.target_space_, dim=self.map.d_out)
-
-    # ------------------------------------------------------------------ queries
-
-    @overload
-    def transform(self, queries: Embeddings, modality: str | None = None) -> Embeddings: ...
-    @overload
-    def transform(self, queries: TensorT, modality: str | None = None) -> TensorT: ...
-    @overload
-    def transform(self, queries: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
-    def transform(self, queries: RowsLike, modality: str | None = None) -> Array | Embeddings:
-        """Map queries of the new model into the index's space.
+    def search(
+        self,
+        queries: RowsLike,
+        index: Any,
+        k: int = 10,
+        *,
+        modality: str | None = None,
+        candidates: int | None = None,
+        rerank: RowsLike | Lookup | None = None,
+        metric: str = "cosine",
+        center: bool = False,
+        hubness: str | Hubness | None = None,
+        bank: RowsLike | None = None,
+    ) -> SearchResult:
+        """Search the untouched index with queries of the new model.
 
         Parameters
         ----------
         queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
+        index : Embeddings, array_like of shape (n, d_target), FAISS index, or callable
+            The old model's vectors, searched block by block; an object with FAISS's ``search(vectors, n)``; or a function of ``(vectors, n)`` that
+            returns ``(scores, ids)``, each of shape (m, n), nearest first.
+        k : int, default=10
         modality : str, optional
-            Whose means to use: by default what embeddings say, or else the bridge's ``modality``.
+            As for :meth:`transform`.
+        candidates : int, optional
+            With ``rerank``: how many rows the first stage finds; by default 100, or 10 k if that is more.
+        rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
+            Vectors of the index's items in the new model, by which candidates are ordered again: by row of the index, by id, or a function of an array
+            of ids. Items without a vector (a row of NaN; None from the function; an id that embeddings do not have) follow those that have one, in
+            the order of the first stage.
+        metric : {"cosine", "inner", "euclidean"}, default="cosine"
+            Of the first stage. An index that searches by itself has its own.
+        center, hubness, bank
+            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given by its vectors; ``bank`` are queries of the new model.
 
         Returns
         -------
-        Embeddings, ndarray or tensor, shape (m, d_target) or (d_target,)
-            Unit rows where the index's are. float16 and float32 give float32, float64 gives float64; a tensor stays on its device and
-            keeps its graph; embeddings keep their ids.
+        SearchResult
 
         Raises
         ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        DirectionError
-            Vectors of the index's model.
-        SpaceMismatchError
-            Another model; or raw rows where the map was fitted on unit rows, or the reverse.
-        ModalityError
-            The map does not know the modality, or knows several and none was said.
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
+        DirectionError, SpaceMismatchError, ModalityError
+            As :meth:`transform`.
+        """
+        check_positive(k, "k", integer=True)
+        if candidates is not None:
+            check_positive(candidates, "candidates", integer=True)
+            if rerank is None or candidates < k:
+                raise ParameterError(
+                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; expected k candidates or more, for a second stage. "
+                    "Pass rerank=… with the new model's vectors and a larger candidates=…, or leave candidates out."
+                )
+        if isinstance(queries, Embeddings):
+            rows, one, modality = queries.vectors, False, modality or queries.space.modality
+            vectors = self.transform(queries, modality).vectors
+        else:
+            given, one = as_rows(queries)
+            rows = to_rows(given, "queries")
+            vectors = self.transform(rows, modality)
+        scores, ids = find(
+            vectors,
+            index,
+            k if rerank is None else candidates or max(CANDIDATES, 10 * k),
+            metric=metric,
+            center=center,
+            hubness=hubness,
+            bank=None if bank is None else np.asarray(self.transform(bank, modality)),
+            source_dim=self.map.n_features_in_,
+        )
+        if rerank is None:
+            found = SearchResult(scores, ids, np.zeros(ids.shape, bool))
+        else:
+            found = rerank_rows(rows, scores, ids, rerank, k)
+        return found.one() if one else found
+
+    def evaluate(
+        self,
+        queries: RowsLike,
+        index: RowsLike,
+        *,
+        queries_old: RowsLike | None = None,
+        index_new: RowsLike | None = None,
+        qrels: Mapping[str, Mapping[str, float]] | None = None,
+        labels: tuple[Labels, Labels] | None = None,
+        at: Sequence[int] = (1, 10),
+        mode: str = "any",
+        candidates: int = CANDIDATES,
+        modality: str | None = None,
+    ) -> BridgeScores:
+        """Measure what the bridge finds, beside the old model, two stages, the re-embedded index and chance.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, d_source)
+            Of the new model; none that the map was fitted on.
+        index : Embeddings or array_like, shape (n, d_target)
+            Of the old model.
+        queries_old : Embeddings or array_like, shape (m, d_target), optional
+            The queries in the old model, for its own line; paired by id, or by position.
+        index_new : Embeddings or array_like, shape (n, d_source), optional
+            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. If ids are missing among it, the
+            second stage does without these.
+        qrels : mapping of str to mapping of str to float, optional
+            Grade by query id and document id (:func:`congruence.evaluation.judgments.read_qrels`).
+        labels : (sequence of length m, sequence of length n), optional
+            Class of each query and of each row of the index, instead. Without either, the row with the query's id is relevant.
+        at : sequence of int, default=(1, 10)
+            Where lists are cut for recall.
+        mode : {"any", "share"}, default="any"
+            What recall counts: queries with a relevant row among the k, or the share of relevant rows found.
+        candidates : int, default=100
+            Rows that the first of two stages finds.
+        modality : str, optional
+            As for :meth:`transform`.
+
+        Returns
+        -------
+        BridgeScores
+
+        Raises
+        ------
+        InputError
+            No query has a relevant row, or ids are needed and missing.
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError, IdError
+        DirectionError, SpaceMismatchError, ModalityError
+            As :meth:`transform`.
+        """
+        check_positive(candidates, "candidates", integer=True)
+        return evaluate_bridge(
+            self,
+            queries,
+            index,
+            queries_old=queries_old,
+            index_new=index_new,
+            qrels=qrels,
+            labels=labels,
+            at=at,
+            mode=mode,
+            candidates=candidates,
+            modality=modality,
+        )
+
+    # ------------------------------------------------------------------ thresholds
+
+    def fit_thresholds(
+        self,
+        queries: RowsLike,
+        queries_old: RowsLike,
+        index: RowsLike,
+        *,
+        qrels: Mapping[str, Mapping[str, float]] | None = None,
+        labels: tuple[Labels, Labels] | None = None,
+        modality: str | None = None,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> Self:
+        """Learn which cut-off of bridged queries lets through what a cut-off of the old model did.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, d_source)
+            Queries in the new model, best none that the map was fitted on.
+        queries_old : Embeddings or array_like, shape (m, d_target)
+            The same in the old model; paired by id, or by position.
+        index : Embeddings or array_like, shape (n, d_target)
+            Rows of the index, or a sample of them.
+        qrels, labels : optional
+            What is relevant, as for :meth:`evaluate`; by default the row with the query's id, and no row where there are no ids.
+        modality : str, optional
+            As for :meth:`transform`.
+        folds : int, default=5
+            Of the cross-validation, over queries.
+        random_state : int, default=0
+            Of the folds and of resampled queries; and of the sample, of more than 2,000 queries or 4 million pairs.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        TooFewAnchorsError
+            Fewer than two queries a fold.
+        ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
+        DirectionError, SpaceMismatchError, ModalityError
+            As :meth:`transform`.
 
         Notes
         -----
-        Of an affine map, matrix and offset are kept in float32 once they were used; a query costs one product with it, and the sums of squares by
-        which it is checked.
+        Scores are cosines with rows of the index. A cut-off is translated to the score above which there is the same share of irrelevant pairs: so
+        the false-positive rate stays. A regression of one score on the other shrinks towards the mean and moves the rate (docs/bridge.md has numbers).
         """
-        if isinstance(queries, Embeddings):
-            return self._transform_embeddings(queries, modality)
-        modality = modality or self.modality
-        if (
-            type(queries) is np.ndarray
-            and queries.dtype == np.float32
-            and queries.shape[-1:] == (self.map.n_features_in_,)
-        ):
-            quick = self._quick(queries, modality)
-            if quick is not None:
-                return quick
-        rows, one = as_rows(queries)
-        out: Array = self._mapped(check_queries(rows, self.map), modality)
-        return out[0] if one else out
+        ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
+        if not (ours.has_ids and theirs.has_ids):
+            check_same_rows(len(ours), len(theirs), "queries", "queries_old")
+        rows = as_embeddings(index, "index")
+        for side, name in ((theirs, "queries_old"), (rows, "index")):
+            check_width(side.dim, self.map.d_out, f"Bridge.fit_thresholds ({name})")
+        if labels is not None and ours.has_ids and theirs.has_ids:
+            both = is_in(ours.ids, theirs.ids)
+            labels = np.asarray(labels[0])[both], labels[1]
+        pairs = Pairs.join(ours, theirs)
+        judgments = None
+        by_id = pairs.source.has_ids and rows.has_ids and bool(is_in(pairs.source.ids, rows.ids).any())
+        if qrels is not None or labels is not None or by_id:
+            judgments = judge(pairs.source, rows, qrels=qrels, labels=labels)
+        bridged = self.transform(pairs.source.vectors, modality or ours.space.modality)
+        self.thresholds = fit_thresholds(
+            bridged, pairs.target.vectors, rows.vectors, judgments, folds=folds, random_state=random_state
+        )
+        return self
 
-    def _quick(self, queries: np.ndarray, modality: str | None) -> np.ndarray | None:
-        """Map float32 rows with the folded product, or return None for what has to be looked at."""
-        if queries.ndim > 2 or not queries.size or not isinstance(self.map, AffineMap):
-            return None
-        folded = self._folded.get(modality)
-        if folded is None or folded.solved is not self.map.matrix:  # a map that took in more anchors has a new matrix
-            mapped = self._for(modality)
-            assert isinstance(mapped, AffineMap)
-            folded = self._folded[modality] = Folded.of(mapped)
-        return folded.apply(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
-
-    def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
-        out: Array = self._for(modality).transform(rows)
-        if not self._unit:
-            return out
-        if isinstance(out, np.ndarray) and not out.any(axis=1).all():
-            raise ZeroRowError(
-                "Got queries that the map sends to zero, which have no direction in the index's space; expected queries like the anchors of "
-                "the fit. Pass normalize=False, or fit with more anchors."
-            )
-        return normalize_rows(out)
-
-    def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
-        said = queries.space.modality
-        if None not in (modality, said) and modality != said:
-            raise ModalityError(
-                f"Got {said} queries with modality={modality!r}; expected them to agree. Leave modality out."
-            )
-        wanted = modality or said or self.modality
-        try:
-            # Norms are compared row by row below, and a modality has means of its own.
-            check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
-        except DirectionError:
-            raise wrong_direction(f"vectors of {queries.space}, the index's side of the map", self.map) from None
-        out = np.asarray(self._mapped(check_queries(queries.vectors, self.map), wanted))
-        space = replace(self.target, modality=wanted, normalized=True if self._unit else None)
-        return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
-
-    def _for(self, modality: str | None) -> Map:
-        """Return the map for queries of a modality. Raises ModalityError."""
-        known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
-        if modality is None and len(known) > 1:
-            raise ModalityError(
-                f"Got queries without a modality for a map with means of {', '.join(known)}; expected one of these, since each has its own offset. "
-                f"Pass modality={known[-1]!r}, or make the bridge with Bridge(mapping, modality={known[-1]!r})."
-            )
-        fitted = self.map.source_space_.modality
-        if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
-            raise ModalityError(
-                f"Got {modality} queries; expected {fitted}, the one modality that this {self.map.kind} map was fitted on. Fit a rotation, which "
-                f"modalities share: congruence.fit(new, old, method='orthogonal', means={{{modality!r}: (…, …)}})."
-            )
-        return self.map.for_modality(modality)
-
-    # ------------------------------------------------------------------ in other libraries
-
-    def for_modality(self, modality: str | None = None) -> Map:
-        """Return the map that queries of a modality go through: what exports write.
+    def translate(self, threshold: float) -> Translation:
+        """Return the cut-off for bridged queries that stands for one of the old model, and how well it does.
 
         Parameters
         ----------
-        modality : str, optional
-            The bridge's by default.
+        threshold : float
+            A cosine of the old model.
 
         Returns
         -------
-        Map
+        Translation
+            Its ``value`` is the new cut-off; false-positive rate and recall before and after are beside it.
 
         Raises
         ------
-        ModalityError
-            The map does not know the modality, or knows several and none was said.
+        ParameterError
+            No thresholds were fitted; or no irrelevant pair had such a score.
         """
-        return self._for(modality or self.modality)
-
-    def to_torch(
-        self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
-    ) -> TorchMap:
-        """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
-
-        Parameters
-        ----------
-        modality : str, optional
-            The bridge's by default.
-        trainable, dtype
-            As of :meth:`congruence.maps.Map.to_torch`.
-
-        Returns
-        -------
-        TorchMap
-            Of :meth:`transform` without its checks.
-
-        Raises
-        ------
-        MissingExtraError, ModalityError
-        """
-        return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
+        if self.thresholds is None:
+            raise ParameterError(
+                "Got a bridge without thresholds; expected them to be fitted. Call bridge.fit_thresholds(queries, queries_old, index) first."
+            )
+        return self.thresholds.translate(threshold)
 
     # ------------------------------------------------------------------ on disk
 
@@ -301,11 +373,14 @@ class Bridge:
             "source": self.source.to_dict(),
             "target": self.target.to_dict(),
             "map": self.map.describe(),
+            "thresholds": None if self.thresholds is None else self.thresholds.facts(),
         }
 
     def _shown(self) -> dict[str, str]:
         facts = {"queries": str(self.source), "index": str(self.target)}
         facts["map"] = f"{self.map.kind}, fitted on {self.map.n_pairs_:,} pairs"
+        if self.thresholds is not None:
+            facts["thresholds"] = f"from {self.thresholds.n_queries:,} queries and {self.thresholds.n_pairs:,} pairs"
         facts["bridged queries"] = "unit rows" if self._unit else "as the map leaves them"
         return facts
 

@@ -13,6 +13,7 @@ from congruence._utils.display import as_markdown
 from congruence.embeddings import MODALITIES
 from congruence.errors import CorruptFileError
 from congruence.maps import restore_map
+from congruence.upgrade.bridge.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from congruence.upgrade.bridge._bridge import Bridge
@@ -23,6 +24,9 @@ __all__ = ["KIND", "read_bridge", "restore_bridge", "write_bridge"]
 
 #: What ``config.json`` calls a bridge, where a map names its method.
 KIND = "bridge"
+
+#: The array of thresholds, which no map has.
+TABLE = "bridge.thresholds"
 
 #: What of a map's configuration stands among a bridge's facts, so that the digest of these covers it.
 _OF_MAP = ("kind", "parameters", "facts")
@@ -45,7 +49,11 @@ def write_bridge(bridge: Bridge, path: str | Path, *, force: bool) -> Path:
         "parameters": {"normalize": bridge.normalize, "modality": bridge.modality},
         "facts": {"map": {key: config[key] for key in _OF_MAP}},
     }
-    return persist.write_folder(path, bridge.map.state(), whole, _card(bridge), force=force)
+    arrays = bridge.map.state()
+    if bridge.thresholds is not None:
+        whole["facts"]["thresholds"] = bridge.thresholds.facts()
+        arrays = {**arrays, TABLE: bridge.thresholds.table}
+    return persist.write_folder(path, arrays, whole, _card(bridge), force=force)
 
 
 def restore_bridge(
@@ -55,11 +63,20 @@ def restore_bridge(
     try:
         given, facts = config["parameters"], config["facts"]
         normalize, modality = given["normalize"], given["modality"]
-        if set(given) != {"normalize", "modality"} or set(facts) != {"map"} or set(facts["map"]) != set(_OF_MAP):
+        if (
+            set(given) != {"normalize", "modality"}
+            or not {"map"} <= set(facts) <= {"map", "thresholds"}
+            or set(facts["map"]) != set(_OF_MAP)
+        ):
             raise ValueError("parts that are none of a bridge")
         if not (isinstance(normalize, bool) or normalize == "auto") or modality not in (None, *MODALITIES):
             raise ValueError("parameters that a bridge does not have")
-        return cls(restore_map(arrays, {**config, **facts["map"]}, path), normalize=normalize, modality=modality)
+        arrays = dict(arrays)
+        thresholds = Thresholds.restore(arrays.pop(TABLE), facts["thresholds"]) if "thresholds" in facts else None
+        mapping = restore_map(arrays, {**config, **facts["map"]}, path)
+        bridge = cls(mapping, normalize=normalize, modality=modality)
+        bridge.thresholds = thresholds
+        return bridge
     except CorruptFileError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # a map that no bridge is made of among them

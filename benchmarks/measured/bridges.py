@@ -1,0 +1,84 @@
+"""Tables of docs/bridge.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+#: Data of the four commands, in their order.
+DATA = (
+    "sample, 795 texts over 1,595 pictures",
+    "LVIS, 603 texts over 1,203 pictures",
+    "LVIS, 400 texts over their 400 pictures",
+    "Caltech-101, 500 photos over 5,742",
+)
+SYSTEMS = ("old model", "bridge", "two-stage", "re-embedded", "unmapped", "chance")
+WAYS = ("unchanged", "quantiles", "regression, new on old", "regression, old on new")
+RATES = ("10 %", "1 %", "0.1 %")
+
+
+def _mean(values: list[float]) -> str:
+    array = np.array(values)
+    return f"{array.mean():.3f} ± {array.std(ddof=1) / np.sqrt(len(array)):.3f}"
+
+
+def scores(results: list[Any]) -> str:
+    """Mean and standard error over splits."""
+    rows = []
+    for words, found in zip(DATA, results, strict=True):
+        there = [name for name in SYSTEMS if name in found["runs"][0]["scores"]]
+        for k, system in enumerate(there):
+            values = np.array([run["scores"][system] for run in found["runs"]])
+            rows.append([words * (k == 0), system, *(_mean(column) for column in values.T)])
+    return table(["queries and index", "", "recall@1", "recall@10", "nDCG@10"], rows)
+
+
+def thresholds(results: list[Any]) -> str:
+    """False-positive rates on the other half of the queries, and by which factor each way misses the old model's, a split at a time."""
+    rows = []
+    for words, found in zip(DATA, results, strict=True):
+        if words == DATA[2]:
+            continue
+        for r, rate in enumerate(RATES):
+            old = np.array([run["old"]["fpr"][r] for run in found["runs"]])
+            cells = [f"{old.mean():.5f}"]
+            for way in WAYS:
+                new = np.array([run["ways"][way]["fpr"][r] for run in found["runs"]])
+                factor = np.exp(np.abs(np.log(new / old)).mean())
+                cells.append(f"{new.mean():.5f} ({factor:.2f}×)")
+            rows.append([words.split(",")[0] * (r == 0), rate, *cells])
+    return table(["", "chosen for", "old model", *WAYS], rows)
+
+
+def recalls(results: list[Any]) -> str:
+    """Recall of relevant pairs above the same cut-offs."""
+    rows = []
+    for words, found in zip(DATA, results, strict=True):
+        if words == DATA[2]:
+            continue
+        for r, rate in enumerate(RATES):
+            values = [np.mean([run["old"]["recall"][r] for run in found["runs"]])]
+            values += [np.mean([run["ways"][way]["recall"][r] for run in found["runs"]]) for way in WAYS[:2]]
+            rows.append([words.split(",")[0] * (r == 0), rate, *(f"{value:.3f}" for value in values)])
+    return table(["", "chosen for", "old model", "unchanged", "translated"], rows)
+
+
+def speed(results: list[Any]) -> str:
+    rows = []
+    for batch, one in results[0]["results"].items():
+        times = [f"{one['microseconds'][name]:.0f}" for name in ("x @ M", "bridge", "map.transform")]
+        low, high = one["ratios"]
+        rows.append([batch, *times, f"{one['ratio']:.2f} ({low:.2f} … {high:.2f})"])
+    return table(["queries at once", "`x @ M`, µs", "`bridge.transform`", "`map.transform`", "bridge / product"], rows)
+
+
+BLOCKS = {
+    "bridge-scores": Block(scores, JOBS["bridge"]),
+    "bridge-thresholds": Block(thresholds, JOBS["bridge"]),
+    "bridge-recall": Block(recalls, JOBS["bridge"]),
+    "bridge-speed": Block(speed, JOBS["bridge-speed"]),
+}

@@ -1,0 +1,160 @@
+"""``congruence bridge``: what queries of a new model find in an untouched index, and a saved bridge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from congruence.upgrade.bridge.scores import BridgeScores
+
+__all__ = ["command"]
+
+
+def command(
+    map_path: Annotated[
+        str,
+        typer.Argument(
+            metavar="MAP", help="Folder of a saved map from the queries' model to the index's, or of a bridge."
+        ),
+    ],
+    queries: Annotated[str, typer.Option(help="Queries in the new model.")],
+    index: Annotated[str, typer.Option(help="Vectors of the index, made with the old model.")],
+    queries_old: Annotated[str | None, typer.Option(help="The same queries in the old model.")] = None,
+    index_new: Annotated[
+        str | None,
+        typer.Option(help="Items of the index in the new model: for two stages, and to compare with re-embedding."),
+    ] = None,
+    qrels: Annotated[
+        str | None, typer.Option(help="Relevance judgments in TREC's format: query 0 document grade.")
+    ] = None,
+    query_labels: Annotated[
+        str | None,
+        typer.Option(help="file:column with the class of each query; with --index-labels, instead of --qrels."),
+    ] = None,
+    index_labels: Annotated[
+        str | None, typer.Option(help="file:column with the class of each row of the index.")
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of ids, in all files.")] = None,
+    modality: Annotated[
+        str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
+    ] = None,
+    at: Annotated[
+        list[int] | None, typer.Option(help="Where lists are cut for recall; may be repeated. 1 and 10 by default.")
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(help="What recall counts: any (queries with a relevant row) or share (of relevant rows found)."),
+    ] = "any",
+    candidates: Annotated[int, typer.Option(help="Rows that the first of two stages finds.")] = 100,
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="A cut-off of the old model's cosine to translate; needs --queries-old. May be repeated."),
+    ] = None,
+    normalize: Annotated[
+        str, typer.Option(help="Unit norm for bridged queries: auto (as the index's rows at the fit), yes, no.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Chooses folds and resampled queries of --threshold.")] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", help="Folder to save the bridge in, with thresholds if --queries-old is given."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing bridge.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Search an untouched index with a new model's queries: recall and nDCG beside the old model, and translated thresholds."""
+    from congruence import Bridge
+    from congruence.cli._base import print_json, read, say
+    from congruence.embeddings import Space
+    from congruence.errors import ParameterError
+    from congruence.evaluation.judgments import read_qrels
+    from congruence.persist import check_map_output
+    from congruence.stores import read_column
+    from congruence._utils.validation import check_choice
+
+    if threshold and queries_old is None:
+        raise ParameterError(
+            "Got --threshold without --queries-old; expected the same queries in the old model, whose scores are translated. Pass --queries-old with their file."
+        )
+    if (query_labels is None) != (index_labels is None):
+        raise ParameterError(
+            "Got one of --query-labels and --index-labels; expected both, or neither. Pass the class of each query and of each row of the index."
+        )
+    if out is not None:
+        check_map_output(out, force=force)  # said before the work, not after it
+    given = {"auto": "auto", "yes": True, "no": False}[check_choice(normalize, ("auto", "yes", "no"), "normalize")]
+    bridge = Bridge.load(map_path)
+    if given != bridge.normalize or (modality is not None and modality != bridge.modality):
+        bridge = Bridge(bridge.map, normalize=given, modality=modality or bridge.modality)
+    asked = read(queries, ids, Space(modality=modality))
+    rows = read(index, ids, Space())
+    old = None if queries_old is None else read(queries_old, ids, Space(modality=modality))
+    new = None if index_new is None else read(index_new, ids, Space())
+    judged: dict[str, Any] = {"qrels": None if qrels is None else read_qrels(qrels)}
+    if query_labels is not None and index_labels is not None:
+        judged["labels"] = read_column(query_labels), read_column(index_labels)
+    scores = bridge.evaluate(
+        asked, rows, queries_old=old, index_new=new, **judged, at=tuple(at or (1, 10)), mode=mode, candidates=candidates
+    )
+    translated = []
+    if old is not None and (threshold or out is not None):
+        bridge.fit_thresholds(asked, old, rows, **judged, random_state=seed)
+        translated = [bridge.translate(one) for one in threshold or []]
+    if out is not None:
+        bridge.save(out, force=force)
+    if as_json:
+        print_json(
+            {"map": map_path, "output": out, **scores.to_dict(), "thresholds": [one.to_dict() for one in translated]}
+        )
+        return
+    _print_scores(scores)
+    _print_thresholds(translated)
+    for note in scores.notes:
+        say(note)
+    if out is not None:
+        say(f"saved: {out}")
+
+
+def _print_scores(scores: BridgeScores) -> None:
+    from congruence.cli._base import number, print_table
+
+    names = list(scores.systems[0].scores)
+    title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
+    if scores.candidates is not None:
+        title += f"; two-stage: {scores.candidates} candidates"
+    rows = []
+    for one in scores.systems:
+        cells = [number(one.scores[name]) + (f" ± {one.errors[name]:.3f}" if one.errors else "") for name in names]
+        rows.append([one.system, *cells])
+    print_table(title, ["", *names], rows)
+    print("±: standard error over queries.")
+
+
+def _print_thresholds(translated: list[Any]) -> None:
+    from congruence.cli._base import number, print_table
+
+    if not translated:
+        return
+    rows = [
+        [
+            number(one.threshold, 4),
+            number(one.value, 4),
+            *(f"{rate:.2e}" for rate in (one.fpr_old, one.fpr_unchanged, one.fpr)),
+            f"{one.fpr_interval[0]:.2e} … {one.fpr_interval[1]:.2e}",
+            *map(number, (one.recall_old, one.recall_unchanged, one.recall)),
+        ]
+        for one in translated
+    ]
+    columns = [
+        "threshold",
+        "becomes",
+        "FPR, old",
+        "FPR, unchanged",
+        "FPR",
+        "95 %",
+        "recall, old",
+        "recall, unchanged",
+        "recall",
+    ]
+    print_table("thresholds, cross-validated over queries", columns, rows)

@@ -1,0 +1,176 @@
+"""Which items answer which query: relevance judgments, from a TREC file, from classes or from ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from congruence._utils.display import short
+from congruence._utils.ids import id_texts
+from congruence._utils.refusals import say_refusal
+from congruence._utils.typing import Labels
+from congruence._utils.validation import check_same_rows
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, InputError
+
+__all__ = ["Judgments", "judge", "read_qrels"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judgments:
+    """The relevant rows of an index for each query.
+
+    Attributes
+    ----------
+    rows : list of ndarray of int
+        For each query the relevant rows of the index, ascending; empty where there is none.
+    grades : list of ndarray of float64
+        Above 0, one for each of these.
+    notes : list of str
+        What was judged and is not there.
+    """
+
+    rows: list[np.ndarray]
+    grades: list[np.ndarray]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> np.ndarray:
+        """Which queries have a relevant row; bool, shape (m,)."""
+        return np.array([len(rows) > 0 for rows in self.rows])
+
+    def take(self, queries: np.ndarray) -> Judgments:
+        """Return those of some queries, by number."""
+        return Judgments([self.rows[q] for q in queries], [self.grades[q] for q in queries], self.notes)
+
+
+def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
+    """Read relevance judgments in TREC's format: ``query 0 document grade``, a line each, apart by white space.
+
+    Parameters
+    ----------
+    path : path-like
+        UTF-8. Empty lines are passed over.
+
+    Returns
+    -------
+    dict of str to dict of str to int
+        Grade by query and document. Grades of 0 and below mean that a document is not relevant.
+
+    Raises
+    ------
+    FileError
+        The file cannot be read.
+    InputError
+        A line of another form, a grade that is no whole number, or a document that is judged twice; the line is named.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"Got {path}, which is not UTF-8; expected TREC qrels as text. Save it as UTF-8.") from error
+    except OSError as error:
+        raise FileError(say_refusal(error, f"while reading {path}")) from error
+    out: dict[str, dict[str, int]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        parts = line.split()
+        if not parts:
+            continue
+        if len(parts) != 4:
+            raise InputError(
+                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4: query, 0, document and grade. Write this line "
+                "as TREC does, for example: q1 0 d7 1."
+            )
+        query, _, document, grade = parts
+        if not re.fullmatch(r"[+-]?[0-9]{1,9}", grade):
+            raise InputError(
+                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number. Write 0 for what is not relevant and 1 or more for "
+                "what is."
+            )
+        known = out.setdefault(query, {})
+        if document in known:
+            raise InputError(
+                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number} of {path}); expected one grade. Remove one of "
+                "the two lines."
+            )
+        known[document] = int(grade)
+    if not out:
+        raise InputError(
+            f"Got no judgments in {path}; expected lines of query, 0, document and grade. Pass another file."
+        )
+    return out
+
+
+def judge(
+    queries: Embeddings,
+    index: Embeddings,
+    *,
+    qrels: Mapping[str, Mapping[str, float]] | None = None,
+    labels: tuple[Labels, Labels] | None = None,
+) -> Judgments:
+    """Find the relevant rows of an index for each query.
+
+    Parameters
+    ----------
+    queries, index : Embeddings
+    qrels : mapping of str to mapping of str to float, optional
+        Grade by query id and document id (:func:`read_qrels`).
+    labels : (sequence of length m, sequence of length n), optional
+        Class of each query and of each row of the index: those of the query's class are relevant. By default the rows with the query's id are.
+
+    Returns
+    -------
+    Judgments
+
+    Raises
+    ------
+    InputError
+        Both ways at once; ids are needed and missing; or no query has a relevant row in the index.
+    ShapeError
+        Labels of another number.
+    """
+    if qrels is not None and labels is not None:
+        raise InputError("Got qrels and labels; expected one of the two. Leave out qrels=… or labels=….")
+    notes = []
+    m = len(queries)
+    if labels is not None:
+        check_same_rows(m, len(labels[0]), "queries", "labels[0]")
+        check_same_rows(len(index), len(labels[1]), "index", "labels[1]")
+        ours, theirs = (np.asarray(side).astype(str) for side in labels)
+        names, code = np.unique(theirs, return_inverse=True)
+        members = np.split(np.argsort(code, kind="stable"), np.cumsum(np.bincount(code, minlength=len(names)))[:-1])
+        place = {name: k for k, name in enumerate(names.tolist())}
+        none = np.empty(0, dtype=np.intp)
+        rows = [members[place[name]] if name in place else none for name in ours.tolist()]
+        grades = [np.ones(len(one)) for one in rows]
+    elif not (queries.has_ids and index.has_ids):
+        raise InputError(
+            "Got queries or an index without ids; expected ids, by which relevant rows are known. Pass Embeddings with ids=…, or labels=… with the class of each row."
+        )
+    else:
+        at = {name: row for row, name in enumerate(id_texts(index.ids).tolist())}
+        asked = id_texts(queries.ids).tolist()
+        given: Mapping[str, Mapping[str, float]] = {name: {name: 1} for name in asked} if qrels is None else qrels
+        rows, grades, absent = [], [], 0
+        for name in asked:
+            wanted = {doc: grade for doc, grade in given.get(name, {}).items() if grade > 0}
+            found = sorted((at[doc], float(grade)) for doc, grade in wanted.items() if doc in at)
+            absent += len(wanted) - len(found)
+            rows.append(np.array([row for row, _ in found], dtype=np.intp))
+            grades.append(np.array([grade for _, grade in found]))
+        if absent and qrels is not None:
+            notes.append(f"{absent} relevant judgments name documents that are not in the index; they were left out.")
+        if qrels is not None and (unasked := len(set(qrels) - set(asked))):
+            notes.append(f"{unasked} judged queries are not among the queries.")
+    judged = sum(len(one) > 0 for one in rows)
+    if not judged:
+        raise InputError(
+            f"Got no query with a relevant row in the index ({m} queries, {len(index)} rows); expected one at least. Check that ids of qrels=…, queries and "
+            "index are written alike."
+        )
+    if judged < m:
+        notes.append(f"{m - judged} of {m} queries have no relevant row in the index; they were left out.")
+    return Judgments(rows, grades, notes)

@@ -1,0 +1,168 @@
+"""How well a bridge finds what answers a query, beside the old model, the re-embedded index and chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.ids import id_rows
+from congruence._utils.typing import Labels, RowsLike
+from congruence._utils.validation import check_positive, check_same_rows
+from congruence.embeddings import Embeddings
+from congruence.errors import IdError, ParameterError
+from congruence.evaluation.judgments import judge
+from congruence.evaluation.ranked import expected_scores, ranked_scores
+from congruence.metrics.search import nearest
+
+if TYPE_CHECKING:
+    from congruence.upgrade.bridge._bridge import Bridge
+
+__all__ = ["BridgeScores", "SystemScores", "evaluate_bridge"]
+
+#: Where nDCG cuts the list.
+NDCG_AT = 10
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """One way to search, measured.
+
+    Attributes
+    ----------
+    system : str
+        ``"old model"``, ``"bridge"``, ``"two-stage"``, ``"re-embedded"``, ``"unmapped"`` (only where widths agree) or ``"chance"``.
+    scores : dict of str to float
+        ``"recall@1"``, …, ``"ndcg@10"``: means over queries.
+    errors : dict of str to float
+        Standard errors of these means over queries: the map is given, and so is the index. Empty for chance.
+    """
+
+    system: str
+    scores: dict[str, float]
+    errors: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BridgeScores:
+    """Outcome of :meth:`congruence.Bridge.evaluate`: plain data.
+
+    Attributes
+    ----------
+    systems : list of SystemScores
+        All on the same queries.
+    n_queries, n_rows : int
+        Queries that have a relevant row, and rows of the index.
+    candidates : int or None
+        Rows that the first of two stages found.
+    mode : str
+        What recall counts.
+    notes : list of str
+        Queries and judgments that were left out.
+    """
+
+    systems: list[SystemScores]
+    n_queries: int
+    n_rows: int
+    candidates: int | None
+    mode: str
+    notes: list[str] = field(default_factory=list)
+
+    def __getitem__(self, system: str) -> dict[str, float]:
+        for one in self.systems:
+            if one.system == system:
+                return one.scores
+        raise KeyError(system)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def evaluate_bridge(
+    bridge: Bridge,
+    queries: RowsLike,
+    index: RowsLike,
+    *,
+    queries_old: RowsLike | None,
+    index_new: RowsLike | None,
+    qrels: Mapping[str, Mapping[str, float]] | None,
+    labels: tuple[Labels, Labels] | None,
+    at: Sequence[int],
+    mode: str,
+    candidates: int,
+    modality: str | None,
+) -> BridgeScores:
+    """Measure a bridge; see :meth:`congruence.Bridge.evaluate`."""
+    for k in at:
+        check_positive(k, "at", integer=True)
+    at = sorted(set(at))
+    if not at:
+        raise ParameterError("Got no place to cut lists at; expected one at least. Pass at=(1, 10).")
+    asked = as_embeddings(queries, "queries")
+    rows = as_embeddings(index, "index")
+    judgments = judge(asked, rows, qrels=qrels, labels=labels)
+    notes = list(judgments.notes)
+    kept = np.flatnonzero(judgments.judged)
+    old = None
+    if queries_old is not None:
+        old, there = _beside(asked, queries_old, "queries_old")
+        if not there.all():
+            notes.append(f"{int((~there).sum())} queries are not among those of the old model; they were left out.")
+            kept = kept[there[kept]]
+    judgments = judgments.take(kept)
+    new = None
+    if index_new is not None:
+        new, there = _beside(rows, index_new, "index_new")
+        if not there.all():
+            notes.append(
+                f"{int((~there).sum())} of {len(rows)} rows have no vector of the new model: two-stage search leaves them behind those that have one, and there "
+                "is no line for a re-embedded index."
+            )
+            new[~there] = np.nan
+    depth = min(max(*at, NDCG_AT), len(rows))
+    wide = max(candidates, depth)
+    said = {"at": at, "ndcg_at": NDCG_AT, "mode": mode}
+
+    def scored(system: str, found: np.ndarray) -> SystemScores:
+        by_query = ranked_scores(found, judgments, **said)  # type: ignore[arg-type]
+        errors = {k: float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0 for k, v in by_query.items()}
+        return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
+
+    vectors = asked.vectors[kept]
+    systems = []
+    if old is not None:
+        systems.append(scored("old model", nearest(old[kept], depth, rows.vectors, metric="cosine")))
+    by_place = rows.vectors  # without ids, so that results are row numbers
+    wanted = modality or asked.space.modality
+    systems.append(scored("bridge", bridge.search(vectors, by_place, depth, modality=wanted).ids))
+    if new is not None:
+        two = bridge.search(vectors, by_place, depth, modality=wanted, candidates=wide, rerank=new)
+        systems.append(scored("two-stage", two.ids))
+        if np.isfinite(new).all():
+            systems.append(scored("re-embedded", nearest(vectors, depth, new, metric="cosine")))
+    if asked.dim == rows.dim:
+        systems.append(scored("unmapped", nearest(vectors, depth, rows.vectors, metric="cosine")))
+    systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **said)))  # type: ignore[arg-type]
+    return BridgeScores(systems, len(kept), len(rows), min(wide, len(rows)) if new is not None else None, mode, notes)
+
+
+def _beside(given: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of another model in the order of given ones, zeros where there is none, and which there are."""
+    ours, theirs = as_pair(given, other, ("queries" if name == "queries_old" else "index", name))
+    if not (ours.has_ids and theirs.has_ids):
+        check_same_rows(len(ours), len(theirs), "queries" if name == "queries_old" else "index", name)
+        return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
+    found = id_rows(theirs.ids, ours.ids)
+    there = found >= 0
+    if not there.any():
+        raise IdError(
+            f"Got no id in common between {name} and the {'queries' if name == 'queries_old' else 'index'}; expected the same items. Pass {name}=… with ids "
+            "that are written alike."
+        )
+    out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
+    out[there] = theirs.vectors[found[there]]
+    return out, there

@@ -1,0 +1,276 @@
+"""Cut-offs of the old model's scores, translated to scores of bridged queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.arrays import normalize_rows
+from congruence._utils.validation import check_positive, check_seed
+from congruence.errors import ParameterError, TooFewAnchorsError
+from congruence.evaluation.judgments import Judgments
+
+__all__ = ["Thresholds", "Translation", "fit_thresholds", "match_quantiles"]
+
+#: Most queries that pairs are made of, and most pairs: the rows of a larger index are sampled.
+MOST_QUERIES, MOST_PAIRS = 2000, 4_000_000
+
+#: Points at which the translation is kept: by the share of pairs above, down to this many pairs, and finer among the few that are high.
+TAIL_PAIRS, HIGH_POINTS, LOW_POINTS = 5, 192, 64
+
+#: Resampled sets of queries, and the share of them inside of an interval.
+RESAMPLES, LEVEL = 500, 0.95
+
+#: What is known at each point, in this order.
+COLUMNS = (
+    "old",
+    "new",
+    "fpr_old",
+    "fpr_unchanged",
+    "fpr",
+    "fpr_low",
+    "fpr_high",
+    "recall_old",
+    "recall_unchanged",
+    "recall",
+    "recall_low",
+    "recall_high",
+)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A cut-off of the old model's scores, and what it becomes for bridged queries.
+
+    Rates are measured on queries that the translation was not fitted on (cross-validation).
+
+    Attributes
+    ----------
+    threshold : float
+        The old cut-off.
+    value : float
+        The one to use instead.
+    fpr_old, fpr_unchanged, fpr : float
+        False-positive rate: the share of irrelevant pairs of a query and a row above the cut-off. Of the old model; of bridged queries if the old cut-off
+        stays; of bridged queries above ``value``.
+    fpr_interval : (float, float)
+        95 % interval of ``fpr``, from resampled queries.
+    recall_old, recall_unchanged, recall : float or None
+        The share of relevant pairs above the cut-off; None where no pair is known to be relevant.
+    recall_interval : (float, float) or None
+    """
+
+    threshold: float
+    value: float
+    fpr_old: float
+    fpr_unchanged: float
+    fpr: float
+    fpr_interval: tuple[float, float]
+    recall_old: float | None
+    recall_unchanged: float | None
+    recall: float | None
+    recall_interval: tuple[float, float] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Thresholds:
+    """A monotone translation of scores and the rates it was found to give.
+
+    Attributes
+    ----------
+    table : ndarray of float64, shape (12, points)
+        :data:`COLUMNS` at each point, old scores strictly ascending.
+    n_queries, n_pairs, n_relevant : int
+        Queries, irrelevant pairs, and relevant pairs.
+    """
+
+    table: np.ndarray
+    n_queries: int
+    n_pairs: int
+    n_relevant: int
+
+    def translate(self, threshold: float) -> Translation:
+        """Return the cut-off for bridged queries; see :meth:`congruence.Bridge.translate`."""
+        check_number(threshold)
+        old = self.table[0]
+        if not old[0] <= threshold <= old[-1]:
+            raise ParameterError(
+                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, between which the old model's scores of irrelevant pairs were. Fit "
+                "the thresholds on more pairs, or pass threshold=… in this range."
+            )
+        one = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
+        known = self.n_relevant > 0
+        return Translation(
+            threshold=float(threshold),
+            value=one["new"],
+            fpr_old=one["fpr_old"],
+            fpr_unchanged=one["fpr_unchanged"],
+            fpr=one["fpr"],
+            fpr_interval=(one["fpr_low"], one["fpr_high"]),
+            recall_old=one["recall_old"] if known else None,
+            recall_unchanged=one["recall_unchanged"] if known else None,
+            recall=one["recall"] if known else None,
+            recall_interval=(one["recall_low"], one["recall_high"]) if known else None,
+        )
+
+    def facts(self) -> dict[str, int]:
+        """Return what is saved beside the table."""
+        return {"n_queries": self.n_queries, "n_pairs": self.n_pairs, "n_relevant": self.n_relevant}
+
+    @classmethod
+    def restore(cls, table: np.ndarray, facts: Mapping[str, Any]) -> Thresholds:
+        """Make the translation that was saved, after checking it.
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        counts = [facts[name] for name in ("n_queries", "n_pairs", "n_relevant")]
+        if set(facts) != {"n_queries", "n_pairs", "n_relevant"} or any(type(n) is not int or n < 0 for n in counts):
+            raise TypeError("counts of pairs that are none")
+        if table.ndim != 2 or table.shape[0] != len(COLUMNS) or table.shape[1] < 2 or table.dtype != np.float64:
+            raise ValueError("a table of thresholds of another form")
+        if not np.isfinite(table).all():
+            raise ValueError("thresholds with NaN or infinity")
+        if not (np.diff(table[0]) > 0).all() or not (np.diff(table[1]) >= 0).all():
+            raise ValueError("thresholds that are not monotone")
+        if (table[2:] < 0).any() or (table[2:] > 1).any():
+            raise ValueError("rates outside 0 to 1")
+        return cls(table, *counts)
+
+
+def check_number(threshold: float) -> None:
+    """Refuse what is no finite number. Raises ParameterError."""
+    if (
+        isinstance(threshold, bool)
+        or not isinstance(threshold, (int, float, np.integer, np.floating))
+        or not np.isfinite(threshold)
+    ):
+        raise ParameterError(
+            f"Got threshold={threshold!r}; expected a number. Pass the old cut-off, for example threshold=0.28."
+        )
+
+
+def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find for scores of one model the scores of another with the same share of pairs above.
+
+    Parameters
+    ----------
+    old, new : ndarray, shape (n,)
+        Scores of the same pairs, sorted ascending.
+
+    Returns
+    -------
+    ndarray, shape (p,)
+        Points among the old scores, strictly ascending.
+    ndarray, shape (p,)
+        The same of the new scores, ascending.
+    """
+    n = len(old)
+    tail = min(TAIL_PAIRS / n, 0.5)
+    above = np.concatenate([[0], np.geomspace(tail, 0.5, HIGH_POINTS), np.linspace(0.5, 1, LOW_POINTS + 1)[1:]])
+    place = (1 - above[::-1]) * (n - 1)
+    points = [np.interp(place, np.arange(n), scores) for scores in (old, new)]
+    first, at = np.unique(points[0], return_index=True)  # scores that repeat, as of identical rows, are one point
+    return first, points[1][at]
+
+
+def fit_thresholds(
+    bridged: np.ndarray,
+    old: np.ndarray,
+    index: np.ndarray,
+    judgments: Judgments | None,
+    *,
+    folds: int,
+    random_state: int,
+) -> Thresholds:
+    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds`.
+
+    Parameters
+    ----------
+    bridged, old : ndarray, shape (m, d)
+        The same queries, of the new model through the bridge and of the old one.
+    index : ndarray, shape (n, d)
+    judgments : Judgments or None
+        Of these queries; without, all pairs count as irrelevant.
+    folds, random_state : int
+
+    Returns
+    -------
+    Thresholds
+    """
+    check_positive(folds, "folds", integer=True)
+    check_seed(random_state)
+    rng = np.random.default_rng(random_state)
+    order = rng.permutation(len(bridged))[:MOST_QUERIES]
+    if folds < 2 or len(order) < 2 * folds:
+        raise TooFewAnchorsError(
+            f"Got {len(order)} queries for {folds} folds; expected at least two queries a fold, and two folds. Pass more queries, or folds=2."
+        )
+    sides = [normalize_rows(side[order]) for side in (old, bridged)]
+    sampled = np.arange(len(index))
+    if len(order) * len(index) > MOST_PAIRS:
+        sampled = np.sort(rng.choice(len(index), max(MOST_PAIRS // len(order), 100), replace=False))
+    rows = normalize_rows(index[sampled])
+    relevant = [judgments.rows[q] if judgments else np.empty(0, np.intp) for q in order]
+    # Relevant pairs are left out of the irrelevant ones by a score that lies below every cosine.
+    scores = [side @ rows.T for side in sides]
+    for q, found in enumerate(relevant):
+        here = np.isin(sampled, found)
+        for side in scores:
+            side[q, here] = -2
+    for side in scores:
+        side.sort(axis=1)
+    n_irrelevant = np.array([int(np.count_nonzero(one > -2)) for one in scores[0]])
+    true = [[_cosines(side[q], index[found]) for q, found in enumerate(relevant)] for side in sides]
+    n_relevant = np.array([len(found) for found in relevant])
+    pooled = [_pool(side) for side in scores]
+    points, values = match_quantiles(*pooled)
+    if len(points) < 2:
+        raise ParameterError(
+            f"Got one score for all {len(pooled[0])} irrelevant pairs; expected scores that vary. Pass other queries or rows in queries=…."
+        )
+    fold_of = np.arange(len(order)) % folds  # the order is random already
+    counts = {name: np.zeros((len(order), len(points))) for name in ("old", "unchanged", "new")}
+    hits = {name: np.zeros((len(order), len(points))) for name in counts}
+    for fold in range(folds):
+        training = fold_of != fold
+        cut = np.interp(points, *match_quantiles(*(_pool(side[training]) for side in scores)))
+        for q in np.flatnonzero(~training):
+            for name, side, at in (("old", 0, points), ("unchanged", 1, points), ("new", 1, cut)):
+                counts[name][q] = _above(scores[side][q], at)
+                hits[name][q] = _above(true[side][q], at)
+    weights = rng.multinomial(len(order), np.full(len(order), 1 / len(order)), size=RESAMPLES).astype(np.float64)
+
+    def rates(found: dict[str, np.ndarray], of: np.ndarray) -> list[np.ndarray]:
+        if not of.sum():
+            return [np.zeros(len(points))] * 5
+        plain = [found[name].sum(axis=0) / of.sum() for name in ("old", "unchanged", "new")]
+        drawn = (weights @ found["new"]) / np.maximum(weights @ of, 1)[:, None]
+        edges = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+        return [*plain, np.clip(edges[0], 0, 1), np.clip(edges[1], 0, 1)]
+
+    table = np.stack([points, values, *rates(counts, n_irrelevant), *rates(hits, n_relevant)])
+    return Thresholds(table.astype(np.float64), len(order), int(n_irrelevant.sum()), int(n_relevant.sum()))
+
+
+def _cosines(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.sort(normalize_rows(rows) @ query) if len(rows) else np.empty(0, query.dtype)
+
+
+def _pool(scores: np.ndarray) -> np.ndarray:
+    found = scores[scores > -2].astype(np.float64)
+    found.sort()
+    return found
+
+
+def _above(ascending: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Count the scores at or above each cut-off."""
+    return len(ascending) - np.searchsorted(ascending, at.astype(ascending.dtype), side="left")
