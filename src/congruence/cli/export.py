@@ -8,47 +8,99 @@ import typer
 
 __all__ = ["command"]
 
+#: Formats, and which options only they have.
+FORMATS = {"faiss": ("index",), "onnx": ("side",), "sentence-transformers": ("model", "side")}
+
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map or bridge.")],
     out: Annotated[
-        str, typer.Option("--out", "-o", help="File to write: .index holds map and norm, any other name the map.")
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File to write, or folder for sentence-transformers. FAISS: .index holds map and norm, any other name the map.",
+        ),
     ],
-    to: Annotated[str, typer.Option(help="faiss.")] = "faiss",
+    to: Annotated[str, typer.Option(help="faiss, onnx or sentence-transformers.")] = "faiss",
+    index: Annotated[
+        str | None, typer.Option(help="FAISS: file of an index to put the map in front of; its vectors stay.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="sentence-transformers: name or folder of the model to put the map behind.")
+    ] = None,
     modality: Annotated[str | None, typer.Option(help="Whose means to use: image, text, …")] = None,
+    side: Annotated[
+        str | None, typer.Option(help="source or target: the head of a two-sided map; source by default.")
+    ] = None,
     inverse: Annotated[bool, typer.Option("--inverse", help="From the map's target back to its source.")] = False,
     normalize: Annotated[
         str,
         typer.Option(
             metavar="auto|yes|no",
-            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. Needs a .index.",
+            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit.",
         ),
     ] = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Write a map for FAISS: an index with the map and the norm in front, or a LinearTransform alone (extra faiss)."""
+    """Write a map for another library: FAISS, ONNX or sentence-transformers (each an extra).
+
+    FAISS: an index, new or existing, with the map and the norm in front, or a LinearTransform alone. ONNX: a graph from vectors to mapped.
+    sentence-transformers: a model whose encode gives mapped vectors. PyTorch has no format for modules without pickle: call
+    congruence.load(MAP).to_torch() in Python.
+    """
     import congruence
     from congruence._utils.atomic import check_output
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
     from congruence.cli.transform import NORMALIZE
     from congruence.errors import ParameterError
-    from congruence.integrations import export_faiss
+    from congruence.integrations import export_faiss, export_onnx
+    from congruence.integrations.model_folder import check_model_output
     from congruence.maps import OrthogonalMap
 
-    check_choice(to, ("faiss",), "--to")
+    if to in ("torch", "pytorch"):
+        raise ParameterError(
+            f"Got --to {to}; expected {', '.join(FORMATS)}, since PyTorch has no file format for modules without pickle. Call "
+            "congruence.load(MAP).to_torch() in Python; the map's own folder is its file."
+        )
+    check_choice(to, tuple(FORMATS), "--to")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
-    check_output(out, force=force)
-    mapping = congruence.maps.load(map_path)
+    for name, value in (("index", index), ("model", model), ("side", side)):
+        if value is not None and name not in FORMATS[to]:
+            of = " or ".join(key for key, names in FORMATS.items() if name in names)
+            raise ParameterError(f"Got --{name} with --to {to}; expected it for {of} only. Leave out --{name}.")
+    if to == "sentence-transformers":
+        if model is None:
+            raise ParameterError(
+                "Got no --model; expected the sentence-transformers model that the map starts from. Pass --model with its name or folder."
+            )
+        check_model_output(out, force=force)
+    else:
+        check_output(out, force=force)
+    mapping = congruence.load(map_path)
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
-            raise ParameterError(
-                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one. Leave out --inverse."
-            )
+            kind = "bridge" if isinstance(mapping, congruence.Bridge) else f"{mapping.kind} map"
+            raise ParameterError(f"Got --inverse for a {kind}; expected an orthogonal map. Leave out --inverse.")
         mapping = mapping.inverse()
-    export_faiss(mapping.for_modality(modality), out, normalize=NORMALIZE[normalize], force=force)
-    if as_json:
-        print_json({"output": out, "format": to, "d_in": mapping.n_features_in_, "d_out": mapping.d_out})
+    unit = NORMALIZE[normalize]
+    side = side or "source"
+    report: dict[str, object] = {"output": out, "format": to}
+    if to == "faiss":
+        export_faiss(mapping, out, index=index, modality=modality, normalize=unit, force=force)
+    elif to == "onnx":
+        export_onnx(mapping, out, modality=modality, normalize=unit, side=side, force=force)
     else:
-        say(f"written to {out}")
+        from congruence.integrations.sentence_transformers import export_sentence_transformers
+
+        assert model is not None
+        export_sentence_transformers(mapping, model, out, modality=modality, normalize=unit, side=side, force=force)
+    inner, usual = (mapping.map, mapping.modality) if isinstance(mapping, congruence.Bridge) else (mapping, None)
+    named = modality or usual or ("text" if to == "sentence-transformers" else inner.source_space_.modality)
+    report |= {"d_in": inner.d_target if side == "target" else inner.n_features_in_, "d_out": inner.d_out}
+    if as_json:
+        print_json({**report, "modality": named})
+    else:
+        say(f"written to {out}" + (f", for {named} vectors" if named else ""))

@@ -1,20 +1,26 @@
-"""FAISS (extra ``faiss``): an affine map as a ``LinearTransform`` that goes in front of an index."""
+"""FAISS (extra ``faiss``): an affine map as a ``LinearTransform`` that goes in front of an index, new or existing."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._utils.atomic import atomic_path
+from congruence._utils.arrays import UNIT_TOLERANCE
+from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.display import short
 from congruence._utils.optional import require
-from congruence.errors import NormWarning, ParameterError, ShapeError
+from congruence.errors import CorruptFileError, FileError, NormWarning, OutputExistsError, ParameterError, ShapeError
+from congruence.integrations._maps import as_map
 from congruence.maps import AffineMap, Map
 
 if TYPE_CHECKING:
     import faiss
+
+    from congruence.upgrade.bridge import Bridge
 
 __all__ = ["export_faiss", "to_faiss", "to_faiss_index"]
 
@@ -22,13 +28,15 @@ __all__ = ["export_faiss", "to_faiss", "to_faiss_index"]
 INDEX_SUFFIXES = (".index", ".faiss")
 
 
-def to_faiss(mapping: Map) -> faiss.VectorTransform:
+def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.VectorTransform:
     """Return the map as a FAISS vector transform.
 
     Parameters
     ----------
-    mapping : AffineMap
+    mapping : AffineMap or Bridge
         Orthogonal or linear, fitted.
+    modality : str, optional
+        Whose means to use; the map's own by default.
 
     Returns
     -------
@@ -40,9 +48,12 @@ def to_faiss(mapping: Map) -> faiss.VectorTransform:
     ------
     ParameterError
         The map is not affine.
+    ModalityError
+        The map has no means for the modality.
     MissingExtraError
         Without the ``faiss`` extra.
     """
+    mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
             f"Got {type(mapping).__name__}; expected an affine map, since FAISS has no others. Use OrthogonalMap or "
@@ -61,50 +72,70 @@ def to_faiss(mapping: Map) -> faiss.VectorTransform:
 
 
 def to_faiss_index(
-    mapping: Map, index: faiss.Index | None = None, *, normalize: bool | str = "auto"
+    mapping: Map | Bridge,
+    index: faiss.Index | None = None,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
 ) -> faiss.IndexPreTransform:
     """Return a FAISS index that maps what it is given: the map's transform, then the L2 norm where rows are to be unit rows.
 
+    Around an index of the target model's vectors it takes the source model's queries. Nothing in that index is read or changed by it.
+
     Parameters
     ----------
-    mapping : AffineMap
+    mapping : AffineMap or Bridge
     index : faiss.Index, optional
-        Of the target's width; an empty ``IndexFlatIP`` by default.
+        Of the target's width, of any kind; an empty ``IndexFlatIP`` by default.
+    modality : str, optional
+        Whose means to use; the map's own by default.
     normalize : {"auto", True, False}, default="auto"
         Add a ``NormalizationTransform``; "auto" does so if the target's rows had unit norm at the fit.
 
     Returns
     -------
     faiss.IndexPreTransform
-        Both ``add`` and ``search`` map their rows. It holds a reference to ``index``.
+        Both ``add`` and ``search`` map their rows: new items are added as vectors of the source model too. It holds a reference to ``index``.
 
     Raises
     ------
-    ParameterError, MissingExtraError
+    ParameterError, ModalityError, MissingExtraError
     ShapeError
         The index has another width than the map's output.
 
     Warns
     -----
     NormWarning
-        "auto", and the map does not know of its target's rows.
+        "auto", and the map does not know of its target's rows; or mapped rows are unit rows and those of an L2 index are not, so that its
+        order would not be that of raw queries.
     """
+    mapping, normalize = as_map(mapping, modality, normalize)
     transform = to_faiss(mapping)
     faiss = require("faiss", extra="faiss")
     width = mapping.d_out
     index = faiss.IndexFlatIP(width) if index is None else index
     if index.d != width:
+        way = " Or use the inverse map, which leads to this width." if index.d == mapping.n_features_in_ else ""
         raise ShapeError(
-            f"Got an index of width {index.d}; expected {width}, the map's output. Use the target's index."
+            f"Got an index of width {index.d}; expected {width}, the map's output. Use the target's index.{way}"
         )
     out = faiss.IndexPreTransform(index)
     if mapping.gives_unit_rows(normalize):
+        _check_norms(index)
         out.prepend_transform(faiss.NormalizationTransform(width, 2.0))
     out.prepend_transform(transform)
     return out
 
 
-def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "auto", force: bool = False) -> Path:
+def export_faiss(
+    mapping: Map | Bridge,
+    path: str | Path,
+    *,
+    index: str | Path | faiss.Index | None = None,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    force: bool = False,
+) -> Path:
     """Write the map for FAISS.
 
     A file of one vector transform holds the affine map alone, since FAISS keeps the L2 norm as a transform of its own. An index file
@@ -112,14 +143,19 @@ def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "aut
 
     Parameters
     ----------
-    mapping : AffineMap
+    mapping : AffineMap or Bridge
     path : path-like
-        ``.index`` or ``.faiss``: an empty index with the map, and the norm, in front (``faiss.read_index`` reads it; see
+        ``.index`` or ``.faiss``, and any name with ``index``: the index with the map, and the norm, in front (``faiss.read_index`` reads it; see
         :func:`to_faiss_index`). Any other name: the affine map (``faiss.read_VectorTransform``).
+    index : path-like or faiss.Index, optional
+        An index of the target model's vectors, of any kind, to put the map in front of; its bytes end the new file as they are. An empty
+        ``IndexFlatIP`` by default. A file is mapped into memory, not read (FAISS 1.11 and later).
+    modality : str, optional
+        Whose means to use; the map's own by default.
     normalize : {"auto", True, False}, default="auto"
         Scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     force : bool, default=False
-        Replace an existing file.
+        Replace an existing file; never that of the index.
 
     Returns
     -------
@@ -129,17 +165,29 @@ def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "aut
     ------
     ParameterError
         The map is not affine, or ``normalize=True`` for a file that cannot hold the norm.
-    MissingExtraError, OutputExistsError, StorageError
+    ShapeError
+        The index has another width than the map's output.
+    FileError, CorruptFileError
+        No file of an index, or one that FAISS cannot read.
+    ModalityError, MissingExtraError, OutputExistsError, StorageError
 
     Warns
     -----
     NormWarning
-        The file holds the affine map alone, and mapped rows are to be unit rows; or the map does not know.
+        The file holds the affine map alone, and mapped rows are to be unit rows; or as of :func:`to_faiss_index`.
     """
-    whole = Path(path).suffix.lower() in INDEX_SUFFIXES
+    mapping, normalize = as_map(mapping, modality, normalize)
+    check_output(path, force=force)
+    if isinstance(index, (str, Path)):
+        if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
+            raise OutputExistsError(
+                f"Got {path} as the output, which is the index itself; expected another path: the index stays as it is. Choose another name."
+            )
+        index = _read_index(index)
+    whole = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
     exported: faiss.VectorTransform | faiss.IndexPreTransform
     if whole:
-        exported = to_faiss_index(mapping, normalize=normalize)
+        exported = to_faiss_index(mapping, index, normalize=normalize)
     else:
         exported = to_faiss(mapping)
         step = f"faiss.NormalizationTransform({mapping.d_out})"
@@ -156,9 +204,61 @@ def export_faiss(mapping: Map, path: str | Path, *, normalize: bool | str = "aut
                 stacklevel=2,
             )
     faiss = require("faiss", extra="faiss")
-    # FAISS tells of a full disk by a RuntimeError without its number: it writes to memory, and the file is written here.
-    memory = faiss.VectorIOWriter()
-    (faiss.write_index if whole else faiss.write_VectorTransform)(exported, memory)
-    with atomic_path(path, force=force) as temporary:
-        temporary.write_bytes(faiss.vector_to_array(memory.data).tobytes())
+    with atomic_path(path, force=force) as temporary, open(temporary, "wb") as file:
+        # FAISS tells of a full disk by a RuntimeError without its number; Python's own write raises what it is.
+        (faiss.write_index if whole else faiss.write_VectorTransform)(exported, faiss.PyCallbackIOWriter(file.write))
     return Path(path)
+
+
+def _read_index(path: str | Path) -> faiss.Index:
+    """Open the file of an index, where FAISS can without reading it."""
+    faiss = require("faiss", extra="faiss")
+    if not Path(path).is_file():
+        raise FileError(
+            f"Got no file at {path}; expected a FAISS index. Pass index=… as the file that faiss.write_index wrote."
+        )
+    try:
+        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    except RuntimeError as error:
+        raise CorruptFileError(
+            f"Got {path}, which FAISS does not read as an index of float vectors ({short(str(error), 300)}); expected an intact one. "
+            "Write it again with faiss.write_index."
+        ) from error
+
+
+def _check_norms(index: faiss.Index) -> None:
+    """Warn if unit queries will meet an L2 index of rows that are none; an inner product orders them alike whatever the query's norm."""
+    faiss = require("faiss", extra="faiss")
+    rows = _stored_rows(index) if index.metric_type == faiss.METRIC_L2 else None
+    if rows is None or not len(rows):
+        return
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1)
+    if np.abs(norms - 1).max() > UNIT_TOLERANCE:
+        warnings.warn(
+            f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map to unit rows; expected unit rows in both, as "
+            "the map's target had at the fit, or distances depend on norms that mapped queries have lost. Fit the map to vectors as they "
+            "are in the index, or use an index of unit rows.",
+            NormWarning,
+            stacklevel=4,
+        )
+
+
+def _stored_rows(index: faiss.Index, most: int = 256) -> np.ndarray | None:
+    """Return some rows of an index that keeps them as floats; None of one that keeps codes or transforms them."""
+    faiss = require("faiss", extra="faiss")
+    index = faiss.downcast_index(index)
+    if isinstance(index, (faiss.IndexIDMap, faiss.IndexIDMap2)):
+        return _stored_rows(index.index)
+    if isinstance(index, faiss.IndexHNSW):
+        return _stored_rows(index.storage)
+    if isinstance(index, faiss.IndexFlat):
+        return index.reconstruct_batch(np.arange(0, index.ntotal, max(1, index.ntotal // most))[:most])
+    if isinstance(index, faiss.IndexIVFFlat):
+        lists = index.invlists
+        largest = max(range(lists.nlist), key=lists.list_size)
+        count = min(lists.list_size(largest), most)
+        codes = (
+            faiss.rev_swig_ptr(lists.get_codes(largest), count * lists.code_size) if count else np.empty(0, np.uint8)
+        )
+        return codes.copy().view(np.float32).reshape(count, index.d)
+    return None

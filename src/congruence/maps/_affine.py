@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given, beside, is_tensor
-from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import refuse_overflow
 from congruence.maps._base import Map
 
@@ -61,3 +61,6 @@ class AffineMap(Map):
             out = A @ beside(self.matrix, A)
             out += beside(self.offset, A)
         return refuse_overflow(as_given(out, X), X if is_tensor(X) else A, "X")
+
+    def _layers_of(self, side: str) -> list[Layer]:
+        return [{"kind": "linear", "weight": self.matrix, "bias": self.offset}]

@@ -29,13 +29,14 @@ from congruence.errors import (
 )
 from congruence.maps._checks import NotFittedMapError, check_native, check_weights, with_names
 from congruence.maps._estimator import ClassNamePrefixFeaturesOutMixin, TransformerMixin, validate_data
+from congruence.maps._exported import Exported
 from congruence.maps._saving import Saving
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 
-class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Saving):
+class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
     """Base of all maps between two embedding spaces.
 
     A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is written into

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import as_given, beside, blocks, is_tensor, namespace
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
-from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import check_positive, check_seed, refuse_overflow
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
@@ -274,6 +274,15 @@ class MLPMap(Map):
             for part in parts:
                 mapped[part] = move(A[part])
         return refuse_overflow(mapped, A, "X")
+
+    def _layers_of(self, side: str) -> list[Layer]:
+        self._check_fitted()
+        w = self.weights_
+        center: Layer = {"kind": "center", "mean": w["source_mean"]}
+        line: Layer = {"kind": "linear", "weight": w["matrix"], "bias": w["target_mean"]}
+        first: Layer = {"kind": "linear", "weight": w["w1"], "bias": w["b1"]}
+        last: Layer = {"kind": "linear", "weight": w["w2"], "bias": w["b2"]}
+        return [{"kind": "sum", "branches": [[center, line], [center, first, {"kind": "gelu"}, last]]}]
 
     @property
     def _n_features_out(self) -> int:

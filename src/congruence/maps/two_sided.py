@@ -36,6 +36,7 @@ class TwoSidedMap(Map):
     """
 
     wrong_side: ClassVar[str] = "Use transform_target"
+    sides: ClassVar[tuple[str, ...]] = SIDES
 
     @property
     @abstractmethod
@@ -105,6 +106,9 @@ class TwoSidedMap(Map):
         ShapeError, DtypeError, NotFiniteError, NotFittedMapError
         """
         return self._mapped(self._check_target(Y), Y, "target")
+
+    def _layers_of(self, side: str) -> list[Layer]:
+        return self.layers()[SIDES.index(side)]
 
     def _mapped(self, rows: Array, given: RowsLike, side: str) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):

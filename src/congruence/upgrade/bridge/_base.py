@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,11 @@ from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
 from congruence.errors import DirectionError, ModalityError, ParameterError, ZeroRowError
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.upgrade.bridge._queries import Folded, as_rows, check_queries, wrong_direction
+
+if TYPE_CHECKING:
+    import torch
+
+    from congruence.maps.torch_module import TorchMap
 
 
 class BridgedQueries:
@@ -154,3 +159,47 @@ class BridgedQueries:
                 f"modalities share: congruence.fit(new, old, method='orthogonal', means={{{modality!r}: (…, …)}})."
             )
         return self.map.for_modality(modality)
+
+    # ------------------------------------------------------------------ in other libraries
+
+    def for_modality(self, modality: str | None = None) -> Map:
+        """Return the map that queries of a modality go through: what exports write.
+
+        Parameters
+        ----------
+        modality : str, optional
+            The bridge's by default.
+
+        Returns
+        -------
+        Map
+
+        Raises
+        ------
+        ModalityError
+            The map does not know the modality, or knows several and none was said.
+        """
+        return self._for(modality or self.modality)
+
+    def to_torch(
+        self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
+    ) -> TorchMap:
+        """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
+
+        Parameters
+        ----------
+        modality : str, optional
+            The bridge's by default.
+        trainable, dtype
+            As of :meth:`congruence.maps.Map.to_torch`.
+
+        Returns
+        -------
+        TorchMap
+            Of :meth:`transform` without its checks.
+
+        Raises
+        ------
+        MissingExtraError, ModalityError
+        """
+        return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)

@@ -1,0 +1,71 @@
+"""The folder of an exported sentence-transformers model: what marks it, and what may be replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from congruence import __version__
+from congruence._utils.atomic import atomic_path, check_output, has_marker
+
+__all__ = ["check_model_output", "model_folder"]
+
+#: Names the kind of folder in :data:`MARKER`, which lists what is in it.
+FORMAT, MARKER = "congruence-sentence-transformers", "congruence.json"
+
+
+def check_model_output(path: str | Path, *, force: bool = False) -> None:
+    """Refuse a path at which something stands that an exported model must not replace.
+
+    Parameters
+    ----------
+    path : path-like
+    force : bool, default=False
+        Replace an exported model that is there.
+
+    Raises
+    ------
+    OutputExistsError, FileError, StorageError
+    """
+    check_output(path, force=force, directory=True, foreign=_why_no_export)
+
+
+@contextmanager
+def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
+    """Give a folder to write a model into, and put it into its place, marked as exported, when the block ends well.
+
+    Parameters
+    ----------
+    path : path-like
+    force : bool, default=False
+        Replace an exported model that is there.
+
+    Yields
+    ------
+    Path
+
+    Raises
+    ------
+    OutputExistsError, FileError, StorageError
+    """
+    with atomic_path(path, force=force, directory=True, foreign=_why_no_export) as folder:
+        yield folder
+        facts = {
+            "format": FORMAT,
+            "format_version": 1,
+            "congruence_version": __version__,
+            "entries": sorted(entry.name for entry in folder.iterdir()),
+        }
+        (folder / MARKER).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _why_no_export(folder: Path) -> str | None:
+    """Say why a folder is not, or not only, an exported model."""
+    if not has_marker(folder / MARKER, FORMAT):
+        return f"holds no {MARKER} that says that congruence exported it"
+    entries = json.loads((folder / MARKER).read_bytes()).get("entries")
+    known = {MARKER, *(entries if isinstance(entries, list) else ())}
+    others = sorted(entry.name for entry in folder.iterdir() if entry.name not in known)
+    return f"holds other things than the exported model ({', '.join(others[:3])})" if others else None

@@ -1,0 +1,219 @@
+"""ONNX (extra ``onnx-export``): any map as a graph that every ONNX runtime runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from congruence import __version__
+from congruence._utils.atomic import atomic_path
+from congruence._utils.optional import require
+from congruence._utils.typing import Layer
+from congruence.integrations._maps import as_map
+from congruence.maps import Map
+
+if TYPE_CHECKING:
+    import onnx
+
+    from congruence.upgrade.bridge import Bridge
+
+__all__ = ["IR_VERSION", "OPSET", "export_onnx", "to_onnx"]
+
+#: Version of the operators, and of the file format that came with it: onnxruntime 1.14 (2023) and later read them.
+OPSET, IR_VERSION = 18, 8
+
+
+def to_onnx(
+    mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
+) -> onnx.ModelProto:
+    """Return the map as an ONNX model.
+
+    Parameters
+    ----------
+    mapping : Map or Bridge
+        Fitted, of any kind.
+    modality : str, optional
+        Whose means to use; the map's own by default.
+    normalize : {"auto", True, False}, default="auto"
+        End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit.
+    side : {"source", "target"}, default="source"
+        The head, of a two-sided map.
+
+    Returns
+    -------
+    onnx.ModelProto
+        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows", d_out): the numbers of
+        :meth:`~congruence.maps.Map.apply` to rounding. ``metadata_props`` say which map it is: ``congruence_version``, ``kind``, ``side``,
+        ``modality``, ``unit_rows``, and both spaces as JSON.
+
+    Raises
+    ------
+    MissingExtraError
+        Without the ``onnx-export`` extra.
+    ModalityError, ParameterError, NotFittedMapError
+        As of :meth:`~congruence.maps.Map.as_layers`.
+
+    Warns
+    -----
+    NormWarning
+        "auto", and the map does not know of its target's rows.
+    """
+    mapping, normalize = as_map(mapping, modality, normalize)
+    layers = mapping.as_layers(None, normalize, side=side)
+    onnx = require("onnx", extra="onnx-export")
+    d_in = mapping.d_target if side == "target" else mapping.n_features_in_
+    writer = _Writer()
+    writer.layers(layers, "vectors")
+    writer.nodes[-1].output[:] = ["mapped"]
+    vector = onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        writer.nodes,
+        "congruence map",
+        [onnx.helper.make_tensor_value_info("vectors", vector, ["rows", d_in])],
+        [onnx.helper.make_tensor_value_info("mapped", vector, ["rows", mapping.d_out])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in writer.constants.items()],
+    )
+    model = onnx.helper.make_model(
+        graph,
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="congruence",
+        producer_version=__version__,
+    )
+    source, target = mapping.source_space_, mapping.target_space_
+    named = modality or (target if side == "target" else source).modality
+    facts = {
+        "congruence_version": __version__,
+        "kind": mapping.kind,
+        "side": side,
+        "unit_rows": json.dumps(bool(layers) and layers[-1]["kind"] == "normalize"),
+        "source_space": json.dumps(source.to_dict(), sort_keys=True),
+        "target_space": json.dumps(target.to_dict(), sort_keys=True),
+    }
+    onnx.helper.set_model_props(model, facts if named is None else {**facts, "modality": named})
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def export_onnx(
+    mapping: Map | Bridge,
+    path: str | Path,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+    force: bool = False,
+) -> Path:
+    """Write the map as an ONNX file; other parameters as of :func:`to_onnx`.
+
+    Parameters
+    ----------
+    mapping : Map or Bridge
+    path : path-like
+    modality, normalize, side
+        As of :func:`to_onnx`.
+    force : bool, default=False
+        Replace an existing file.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    OutputExistsError, StorageError
+    MissingExtraError, ModalityError, ParameterError, NotFittedMapError
+        As of :func:`to_onnx`.
+    """
+    content = to_onnx(mapping, modality=modality, normalize=normalize, side=side).SerializeToString(deterministic=True)
+    with atomic_path(path, force=force) as temporary:
+        temporary.write_bytes(content)
+    return Path(path)
+
+
+class _Writer:
+    """The nodes and constants of a graph, as layers are written into it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[str, np.ndarray] = {}
+
+    def node(self, operator: str, inputs: Sequence[str], **attributes: object) -> str:
+        """Add a node, and return the name of its output."""
+        name = f"{operator.lower()}_{len(self.nodes)}"
+        helper = require("onnx.helper", extra="onnx-export")
+        self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, value: np.ndarray | float, dtype: type = np.float32) -> str:
+        """Add a constant, and return its name."""
+        name = f"constant_{len(self.constants)}"
+        self.constants[name] = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
+        return name
+
+    def layers(self, layers: Sequence[Layer], x: str) -> str:
+        """Add layers one after another, and return the name of what comes out."""
+        for layer in layers:
+            x = _OPERATORS[layer["kind"]](self, layer, x)
+        return x
+
+    def product(self, x: str, weight: np.ndarray, bias: np.ndarray | None) -> str:
+        """Add ``x @ weight + bias`` as one operator."""
+        inputs = [x, self.constant(weight), *([] if bias is None else [self.constant(bias)])]
+        return self.node("Gemm", inputs)
+
+
+def _normalize(w: _Writer, layer: Layer, x: str) -> str:
+    norm = w.node("ReduceL2", [x, w.constant(np.array([1]), np.int64)], keepdims=1)
+    positive = w.node("Greater", [norm, w.constant(0.0)])
+    return w.node("Div", [x, w.node("Where", [positive, norm, w.constant(1.0)])])  # zero rows stay zero
+
+
+def _gelu(w: _Writer, layer: Layer, x: str) -> str:
+    # Gelu is an operator since opset 20 only.
+    erf = w.node("Erf", [w.node("Mul", [x, w.constant(math.sqrt(0.5))])])
+    return w.node("Mul", [w.node("Mul", [x, w.constant(0.5)]), w.node("Add", [erf, w.constant(1.0)])])
+
+
+def _silu(w: _Writer, x: str) -> str:
+    return w.node("Mul", [x, w.node("Sigmoid", [x])])
+
+
+def _layernorm(w: _Writer, layer: Layer, x: str) -> str:
+    mean = w.node("ReduceMean", [x, w.constant(np.array([1]), np.int64)], keepdims=1)
+    centered = w.node("Sub", [x, mean])
+    square = w.node("Mul", [centered, centered])
+    variance = w.node("ReduceMean", [square, w.constant(np.array([1]), np.int64)], keepdims=1)
+    out = w.node("Div", [centered, w.node("Sqrt", [w.node("Add", [variance, w.constant(layer["eps"])])])])
+    if "weight" in layer:
+        out = w.node("Mul", [out, w.constant(layer["weight"])])
+    return w.node("Add", [out, w.constant(layer["bias"])]) if "bias" in layer else out
+
+
+def _swiglu(w: _Writer, layer: Layer, x: str) -> str:
+    gate = w.product(x, layer["gate_weight"], layer.get("gate_bias"))
+    return w.node("Mul", [_silu(w, gate), w.product(x, layer["weight"], layer.get("bias"))])
+
+
+def _sum(w: _Writer, layer: Layer, x: str) -> str:
+    return w.node("Sum", [w.layers(branch, x) for branch in layer["branches"]])
+
+
+#: How every kind of layer is written. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of layers.
+_OPERATORS: dict[str, Callable[[_Writer, Layer, str], str]] = {
+    "normalize": _normalize,
+    "center": lambda w, layer, x: w.node("Sub", [x, w.constant(layer["mean"])]),
+    "linear": lambda w, layer, x: w.product(x, layer["weight"], layer.get("bias")),
+    "gelu": _gelu,
+    "relu": lambda w, layer, x: w.node("Relu", [x]),
+    "silu": lambda w, layer, x: _silu(w, x),
+    "layernorm": _layernorm,
+    "swiglu": _swiglu,
+    "residual": lambda w, layer, x: w.node("Add", [x, w.layers(layer["layers"], x)]),
+    "sum": _sum,
+}

@@ -1,0 +1,372 @@
+"""sentence-transformers (extra ``sentence-transformers``): a map at the end of a model.
+
+Imports sentence-transformers, and with it torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from congruence._utils.display import as_markdown, short
+from congruence._utils.optional import require
+from congruence._utils.typing import Layer
+from congruence.errors import FileError, ParameterError, ShapeError
+from congruence.integrations._maps import as_map
+from congruence.integrations.model_folder import check_model_output, model_folder
+from congruence.maps import Map, load
+
+library = require("sentence_transformers", extra="sentence-transformers")
+try:
+    from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Module, Normalize
+except ModuleNotFoundError:  # before version 6
+    from sentence_transformers.models import Dense, LayerNorm, Module, Normalize
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import Tensor, nn
+
+    from congruence.upgrade.bridge import Bridge
+
+__all__ = ["MapModule", "export_sentence_transformers", "map_model", "needs_trust", "to_modules"]
+
+#: Layers that a Dense module can end with.
+ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
+
+
+class MapModule(Module):
+    """A map of any kind as a module of sentence-transformers: the sentence embedding is mapped, everything else left as it is.
+
+    Its weights are fixed. sentence-transformers 6 loads modules of other packages with ``trust_remote_code=True`` only, from local folders too;
+    most maps need no such module (:func:`to_modules`).
+
+    Parameters
+    ----------
+    mapping : Map or Bridge
+        Fitted on what the model before it returns.
+    modality : str, optional
+        Whose means to use; by default the bridge's, or "text".
+    normalize : {"auto", True, False}, default="auto"
+        End with rows of unit norm; "auto" does so if the target's rows had unit norm at the fit.
+    side : {"source", "target"}, default="source"
+        The head, of a two-sided map.
+
+    Raises
+    ------
+    ModalityError, ParameterError, NotFittedMapError
+        As of :meth:`~congruence.maps.Map.as_layers`.
+    """
+
+    config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as the library declares it
+
+    def __init__(
+        self,
+        mapping: Map | Bridge,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str = "source",
+    ) -> None:
+        super().__init__()
+        self.modality, self.side = _modality(mapping, modality), side
+        self.mapping, self.normalize = as_map(mapping, self.modality, normalize)
+        self.module = self.mapping.to_torch(None, self.normalize, side=side)
+
+    def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        """Map ``features["sentence_embedding"]``."""
+        features["sentence_embedding"] = self.module(features["sentence_embedding"])
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Return the width of mapped rows."""
+        return self.mapping.d_out
+
+    #: The name before version 6 of sentence-transformers.
+    get_sentence_embedding_dimension = get_embedding_dimension
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the arguments as ``config.json`` and the map as a folder ``map``, which :func:`congruence.load` reads."""
+        self.save_config(output_path)
+        self.mapping.save(Path(output_path) / "map", force=True)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
+        """Read what :meth:`save` wrote, from a folder or the Hugging Face hub; the map's digests are checked, and nothing in it is run."""
+        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
+        folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
+        return cls(load(Path(folder) / "map"), **{key: config[key] for key in cls.config_keys if key in config})
+
+
+def to_modules(
+    mapping: Map | Bridge,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+) -> list[nn.Module]:
+    """Return the map as modules of sentence-transformers itself, which load anywhere, without congruence and without trusted code.
+
+    Parameters
+    ----------
+    mapping : Map or Bridge
+    modality, normalize, side
+        As of :class:`MapModule`.
+
+    Returns
+    -------
+    list of torch.nn.Module
+        ``Dense``, ``LayerNorm`` and ``Normalize``: the numbers of :class:`MapModule` to rounding. Their weights can be trained, as those of all
+        of the library's modules.
+
+    Raises
+    ------
+    ParameterError
+        The map has layers that the library has no module for (``swiglu``, ``residual``, some ``layernorm``); or as of :class:`MapModule`.
+    ModalityError, NotFittedMapError
+    """
+    mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
+    torch = require("torch", extra="sentence-transformers")
+    width = mapping.d_target if side == "target" else mapping.n_features_in_
+    with torch.random.fork_rng(devices=[]):  # new modules draw weights, from the caller's generator otherwise
+        return _modules(_widen_sums(mapping.as_layers(None, normalize, side=side)), width)
+
+
+def map_model(
+    model: SentenceTransformer,
+    mapping: Map | Bridge,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+) -> SentenceTransformer:
+    """Return the model with the map at its end, so that ``encode`` gives vectors of the map's target space.
+
+    Parameters
+    ----------
+    model : sentence_transformers.SentenceTransformer
+        The map's source model. Its modules are shared with the new one, and not changed.
+    mapping : Map or Bridge
+    modality, normalize, side
+        As of :class:`MapModule`.
+
+    Returns
+    -------
+    sentence_transformers.SentenceTransformer
+        With the prompts of ``model``. It ends with modules of the library where these can express the map (:func:`to_modules`), and with a
+        :class:`MapModule` otherwise. Vectors are scaled to unit norm before the map if the map was fitted on unit rows.
+
+    Raises
+    ------
+    ShapeError
+        The model's vectors have another width than the map starts from.
+    ParameterError
+        The model truncates its vectors; or as of :class:`MapModule`.
+    ModalityError, NotFittedMapError
+    """
+    modality = _modality(mapping, modality)
+    mapping, normalize = as_map(mapping, modality, normalize)
+    if model.truncate_dim is not None:
+        raise ParameterError(
+            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected one without. Load it without "
+            "truncate_dim, and fit the map on whole vectors."
+        )
+    width = (
+        model.get_sentence_embedding_dimension()
+        if not hasattr(model, "get_embedding_dimension")
+        else model.get_embedding_dimension()
+    )
+    expected, space = (
+        (mapping.d_target, mapping.target_space_)
+        if side == "target"
+        else (mapping.n_features_in_, mapping.source_space_)
+    )
+    if width != expected:
+        raise ShapeError(
+            f"Got a model of {width}-d vectors; expected {expected}-d, the width this map starts from ({space}). Use the map's source model, or the inverse map."
+        )
+    arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side}
+    try:
+        end = to_modules(mapping, **arguments)
+    except _NoModuleError:
+        end = [MapModule(mapping, **arguments)]
+    modules = list(model)
+    if space.normalized and not isinstance(modules[-1], Normalize):
+        end = [Normalize(), *end]
+    return library.SentenceTransformer(
+        modules=[*modules, *end],
+        device=str(model.device),
+        prompts=dict(model.prompts),
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+    )
+
+
+def export_sentence_transformers(
+    mapping: Map | Bridge,
+    model: SentenceTransformer | str | Path,
+    path: str | Path,
+    *,
+    modality: str | None = None,
+    normalize: bool | str = "auto",
+    side: str = "source",
+    force: bool = False,
+) -> Path:
+    """Write a model with the map at its end as a folder that ``SentenceTransformer(path)`` loads.
+
+    Parameters
+    ----------
+    mapping : Map or Bridge
+    model : SentenceTransformer, or its name or folder
+        Loaded without trusting code of its folder.
+    path : path-like
+        The folder to make.
+    modality, normalize, side
+        As of :class:`MapModule`.
+    force : bool, default=False
+        Replace a folder that this function wrote; nothing else is replaced.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    FileError
+        The model cannot be loaded.
+    ShapeError, ModalityError, ParameterError, NotFittedMapError
+        As of :func:`map_model`.
+    OutputExistsError, StorageError
+    """
+    modality = _modality(mapping, modality)
+    mapping, normalize = as_map(mapping, modality, normalize)
+    check_model_output(path, force=force)
+    name = str(model) if isinstance(model, (str, Path)) else "a model in memory"
+    if isinstance(model, (str, Path)):
+        try:
+            model = library.SentenceTransformer(
+                name,
+                device="cpu",
+                trust_remote_code=False,
+                local_files_only=Path(name).is_dir(),  # otherwise the hub is asked about a folder's name
+            )
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
+            raise FileError(
+                f"Got a failure while loading {name} ({short(str(error), 300)}); expected a model of sentence-transformers. Pass model=… as its "
+                "folder, or its name on the hub."
+            ) from error
+    whole = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
+    with model_folder(path, force=force) as folder:
+        whole.save_pretrained(str(folder), create_model_card=False)
+        (folder / "README.md").write_text(_card(name, mapping, needs_trust(whole)), encoding="utf-8")
+    return Path(path)
+
+
+def _modality(given: Map | Bridge, modality: str | None) -> str:
+    return modality or getattr(given, "modality", None) or "text"
+
+
+def needs_trust(model: SentenceTransformer) -> bool:
+    """Say whether loading the saved model needs ``trust_remote_code=True``, for a :class:`MapModule` in it."""
+    return any(isinstance(module, MapModule) for module in model)
+
+
+def _card(name: str, mapping: Map, trust: bool) -> str:
+    source, target = (as_markdown(str(space)) for space in (mapping.source_space_, mapping.target_space_))
+    more = ", trust_remote_code=True" if trust else ""
+    return "\n".join(
+        [
+            "---",
+            "library_name: sentence-transformers",
+            "tags: [sentence-transformers, congruence]",
+            "---",
+            f"# {as_markdown(name)}, mapped",
+            "",
+            f"Encodes with *{as_markdown(name)}* and maps its vectors, {source}, into the space of {target}.",
+            "",
+            "```python",
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            f'model = SentenceTransformer("path/to/this/folder"{more})',
+            'vectors = model.encode(["a text"])',
+            "```",
+            *(["", "Loading imports `congruence`, which has to be installed."] if trust else []),
+            "",
+        ]
+    )
+
+
+# ------------------------------------------------------------------ layers as the library's modules
+
+
+class _NoModuleError(ParameterError):
+    """The library has no module for a layer."""
+
+
+def _widen_sums(layers: Iterable[Layer]) -> list[Layer]:
+    """Write a sum of a product and a perceptron as one wider perceptron: gelu(t) − gelu(−t) = t passes a product through its hidden layer."""
+    out: list[Layer] = []
+    for layer in layers:
+        kinds = [[inner["kind"] for inner in branch] for branch in layer.get("branches", [])]
+        if kinds != [["linear"], ["linear", "gelu", "linear"]]:
+            out.append(layer)
+            continue
+        (line,), (first, _, last) = layer["branches"]
+        unit = np.eye(line["weight"].shape[1])
+        weight = np.hstack([first["weight"], line["weight"], -line["weight"]])
+        bias = np.concatenate([first["bias"], line["bias"], -line["bias"]])
+        out += [
+            {"kind": "linear", "weight": weight, "bias": bias},
+            {"kind": "gelu"},
+            {"kind": "linear", "weight": np.vstack([last["weight"], unit, -unit]), "bias": last["bias"]},
+        ]
+    return out
+
+
+def _modules(layers: list[Layer], width: int) -> list[nn.Module]:
+    out: list[nn.Module] = []
+    for k, layer in enumerate(layers):
+        kind = layer["kind"]
+        after = layers[k + 1]["kind"] if k + 1 < len(layers) else ""
+        if kind == "normalize":
+            out.append(Normalize())
+        elif kind == "linear":
+            out.append(_dense(layer["weight"], layer.get("bias"), ACTIVATIONS.get(after)))
+            width = layer["weight"].shape[1]
+        elif kind == "center":
+            out.append(_dense(np.eye(width), -layer["mean"], ACTIVATIONS.get(after)))
+        elif kind in ACTIVATIONS:
+            if k == 0 or layers[k - 1]["kind"] not in ("linear", "center"):  # otherwise it is in the module before
+                out.append(_dense(np.eye(width), None, ACTIVATIONS[kind]))
+        elif kind == "layernorm" and layer["eps"] == 1e-5:
+            out.append(_layer_norm(layer, width))
+        else:
+            raise _NoModuleError(
+                f"Got a map with a {kind} layer, for which sentence-transformers has no module; expected linear layers, activations and norms. Use "
+                "MapModule."
+            )
+    return out
+
+
+def _dense(weight: np.ndarray, bias: np.ndarray | None, activation: str | None) -> nn.Module:
+    torch = require("torch", extra="sentence-transformers")
+    module = Dense(
+        *weight.shape,
+        bias=bias is not None,
+        activation_function=getattr(torch.nn, activation or "Identity")(),
+        init_weight=torch.tensor(np.ascontiguousarray(weight.T), dtype=torch.float32),
+        init_bias=None if bias is None else torch.tensor(bias, dtype=torch.float32),
+    )
+    return module
+
+
+def _layer_norm(layer: Layer, width: int) -> nn.Module:
+    torch = require("torch", extra="sentence-transformers")
+    module = LayerNorm(width)
+    with torch.no_grad():
+        for name in ("weight", "bias"):
+            if name in layer:
+                getattr(module.norm, name).copy_(torch.as_tensor(layer[name]))
+    return module

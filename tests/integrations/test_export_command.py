@@ -1,0 +1,111 @@
+"""``congruence export`` into every format, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from fitted_maps import MAPS, P, X, expected
+
+from congruence import Bridge, OrthogonalMap
+
+faiss = pytest.importorskip("faiss")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture
+def data(tmp_path):
+    for name in ("orthogonal", "mlp", "heads"):
+        MAPS[name].save(tmp_path / name)
+    Bridge(OrthogonalMap().fit(P.X, P.Y, modality="text"), modality="text").save(tmp_path / "bridge")
+    index = faiss.IndexFlatIP(9)
+    index.add(P.Y.astype(np.float32))
+    faiss.write_index(index, str(tmp_path / "old.faiss"))
+    return tmp_path
+
+
+def test_faiss_around_an_index(here, data):
+    done = here("export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out) == {"output": "new.faiss", "format": "faiss", "d_in": 6, "d_out": 9, "modality": "text"}
+    _, found = faiss.read_index(str(data / "new.faiss")).search(X, 1)
+    old = faiss.read_index(str(data / "old.faiss"))
+    np.testing.assert_array_equal(found, old.search(Bridge.load(data / "bridge").transform(X), 1)[1])
+    assert "of width 9; expected 6" in here("export", "orthogonal", "--inverse", "--index", "old.faiss", "-o", "x").err
+    assert "is the index itself" in here("export", "bridge", "--index", "old.faiss", "-o", "old.faiss", "--force").err
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "side", "normalize"),
+    [
+        ("orthogonal", (), "source", "auto"),
+        ("orthogonal", ("--normalize", "no"), "source", False),
+        ("mlp", ("--normalize", "yes"), "source", True),
+        ("heads", ("--side", "target"), "target", "auto"),
+    ],
+)
+def test_onnx(here, data, name, arguments, side, normalize):
+    done = here("export", name, "--to", "onnx", "-o", "map.onnx", *arguments)
+    assert (done.code, done.out) == (0, "written to map.onnx\n"), done.err
+    A = (P.X if side == "source" else P.Y).astype(np.float32)
+    (got,) = onnxruntime.InferenceSession(data / "map.onnx").run(["mapped"], {"vectors": A})
+    np.testing.assert_allclose(got, expected(MAPS[name], A, side, normalize), atol=2e-5)
+
+
+def test_sentence_transformers(here, data):
+    library = pytest.importorskip("sentence_transformers")
+    from test_sentence_transformers_map import RAW, TEXTS
+
+    RAW.save_pretrained(str(data / "encoder"), create_model_card=False)
+    arguments = ("export", "mlp", "--to", "sentence-transformers", "--model", "encoder", "-o", "mapped")
+    for more in ((), ("--force",)):
+        done = here(*arguments, *more)
+        assert done.code == 0, done.err
+        assert done.out == "written to mapped, for text vectors\n"
+    got = library.SentenceTransformer(str(data / "mapped"), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(got, MAPS["mlp"].transform(RAW.encode(TEXTS)), atol=1e-5)
+    assert "Pass --force" in here(*arguments).err
+    assert "expected a model of sentence-transformers" in here(*arguments[:5], "mlp", "-o", "x").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bridge", "--to", "torch", "-o", "x"), "Call congruence.load(MAP).to_torch() in Python"),
+        (("bridge", "--to", "tensorrt", "-o", "x"), "'faiss', 'onnx', 'sentence-transformers'"),
+        (("bridge", "--to", "onnx", "--index", "old.faiss", "-o", "x"), "Leave out --index"),
+        (("bridge", "--side", "target", "-o", "x"), "for onnx or sentence-transformers only. Leave out --side"),
+        (("bridge", "--to", "sentence-transformers", "-o", "x"), "Pass --model with its name or folder"),
+        (("bridge", "--to", "onnx", "--modality", "audio", "-o", "x"), "audio"),
+        (("bridge", "--inverse", "-o", "x"), "Got --inverse for a bridge"),
+        (("mlp", "-o", "x"), "expected an affine map"),
+        (("orthogonal", "--to", "onnx", "--side", "target", "-o", "x"), "Leave out --side"),
+        (("bridge", "--index", "bridge/config.json", "-o", "x"), "which FAISS does not read"),
+        (("bridge", "--index", "none", "-o", "x"), "Pass --index"),
+        (("cut", "--to", "onnx", "-o", "x"), "error: Got"),
+    ],
+)
+def test_refusals(here, data, arguments, said):
+    (data / "cut").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        content = (data / "orthogonal" / name).read_bytes()
+        (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
+    done = here("export", *arguments)
+    assert done.code == 2
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not (data / "x").exists()
+
+
+def test_a_missing_extra_is_named(here, data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert "pip install 'congruence[onnx-export]'" in here("export", "bridge", "--to", "onnx", "-o", "x").err
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert "pip install 'congruence[faiss]'" in here("export", "bridge", "-o", "x").err
+    monkeypatch.delitem(sys.modules, "congruence.integrations.sentence_transformers", raising=False)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    done = here("export", "bridge", "--to", "sentence-transformers", "--model", "m", "-o", "x")
+    assert "pip install 'congruence[sentence-transformers]'" in done.err
+    assert not (data / "x").exists()
