@@ -39,6 +39,7 @@ from congruence.cli import (
     negatives,
     report,
     reproduce,
+    serve,
     shift,
     similarity,
     train,
@@ -128,6 +129,7 @@ app.command("negatives", cls=_Command)(negatives.command)
 app.command("shift", cls=_Command)(shift.command)
 app.command("drift", cls=_Command)(drift.command)
 app.command("embed", cls=_Command)(embed.command)
+app.command("serve", cls=_Command)(serve.command)
 app.command("train", cls=_Command)(train.command)
 app.command("report", cls=_Command)(report.command)
 app.command("datasets", cls=_Command)(datasets.command)
