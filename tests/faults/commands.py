@@ -19,7 +19,7 @@ from congruence.embeddings import Embeddings
 from congruence.stores import open_sink, read_embeddings
 
 #: Commands that write no file, whatever their options.
-READERS = {"drift", "exposure", "inspect", "match", "shift"}
+READERS = {"drift", "exposure", "inspect", "match", "serve", "shift"}
 
 N, D = 40, 6
 

@@ -58,6 +58,7 @@ NO_READERS = {
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
     "embed/_batches.py": "reads images as bytes, for encoders/_base.py",
     "encoders/onnx.py": "models, read by onnxruntime",
+    "integrations/server/run.py": "a key, of which every character is checked",
     "negatives/lexicon.py": "part of the package",
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
     "papers/npz.py": "arrays that a user names for reproduce: not fuzzed",

@@ -187,6 +187,10 @@ class Encoder(ABC):
         dim = (self.space.dim or 0) // (self.n_layers or 1)
         return replace(self.space, model=(self.space.model or "").replace("layer=all", f"layer={layer}"), dim=dim)
 
+    def count_tokens(self, texts: list[str]) -> list[int] | None:
+        """Return how many tokens of each text the model reads, cut off as it cuts them; None if the adapter cannot tell."""
+        return None
+
     def _read(self, item: Item) -> Item:
         """Check one item and decode it."""
         if self.space.modality == "image":

@@ -151,6 +151,11 @@ class HfEncoder(TensorEncoder):
         )
         return dict(batch)
 
+    def count_tokens(self, texts: list[str]) -> list[int] | None:
+        """Return how many tokens of each text the model reads, padding left out."""
+        read = self._tokenizer(texts, truncation=True, max_length=self._length)
+        return [len(tokens) for tokens in read["input_ids"]]
+
     # ------------------------------------------------------------------ vectors
 
     def _start_pooling(self, tower: Module, options: Options, modality: str) -> None:

@@ -118,6 +118,10 @@ class OnnxEncoder(Encoder):
         self._tokenizer = tokenizer
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def count_tokens(self, texts: list[str]) -> list[int] | None:
+        """Return how many tokens of each text the graph reads."""
+        return [sum(item.attention_mask) for item in self._tokenizer.encode_batch(texts)]
+
     def _embed(self, items: list[Item]) -> np.ndarray:
         mask: np.ndarray | None = None
         if self.space.modality == "image":

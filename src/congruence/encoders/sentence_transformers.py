@@ -62,6 +62,12 @@ class SentenceTransformersEncoder(TorchEncoder):
             dtype=self.dtype,
         )
 
+    def count_tokens(self, texts: list[str]) -> list[int] | None:
+        """Return how many tokens of each text the model reads."""
+        length = self._model.get_max_seq_length()
+        read = self._model.tokenizer(texts, truncation=length is not None, max_length=length)
+        return [len(tokens) for tokens in read["input_ids"]]
+
     def _embed(self, items: list[Item]) -> np.ndarray:
         with self._lowered():
             out = self._model.encode(

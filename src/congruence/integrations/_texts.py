@@ -1,0 +1,256 @@
+"""Texts into vectors of an index's space: what the server and the adapters for other libraries share."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from congruence._utils.validation import check_positive
+from congruence.embeddings import Space, check_space
+from congruence.encoders import Encoder, load_encoder
+from congruence.errors import DtypeError, ModalityError, ParameterError, ShapeError
+from congruence.maps import Map
+from congruence.upgrade.bridge import Bridge
+
+#: What turns texts into vectors: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of texts
+#: to an array, shape (n, dim).
+EncoderLike: TypeAlias = "str | Encoder | Callable[[list[str]], object]"
+
+#: What maps them: a saved bridge or map by its path, or one in memory; None leaves the encoder's vectors as they are.
+BridgeLike: TypeAlias = "str | os.PathLike[str] | Bridge | Map | None"
+
+#: Encoded once when the model is loaded, so that what does not fit together is refused then.
+SAMPLE = "a text"
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """Encoder and bridge in memory, and the widths before and after the bridge."""
+
+    read: Callable[[list[str]], np.ndarray]
+    model: Encoder | None
+    bridge: Bridge | None
+    dims: tuple[int, int] = (0, 0)
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        order = sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True)
+        rows = self.read([texts[k] for k in order])
+        out = np.empty_like(rows)
+        out[order] = rows
+        return out
+
+    def map(self, rows: np.ndarray, modality: str) -> np.ndarray:
+        return rows if self.bridge is None else self.bridge.transform(rows, modality)
+
+
+class TextVectors:
+    """Texts of a new model as vectors in the space of an index.
+
+    Parameters
+    ----------
+    encoder : str, Encoder or callable
+        ``"sentence-transformers:<name or path>"`` and the like; or a callable that takes a list of texts and returns an array, shape
+        (n, dim).
+    bridge : path-like, Bridge, Map or None
+        From the encoder's space to the index's; None gives the encoder's own vectors.
+    modality : str, default="text"
+        Whose means a bridge with means for several modalities uses.
+    batch_size : int, default=32
+        Texts that an :class:`~congruence.encoders.Encoder` reads at a time.
+    check : bool, default=True
+        Compare the encoder's name, revision and norm with those of the map's source. Widths are compared in any case.
+    lazy : bool, default=False
+        Load encoder and bridge at the first text, not now.
+
+    Raises
+    ------
+    ParameterError
+        ``encoder`` is none, or ``batch_size`` is not positive.
+    ModalityError
+        An encoder of images.
+    SpaceMismatchError, DirectionError
+        The encoder's vectors are not those of the map's source.
+    ShapeError, FileError, MissingExtraError
+
+    Notes
+    -----
+    Texts are sorted by length and encoded a batch at a time, since a batch costs what its longest text costs. One thread encodes at a time:
+    tokenizers cannot be shared, and two threads on one processor are no faster.
+    """
+
+    def __init__(
+        self,
+        encoder: EncoderLike,
+        bridge: BridgeLike = None,
+        *,
+        modality: str = "text",
+        batch_size: int = 32,
+        check: bool = True,
+        lazy: bool = False,
+    ) -> None:
+        check_positive(batch_size, "batch_size", integer=True)
+        if not isinstance(encoder, (str, Encoder)) and not callable(encoder):
+            raise ParameterError(
+                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', an encoder, or a callable "
+                "from a list of texts to an array. Pass encoder=model.encode for a model of sentence-transformers."
+            )
+        self.given = (encoder, bridge)
+        self.modality, self.batch_size = modality, batch_size
+        self._check = check
+        self._lock = threading.RLock()
+        self._loaded: _Loaded | None = None
+        if not lazy:
+            self.load()
+
+    def load(self) -> None:
+        """Load encoder and bridge, if that has not been done, and try them on a sample."""
+        if self._loaded is not None:  # without the lock, which an encoder at work holds
+            return
+        with self._lock:
+            if self._loaded is not None:
+                return
+            encoder, given = self.given
+            bridge = open_bridge(given)
+            model = load_encoder(encoder, "text") if isinstance(encoder, str) else encoder
+            if isinstance(model, Encoder):
+                self._check_encoder(model, bridge)
+                loaded = _Loaded(partial(model.encode_all, batch_size=self.batch_size), model, bridge)
+            else:
+                loaded = _Loaded(_checked(model), None, bridge)
+            raw = loaded.encode([SAMPLE])
+            self._loaded = replace(loaded, dims=(raw.shape[1], loaded.map(raw, self.modality).shape[1]))
+
+    def _check_encoder(self, model: Encoder, bridge: Bridge | None) -> None:
+        if model.space.modality not in (None, "text"):
+            raise ModalityError(
+                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected one of texts. Pass the model's encoder of texts: "
+                "load_encoder(name, 'text')."
+            )
+        if bridge is not None:
+            space = model.space if self._check else Space(dim=model.space.dim)
+            check_space(space, bridge.source, bridge.target, modality=False)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts in the index's space.
+
+        Parameters
+        ----------
+        texts : sequence of str
+
+        Returns
+        -------
+        ndarray of float32, shape (n, dim)
+
+        Raises
+        ------
+        DtypeError
+            Something else than texts.
+        ShapeError, NotFiniteError, ZeroRowError
+            Of what the encoder gave.
+        """
+        if isinstance(texts, str):
+            raise DtypeError("Got a single text; expected a list of texts. Pass [text] for a single one.")
+        items = list(texts)
+        for k, item in enumerate(items):
+            if not isinstance(item, str):
+                raise DtypeError(
+                    f"Got {type(item).__name__} as text {k}; expected str. Convert it to str, or leave it out."
+                )
+        with self._lock:
+            loaded = self._ready()
+            return loaded.map(loaded.encode(items), self.modality) if items else np.empty((0, self.dim), np.float32)
+
+    def _ready(self) -> _Loaded:
+        self.load()
+        assert self._loaded is not None
+        return self._loaded
+
+    def lists(self, texts: Sequence[str]) -> list[list[float]]:
+        """Return the vectors of texts as lists of numbers; see :meth:`__call__`."""
+        rows: list[list[float]] = self(texts).tolist()
+        return rows
+
+    def count_tokens(self, texts: list[str]) -> list[int]:
+        """Return how many tokens the model reads of each text; words, if its adapter cannot tell tokens."""
+        with self._lock:
+            model = self._ready().model
+            counts = None if model is None else model.count_tokens(texts)
+        return [len(text.split()) for text in texts] if counts is None else counts
+
+    @property
+    def dim(self) -> int:
+        """Width of the vectors."""
+        return self._ready().dims[1]
+
+    @property
+    def source(self) -> Space:
+        """Space of the encoder's vectors, as far as it is known."""
+        loaded = self._ready()
+        if loaded.model is not None:
+            return loaded.model.space
+        return loaded.bridge.source if loaded.bridge is not None else Space(dim=loaded.dims[0])
+
+    @property
+    def space(self) -> Space:
+        """Space of the vectors."""
+        bridge = self._ready().bridge
+        return self.source if bridge is None else bridge.target
+
+    @property
+    def name(self) -> str:
+        """Name of the model in whose space the vectors are; of the bridge's folder, where that is not known."""
+        bridge = self.given[1]
+        folder = Path(bridge).name if isinstance(bridge, (str, os.PathLike)) else ""
+        return self.space.model or folder or "congruence"
+
+    @property
+    def fingerprint(self) -> str:
+        """What a sample text becomes, in hex: vectors of another encoder or bridge have another."""
+        rounded = np.round(self([SAMPLE])[0].astype(np.float64), 4) + 0.0  # no -0.0
+        return hashlib.sha256(rounded.tobytes()).hexdigest()[:16]
+
+    def unmapped(self) -> TextVectors:
+        """Return the same encoder without the bridge, whose fit to it has been checked."""
+        loaded = self._ready()
+        other = copy.copy(self)
+        other.given, other._loaded = (self.given[0], None), replace(loaded, bridge=None, dims=(loaded.dims[0],) * 2)
+        return other
+
+    def config(self) -> dict[str, str] | None:
+        """Return what rebuilds this as plain data; None if it was built from objects, which have no names to be found by again."""
+        encoder, bridge = self.given
+        if not isinstance(encoder, str) or not isinstance(bridge, (str, os.PathLike, type(None))):
+            return None
+        saved = {"encoder": encoder, "modality": self.modality}
+        return saved if bridge is None else {**saved, "bridge": os.fspath(bridge)}
+
+
+def open_bridge(bridge: BridgeLike) -> Bridge | None:
+    """Return a bridge for what was given for one. Raises FileError and what :class:`congruence.Bridge` raises."""
+    if bridge is None or isinstance(bridge, Bridge):
+        return bridge
+    return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))
+
+
+def _checked(encode: Callable[[list[str]], object]) -> Callable[[list[str]], np.ndarray]:
+    """Return a callable whose result is known to be one row a text."""
+
+    def rows_of(texts: list[str]) -> np.ndarray:
+        rows = np.asarray(encode(texts), dtype=np.float32)
+        if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
+            raise ShapeError(
+                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each. Pass a callable that returns "
+                "an array of shape (n, dim)."
+            )
+        return rows
+
+    return rows_of

@@ -1,0 +1,96 @@
+"""LanceDB (extra ``lancedb``): an embedding function of a new model for a table that an old model filled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.optional import require
+from congruence.integrations._texts import TextVectors
+
+require("lancedb", extra="lancedb")
+
+from lancedb.embeddings import TextEmbeddingFunction, register  # noqa: E402
+from pydantic import PrivateAttr  # noqa: E402
+
+__all__ = ["CongruenceEmbeddingFunction"]
+
+
+@register("congruence")
+class CongruenceEmbeddingFunction(TextEmbeddingFunction):
+    """LanceDB's embedding function: texts through an encoder and a bridge.
+
+    Made by ``CongruenceEmbeddingFunction.create(encoder=…, bridge=…)``, as all of LanceDB's are: a table keeps these names, and a process
+    that opens it has to import this module first.
+
+    Parameters
+    ----------
+    encoder : str
+        ``"sentence-transformers:<name or path>"`` and the like.
+    bridge : str, optional
+        Folder of a saved bridge or map, from the encoder's space to that of the vectors in the table. Without one, vectors are the
+        encoder's own.
+    modality : str, default="text"
+        Whose means a bridge with means for several modalities uses.
+    batch_size : int, default=32
+        Texts that the encoder reads at a time.
+    check : bool, default=True
+        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+
+    Raises
+    ------
+    SpaceMismatchError, DirectionError, ModalityError
+        With the first text, or width: the encoder's vectors are not those of the bridge's source.
+    ParameterError, FileError, MissingExtraError
+
+    Notes
+    -----
+    LanceDB tries a function that failed seven times more, with growing pauses, since most call services. This one computes, and fails at
+    once.
+
+    References
+    ----------
+    .. [1] https://docs.lancedb.com/embedding
+    """
+
+    encoder: str
+    bridge: str | None = None
+    modality: str = "text"
+    batch_size: int = 32
+    check: bool = True
+    max_retries: int = 0
+    _vectors: TextVectors = PrivateAttr()
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._vectors = TextVectors(
+            self.encoder, self.bridge, modality=self.modality, batch_size=self.batch_size, check=self.check, lazy=True
+        )
+
+    def ndims(self) -> int:
+        """Return the width of the vectors."""
+        return self._vectors.dim
+
+    def generate_embeddings(self, texts: list[str | None] | np.ndarray) -> list[np.ndarray | None]:
+        """Return the vectors of texts.
+
+        Parameters
+        ----------
+        texts : list or array of str
+            None, where the column has nothing, gives None.
+
+        Returns
+        -------
+        list of ndarray of float32, shape (dim,), or None
+        """
+        rows = iter(self._vectors([text for text in texts if text is not None]))
+        return [None if text is None else next(rows) for text in texts]
+
+    def compute_query_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[np.ndarray | None]:
+        """Return the vector of a query in a list; errors are raised as they are."""
+        return list(self.compute_query_embeddings(*args, **kwargs))
+
+    def compute_source_embeddings_with_retry(self, *args: Any, **kwargs: Any) -> list[np.ndarray | None]:
+        """Return the vectors of texts; errors are raised as they are."""
+        return list(self.compute_source_embeddings(*args, **kwargs))

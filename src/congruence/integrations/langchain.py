@@ -1,0 +1,82 @@
+"""LangChain (extra ``langchain``): embeddings of a new model for a vector store that an old model filled."""
+
+from __future__ import annotations
+
+from congruence._utils.optional import require
+from congruence.integrations._texts import BridgeLike, EncoderLike, TextVectors
+
+require("langchain_core", extra="langchain")
+
+from langchain_core.embeddings import Embeddings  # noqa: E402
+
+__all__ = ["CongruenceEmbeddings"]
+
+
+class CongruenceEmbeddings(Embeddings):
+    """LangChain's ``Embeddings``: texts through an encoder and a bridge.
+
+    Parameters
+    ----------
+    encoder : str, Encoder or callable
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+    bridge : path-like, Bridge, Map or None
+        From the encoder's space to that of the vectors in the store. None gives the encoder's own vectors.
+    modality : str, default="text"
+        Whose means a bridge with means for several modalities uses.
+    batch_size : int, default=32
+        Texts that an encoder reads at a time.
+    check : bool, default=True
+        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+
+    Raises
+    ------
+    SpaceMismatchError, DirectionError, ModalityError
+        The encoder's vectors are not those of the bridge's source.
+    ParameterError, FileError, MissingExtraError
+
+    Notes
+    -----
+    Documents that are added through this class are mapped as queries are. The asynchronous methods of the base class run these in a
+    thread.
+
+    References
+    ----------
+    .. [1] https://docs.langchain.com/oss/python/integrations/text_embedding
+    """
+
+    def __init__(
+        self,
+        encoder: EncoderLike,
+        bridge: BridgeLike = None,
+        *,
+        modality: str = "text",
+        batch_size: int = 32,
+        check: bool = True,
+    ) -> None:
+        self._vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return the vectors of documents.
+
+        Parameters
+        ----------
+        texts : list of str
+
+        Returns
+        -------
+        list of list of float
+        """
+        return self._vectors.lists(texts)
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query.
+
+        Parameters
+        ----------
+        text : str
+
+        Returns
+        -------
+        list of float
+        """
+        return self._vectors.lists([text])[0]

@@ -1,0 +1,102 @@
+"""LlamaIndex (extra ``llama-index``): embeddings of a new model for an index that an old model filled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.integrations._texts import BridgeLike, EncoderLike, TextVectors
+
+require("llama_index.core", extra="llama-index")
+
+from llama_index.core.base.embeddings.base import BaseEmbedding  # noqa: E402
+from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402
+
+__all__ = ["CongruenceEmbedding"]
+
+
+class CongruenceEmbedding(BaseEmbedding):
+    """LlamaIndex's ``BaseEmbedding``: texts through an encoder and a bridge.
+
+    Parameters
+    ----------
+    encoder : str, Encoder or callable
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+    bridge : path-like, Bridge, Map or None
+        From the encoder's space to that of the vectors in the index. None gives the encoder's own vectors.
+    modality : str, default="text"
+        Whose means a bridge with means for several modalities uses.
+    embed_batch_size : int, default=32
+        Texts that LlamaIndex passes, and an encoder reads, at a time.
+    check : bool, default=True
+        Compare the encoder's name, revision and norm with those of the map's source; widths are compared in any case.
+    **settings
+        Of the base class: ``callback_manager``, ``num_workers``, …
+
+    Raises
+    ------
+    SpaceMismatchError, DirectionError, ModalityError
+        The encoder's vectors are not those of the bridge's source.
+    ParameterError, FileError, MissingExtraError
+
+    Notes
+    -----
+    ``fingerprint`` tells what a sample text becomes. It stands among the fields because pipelines keep what they computed under these: two
+    bridges with one name would otherwise be given each other's vectors.
+
+    References
+    ----------
+    .. [1] https://developers.llamaindex.ai/python/framework/module_guides/models/embeddings
+    """
+
+    encoder: str | None = Field(default=None, description="Name of the encoder, if it was given by name.")
+    bridge: str | None = Field(default=None, description="Path of the bridge, if it was given by path.")
+    modality: str = Field(default="text", description="Whose means the bridge uses.")
+    fingerprint: str = Field(default="", description="What a sample text becomes.")
+    _vectors: TextVectors = PrivateAttr()
+
+    def __init__(
+        self,
+        encoder: EncoderLike,
+        bridge: BridgeLike = None,
+        *,
+        modality: str = "text",
+        embed_batch_size: int = 32,
+        check: bool = True,
+        **settings: Any,
+    ) -> None:
+        vectors = TextVectors(encoder, bridge, modality=modality, batch_size=embed_batch_size, check=check)
+        found = {"model_name": vectors.name, "fingerprint": vectors.fingerprint}
+        super().__init__(
+            **{**settings, **found},  # what to_dict gave may be among them
+            embed_batch_size=embed_batch_size,
+            encoder=encoder if isinstance(encoder, str) else None,
+            bridge=os.fspath(bridge) if isinstance(bridge, (str, os.PathLike)) else None,
+            modality=modality,
+        )
+        self._vectors = vectors
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name by which LlamaIndex writes the class down."""
+        return "CongruenceEmbedding"
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return self._vectors.lists(texts)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._vectors.lists([text])[0]
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._vectors.lists([query])[0]
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await asyncio.to_thread(self._vectors.lists, texts)
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return (await self._aget_text_embeddings([text]))[0]
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return (await self._aget_text_embeddings([query]))[0]

@@ -1,0 +1,109 @@
+"""What stands before every route: who may ask, what is counted, and that no failure tells what was sent."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+import traceback
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+from congruence.integrations.server.metrics import Metrics
+from congruence.integrations.server.protocol import error_body
+
+__all__ = ["Guard"]
+
+#: Paths that are counted by name; a stranger's are counted together.
+PATHS = ("/v1/embeddings", "/v1/models", "/healthz", "/metrics")
+
+#: Answer without a key and under any name: what balances load asks for them, and they tell nothing.
+OPEN = ("/healthz",)
+
+_log = logging.getLogger("congruence.serve")
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Guard:
+    """ASGI middleware: keys, host names, request ids, counters, and errors without contents.
+
+    Parameters
+    ----------
+    app : ASGI application
+    metrics : Metrics
+    api_key : str or None
+        Compared in constant time.
+    hosts : sequence of str or None
+        Values of the ``Host`` header that are answered, without port; None answers all.
+    """
+
+    def __init__(self, app: Application, *, metrics: Metrics, api_key: str | None, hosts: Sequence[str] | None) -> None:
+        self.app, self._metrics = app, metrics
+        self._key = None if api_key is None else b"Bearer " + api_key.encode()
+        self._hosts = None if hosts is None else {host.lower().encode() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on, one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        name = uuid.uuid4().hex
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        began, status = time.monotonic(), 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [(b"x-request-id", name.encode()), (b"cache-control", b"no-store")]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            refused = None if path in OPEN else self._refusal(dict(scope["headers"]))
+            if refused is None:
+                await self.app(scope, receive, sending)
+            else:
+                await _say(sending, *refused)
+        except Exception as error:
+            # The message of an error may quote a text, so neither the client nor the log gets it.
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("request %s failed: %s\n%s", name, type(error).__name__, frames)
+            if not status:
+                told = f"Got a failure while encoding; expected vectors. Look for request {name} in the server's log."
+                await _say(sending, 500, error_body(told, 500, code="internal_error"))
+        finally:
+            known = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
+            self._metrics.answered(known, status, time.monotonic() - began)
+
+    def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, Any], list[tuple[bytes, bytes]]] | None:
+        if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
+            told = "Got a request for another host; expected this machine's own name. Ask for localhost, or start the server with a key."
+            return 421, error_body(told, 421, code="wrong_host"), []
+        given = headers.get(b"authorization", b"")
+        if self._key is not None and not hmac.compare_digest(given, self._key):
+            told = "Got no key, or a wrong one; expected the server's. Send it as Authorization: Bearer …."
+            return 401, error_body(told, 401, code="invalid_api_key"), [(b"www-authenticate", b"Bearer")]
+        return None
+
+
+def _host(value: bytes) -> bytes:
+    """Return the host of a Host header, without its port and the brackets of IPv6."""
+    value = value.strip().lower()
+    if value.startswith(b"["):
+        return value[1:].partition(b"]")[0]
+    return value.partition(b":")[0]
+
+
+async def _say(send: Send, status: int, body: dict[str, Any], headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    whole = json.dumps(body).encode()
+    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(whole)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
+    await send({"type": "http.response.body", "body": whole})

@@ -1,0 +1,200 @@
+"""The server as a process: its address, its key, and how it stops."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from congruence._utils.optional import require
+from congruence.errors import FileError, ParameterError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["LOOPBACK", "check_host", "is_loopback", "listen", "read_key", "serve"]
+
+#: Names under which a server without a key answers.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+#: Characters of a key that can be guessed.
+SHORT = 16
+
+#: Connections at a time; uvicorn refuses more before anything of them is read.
+CONNECTIONS = 1024
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_host(host: str, api_key: str | None) -> None:
+    """Refuse an address that other machines reach, without a key.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if api_key is None and not is_loopback(host):
+        raise ParameterError(
+            f"Got host={host!r} without a key, where everyone on the network could use the model; expected a key or an address of this "
+            "machine. Pass api_key_env=… or api_key_file=…, or host='127.0.0.1'."
+        )
+
+
+def read_key(env: str | None = None, file: str | None = None) -> str | None:
+    """Return the key that clients must send, from the environment or a file; None if neither is named.
+
+    Parameters
+    ----------
+    env : str, optional
+        Name of a variable.
+    file : path-like, optional
+        A file that holds the key and nothing else.
+
+    Returns
+    -------
+    str or None
+
+    Raises
+    ------
+    ParameterError
+        Both are named, the variable is not set, or the key is shorter than 16 characters or not of printable ASCII.
+    FileError
+        The file cannot be read.
+    """
+    if env is None and file is None:
+        return None
+    if env is not None and file is not None:
+        raise ParameterError("Got api_key_env=… and api_key_file=…; expected one of them. Leave out one.")
+    if env is not None:
+        if env not in os.environ:
+            raise ParameterError(
+                f"Got api_key_env={env!r}, which is not set; expected a variable that holds the key. Export it first."
+            )
+        key, where = os.environ[env].strip(), f"the variable {env}"
+    else:
+        try:
+            key, where = Path(str(file)).read_text(encoding="utf-8").strip(), f"the file {file}"
+        except (OSError, ValueError) as error:
+            raise FileError(
+                f"Got no key from {file} ({type(error).__name__}); expected a text file that holds it. Check the path and the permissions."
+            ) from None
+    if len(key) < SHORT or not (key.isascii() and key.isprintable()) or " " in key:
+        raise ParameterError(
+            f"Got a key of {len(key)} characters in {where}; expected at least {SHORT}, of printable ASCII without spaces. Make one with: "
+            "python -c 'import secrets; print(secrets.token_urlsafe())'."
+        )
+    return key
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take an address, so that a server that loads a model first does not find it taken afterwards.
+
+    Parameters
+    ----------
+    host : str
+    port : int
+        0 takes a free one.
+
+    Returns
+    -------
+    socket.socket
+        Connections wait until the server runs.
+
+    Raises
+    ------
+    ParameterError
+    """
+    if not 0 <= port <= 65535:
+        raise ParameterError(f"Got port={port}; expected 0 to 65535. Pass port=8000, or 0 for a free one.")
+    name = host.strip("[]")
+    try:
+        family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        taken = socket.socket(family)
+        try:
+            if os.name == "posix":  # elsewhere it would share the address with another server
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind((name, port))
+            taken.listen(CONNECTIONS)  # two that only bind would share the address
+        except BaseException:
+            taken.close()
+            raise
+    except OSError as error:
+        raise ParameterError(
+            f"Got host={host!r} and port={port}, which cannot be taken ({error.strerror}); expected a free address of this machine. "
+            "Pass another port=…, or port=0 for a free one."
+        ) from None
+    return taken
+
+
+def serve(
+    app: FastAPI, taken: socket.socket, *, timeout: float = 30.0, on_ready: Callable[[], object] | None = None
+) -> None:
+    """Run an application until SIGTERM or SIGINT, which let the requests in flight end first.
+
+    Parameters
+    ----------
+    app : fastapi.FastAPI
+        Of :func:`create_app`.
+    taken : socket.socket
+        Of :func:`listen`; closed at the end.
+    timeout : float, default=30
+        Seconds that requests in flight have after a signal. A second SIGINT does not wait for them.
+    on_ready : callable, optional
+        Called when connections are accepted.
+
+    Raises
+    ------
+    MissingExtraError
+    """
+    uvicorn = require("uvicorn", extra="serve")
+
+    class Server(uvicorn.Server):  # type: ignore[name-defined]
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started and on_ready is not None:
+                on_ready()
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # it would hold what stands behind a ? in an address
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=max(1, round(timeout)),
+    )
+    server = Server(config)
+    with taken, _stopping(server):
+        server.run(sockets=[taken])
+
+
+@contextmanager
+def _stopping(server: Any) -> Iterator[None]:
+    """Let signals stop the server before uvicorn listens to them; those it raises again after it obeyed them change nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
