@@ -11,6 +11,7 @@ from measured import (
     frames,
     joint,
     means,
+    origins,
     pairing,
     quick,
     records,
@@ -40,6 +41,7 @@ BLOCKS: dict[str, Block] = {
     **anchors.BLOCKS,
     **frames.BLOCKS,
     **means.BLOCKS,
+    **origins.BLOCKS,
     **unpaired.BLOCKS,
 }
 

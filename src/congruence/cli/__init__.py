@@ -27,6 +27,7 @@ from congruence.cli import (
     certify,
     datasets,
     demo,
+    doctor,
     drift,
     embed,
     evaluate,
@@ -127,6 +128,7 @@ app.command("match", cls=_Command)(match.command)
 app.command("negatives", cls=_Command)(negatives.command)
 app.command("shift", cls=_Command)(shift.command)
 app.command("drift", cls=_Command)(drift.command)
+app.command("doctor", cls=_Command)(doctor.command)
 app.command("embed", cls=_Command)(embed.command)
 app.command("train", cls=_Command)(train.command)
 app.command("report", cls=_Command)(report.command)
