@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from congruence.maps import RefinedMap as RefinedMap
     from congruence.maps import UnpairedMap as UnpairedMap
     from congruence.maps import from_pretrained as from_pretrained
-    from congruence.maps import load as load
     from congruence.maps import refine as refine
     from congruence.stores import read_embeddings as read_embeddings
     from congruence.train import CSA as CSA
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from congruence.train import SUE as SUE
     from congruence.train import Contrastive as Contrastive
     from congruence.train import SOTAlign as SOTAlign
+    from congruence.upgrade.bridge import Bridge as Bridge
+    from congruence.upgrade.bridge import load as load
     from congruence.upgrade.certify import certify as certify
     from congruence.upgrade.fit import fit as fit
     from congruence.upgrade.transform import transform_file as transform_file
@@ -63,7 +64,7 @@ _HOME = {
     "RefinedMap": ("congruence.maps", "RefinedMap"),
     "UnpairedMap": ("congruence.maps", "UnpairedMap"),
     "from_pretrained": ("congruence.maps", "from_pretrained"),
-    "load": ("congruence.maps", "load"),
+    "load": ("congruence.upgrade.bridge", "load"),
     "refine": ("congruence.maps", "refine"),
     "CSA": ("congruence.train", "CSA"),
     "JAM": ("congruence.train", "JAM"),
@@ -75,6 +76,7 @@ _HOME = {
     "Contrastive": ("congruence.train", "Contrastive"),
     "SOTAlign": ("congruence.train", "SOTAlign"),
     "fit": ("congruence.upgrade.fit", "fit"),
+    "Bridge": ("congruence.upgrade.bridge", "Bridge"),
     "transform_file": ("congruence.upgrade.transform", "transform_file"),
     "compare_maps": ("congruence.evaluation", "compare_maps"),
     "evaluate": ("congruence.evaluation", "evaluate"),

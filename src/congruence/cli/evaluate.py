@@ -71,7 +71,7 @@ def command(
         )
     if report is not None:
         check_output(report, force=force)  # said before the work, not after it
-    mapping = congruence.load(map_path)
+    mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(
             f"Got --report for a two-sided map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
@@ -109,7 +109,7 @@ def command(
     if against:
         comparison = compare_maps(
             mapping,
-            {path if path != map_path else f"{path} again": congruence.load(path) for path in against},
+            {path if path != map_path else f"{path} again": congruence.maps.load(path) for path in against},
             whole["source"],
             whole["target"],
             labels=image_labels,

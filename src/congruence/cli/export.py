@@ -40,7 +40,7 @@ def command(
     check_choice(to, ("faiss",), "--to")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     check_output(out, force=force)
-    mapping = congruence.load(map_path)
+    mapping = congruence.maps.load(map_path)
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(

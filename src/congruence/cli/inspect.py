@@ -19,7 +19,7 @@ def command(
     from congruence.cli._scores import held_out_rows
     from congruence.errors import CorruptFileError
 
-    mapping = congruence.load(map_path)
+    mapping = congruence.maps.load(map_path)
     facts = mapping.describe()
     singular = getattr(mapping, "singular_values_", None)
     if as_json:

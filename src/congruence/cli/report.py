@@ -55,7 +55,7 @@ def command(
     from congruence.maps import TwoSidedMap
 
     check_output(out, force=force)  # said before the work, not after it
-    mapping = congruence.load(map_path)
+    mapping = congruence.maps.load(map_path)
     for_pairs = {
         "--pairs": pairs,
         "--negatives": negatives,

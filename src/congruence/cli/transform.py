@@ -61,7 +61,7 @@ def command(
     if dtype is not None:
         check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
-    mapping = congruence.load(map_path)
+    mapping = congruence.maps.load(map_path)
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from congruence import persist
 from congruence._utils.validation import check_choice
@@ -44,6 +47,7 @@ __all__ = [
     "load",
     "make_map",
     "refine",
+    "restore_map",
 ]
 
 #: Every map, by the name that ``config.json`` uses.
@@ -97,9 +101,36 @@ def load(path: str | Path) -> Map:
     ------
     FileError, CorruptFileError, VersionError
     ParameterError
-        The folder holds a frame (:meth:`CanonicalFrame.load`).
+        The folder holds a frame (:meth:`CanonicalFrame.load`) or a bridge (:meth:`congruence.Bridge.load`).
     """
     arrays, config = persist.read_folder(path)
+    if config.get("kind") == "bridge":
+        raise ParameterError(
+            f"Got a bridge in {path}; expected a map. Pass a map's folder, or load it with congruence.Bridge.load(path)."
+        )
+    return restore_map(arrays, config, path)
+
+
+def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path) -> Map:
+    """Make the map that was read from a folder, after checking all of it.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+    config : mapping
+        What :func:`congruence.persist.read_folder` returns.
+    path : path-like
+        For messages.
+
+    Returns
+    -------
+    Map
+
+    Raises
+    ------
+    CorruptFileError, ParameterError
+        As :func:`load`.
+    """
     kind = config.get("kind")
     if kind == CanonicalFrame.kind:
         raise ParameterError(

@@ -86,8 +86,21 @@ class Saving(Shown, ABC):
         ------
         NotFittedMapError, OutputExistsError, StorageError
         """
+        return persist.write_folder(path, self.state(), self.config(), self._card(), force=force)
+
+    def config(self) -> dict[str, Any]:
+        """Return what, beside the arrays of :meth:`state`, is saved of the map; plain data.
+
+        Returns
+        -------
+        dict
+
+        Raises
+        ------
+        NotFittedMapError
+        """
         self._check_fitted()
-        config = {
+        return {
             "kind": self.kind,
             "parameters": self.get_params(deep=False),
             "source_space": self.source_space_.to_dict(),
@@ -95,7 +108,6 @@ class Saving(Shown, ABC):
             "facts": self.facts_,
             "scores": self.scores_,
         }
-        return persist.write_folder(path, self.state(), config, self._card(), force=force)
 
     @classmethod
     def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:

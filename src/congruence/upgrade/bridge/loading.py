@@ -1,0 +1,36 @@
+"""What :func:`congruence.load` opens: maps and bridges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from congruence import persist
+from congruence.maps import Map, restore_map
+from congruence.upgrade.bridge._bridge import Bridge
+from congruence.upgrade.bridge.saved import KIND, restore_bridge
+
+__all__ = ["load"]
+
+
+def load(path: str | Path) -> Map | Bridge:
+    """Load what :meth:`Map.save <congruence.maps.Map.save>` or :meth:`Bridge.save` wrote. Nothing in the folder is executed.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    Map or Bridge
+        As it was saved.
+
+    Raises
+    ------
+    FileError, CorruptFileError, VersionError
+    ParameterError
+        The folder holds a frame (:meth:`congruence.CanonicalFrame.load`).
+    """
+    arrays, config = persist.read_folder(path)
+    if config.get("kind") != KIND:
+        return restore_map(arrays, config, path)
+    return restore_bridge(Bridge, arrays, config, path)

@@ -1,0 +1,322 @@
+"""Search with bridged queries: a first stage in the index's space, and a second one by the new model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.ids import id_texts
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import as_matrix, check_choice
+from congruence.embeddings import Embeddings
+from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.metrics.hubness import Hubness, as_hubness, means_of
+from congruence.metrics.search import NEIGHBORS, nearest
+
+__all__ = ["SearchResult", "find", "rerank_rows"]
+
+#: Called with bridged queries and a number; returns scores and ids, each of shape (m, n), nearest first.
+Searcher: TypeAlias = Callable[[np.ndarray, int], tuple[Any, Any]]
+
+#: Called with ids, shape (c,); returns their vectors in the new model, shape (c, d): a row of NaN, or None, where there is none.
+Lookup: TypeAlias = Callable[[np.ndarray], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What a search found, nearest first.
+
+    Attributes
+    ----------
+    scores : ndarray of float64, shape (m, k), or (k,) for one query
+        Larger is nearer. Cosines of the new model where ``reranked``, and else of bridged queries with the index's rows: the two are on different
+        scales. A FAISS index with Euclidean distances gives negative squared distances.
+    ids : ndarray, shape (m, k) or (k,)
+        Of the index, or row numbers where it has none; −1 where an index found fewer rows than asked for.
+    reranked : ndarray of bool, shape (m, k) or (k,)
+        Found by the bridge and placed by the new model.
+    """
+
+    scores: np.ndarray
+    ids: np.ndarray
+    reranked: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def one(self) -> SearchResult:
+        """Return the result of the first query without the axis of queries."""
+        return SearchResult(self.scores[0], self.ids[0], self.reranked[0])
+
+
+def find(
+    vectors: np.ndarray,
+    index: Any,
+    n: int,
+    *,
+    metric: str = "cosine",
+    center: bool = False,
+    hubness: str | Hubness | None = None,
+    bank: np.ndarray | None = None,
+    source_dim: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the n nearest rows of an index of any kind.
+
+    Parameters
+    ----------
+    vectors : ndarray, shape (m, d)
+        Bridged queries.
+    index : Embeddings, array_like of shape (r, d), FAISS index, or callable
+    n : int
+        At most all rows of an index whose size is known.
+    metric : {"cosine", "inner", "euclidean"}, default="cosine"
+    center, hubness
+        As for :func:`congruence.metrics.class_retrieval`.
+    bank : ndarray, shape (b, d), optional
+        Bridged queries that centering and the correction are read off; by default ``vectors``.
+    source_dim : int, optional
+        Width of the queries' model, for messages.
+
+    Returns
+    -------
+    ndarray of float64, shape (m, n)
+        Scores, largest first.
+    ndarray, shape (m, n)
+        Ids.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+    ParameterError
+        Options that an index of this kind does not have.
+    InputError
+        An index that returns something else than scores and ids.
+    """
+    check_choice(metric, NEIGHBORS, "metric")
+    if callable(getattr(index, "search", None)) or callable(index):
+        if metric != "cosine" or center or hubness is not None or bank is not None:
+            raise ParameterError(
+                "Got metric=…, center=…, hubness=… or bank=… for an index that searches by itself; expected an array of its vectors, to which they "
+                "can be applied. Pass the index's vectors, or leave these out."
+            )
+        return _asked(vectors, index, n)
+    rows = as_embeddings(index, "index")
+    if rows.dim != vectors.shape[1]:
+        side = " that of the queries' model," if rows.dim == source_dim else ""
+        raise ShapeError(
+            f"Got an index of width {rows.dim},{side} for a bridge into {vectors.shape[1]} dimensions; expected the old model's rows. Pass the index that "
+            "was made with the old model."
+        )
+    n = min(n, len(rows))
+    place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
+    return scores, rows.ids[place] if rows.has_ids else place
+
+
+def _asked(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ask a FAISS index, or a callable."""
+    width = getattr(index, "d", None)
+    if isinstance(width, int) and width != vectors.shape[1]:
+        raise ShapeError(
+            f"Got an index of width {width} for a bridge into {vectors.shape[1]} dimensions; expected the old model's. Pass the index that was made with "
+            "the old model."
+        )
+    if hasattr(index, "ntotal"):
+        if not index.ntotal:
+            raise ShapeError(
+                "Got a FAISS index without rows; expected one at least. Add the old model's vectors to it."
+            )
+        n = min(n, index.ntotal)
+    if callable(getattr(index, "search", None)):
+        found = index.search(np.ascontiguousarray(vectors, dtype=np.float32), n)
+    else:
+        found = index(vectors, n)
+    if not (isinstance(found, tuple) and len(found) == 2):
+        raise InputError(
+            f"Got {type(found).__name__} from the index; expected a tuple of scores and ids. Return (scores, ids), each of shape (queries, n)."
+        )
+    scores, ids = np.asarray(found[0], dtype=np.float64), np.asarray(found[1])
+    if scores.shape != ids.shape or scores.ndim != 2 or len(scores) != len(vectors):
+        raise InputError(
+            f"Got scores of shape {scores.shape} and ids of shape {ids.shape} from the index; expected ({len(vectors)}, {n}) for both. Return a row for "
+            "each query."
+        )
+    if getattr(index, "metric_type", 0) == 1:  # faiss.METRIC_L2, whose distances are squared and smaller when nearer
+        scores = -scores
+    return scores, ids
+
+
+def _nearest(
+    queries: np.ndarray,
+    rows: np.ndarray,
+    n: int,
+    metric: str,
+    center: bool,
+    correction: Hubness | None,
+    bank: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    if not (center or correction):
+        if bank is not None:
+            raise ParameterError(
+                "Got a bank of queries that nothing asks for; expected one with hubness or center. Pass hubness='csls' or center=True, or leave out bank=…."
+            )
+        place = nearest(queries, n, rows, metric=metric)
+        return place, _scores(queries, rows, place, metric)
+    if metric != "cosine":
+        raise ParameterError(
+            f"Got metric={metric!r} with center or hubness; expected 'cosine', which they are defined for. Leave out metric=…."
+        )
+    known = queries if bank is None else bank
+    of_queries, of_rows = means_of(center, known, rows)
+    rows = normalize_rows(rows if of_rows is None else rows - of_rows.astype(rows.dtype))
+    queries, known = (
+        normalize_rows(side if of_queries is None else side - of_queries.astype(side.dtype))
+        for side in (queries, known)
+    )
+    if correction is None:
+        place = nearest(queries, n, rows, metric="inner")
+        return place, _scores(queries, rows, place, "inner")
+    change = correction.of(known, rows)
+    # cos − shift is an inner product as well: of a query with a 1 behind it and a row with its shift, negative.
+    asked = np.column_stack([queries, np.ones(len(queries), queries.dtype)])
+    offered = np.column_stack([rows, -change.shift.astype(rows.dtype)])
+    place = nearest(asked, n, offered, metric="inner")
+    scores = _scores(asked, offered, place, "inner")
+    if change.hubs is not None:  # only queries that are led to a hub are corrected
+        plain = ~change.hubs[nearest(queries, 1, rows, metric="inner")[:, 0]]
+        if plain.any():
+            place[plain] = nearest(queries[plain], n, rows, metric="inner")
+            scores[plain] = _scores(queries[plain], rows, place[plain], "inner")
+    return place, scores
+
+
+def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: str) -> np.ndarray:
+    """Return how near the rows found are, in float64 and blocks of queries."""
+    out = np.empty(place.shape)
+    for part in blocks(len(queries), place.shape[1] * rows.shape[1] * 8):
+        Q, G = queries[part].astype(np.float64), rows[place[part]].astype(np.float64)
+        if metric == "euclidean":
+            out[part] = -np.square(G - Q[:, None]).sum(axis=2)
+            continue
+        out[part] = np.einsum("ij,ikj->ik", Q, G)
+        if metric == "cosine":
+            out[part] /= np.linalg.norm(Q, axis=1)[:, None] * np.linalg.norm(G, axis=2)
+    return out
+
+
+def rerank_rows(
+    queries: np.ndarray, scores: np.ndarray, ids: np.ndarray, rerank: RowsLike | Embeddings | Lookup, k: int
+) -> SearchResult:
+    """Order candidates by the new model's own cosine.
+
+    Parameters
+    ----------
+    queries : ndarray, shape (m, d)
+        Of the new model, as they were before the bridge.
+    scores, ids : ndarray, shape (m, c)
+        Candidates of the first stage, nearest first.
+    rerank : Embeddings, array_like of shape (r, d), or callable
+        The new model's vectors: by id, by row number of the index, or by a function of an array of ids. A row of NaN (of what a callable returns also None),
+        and an id that embeddings do not have, mean that there is no vector.
+    k : int
+
+    Returns
+    -------
+    SearchResult
+        First the candidates that have a vector, by its cosine with the query; after them the others, in the order and with the scores of the first
+        stage.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, InputError
+    """
+    take = min(k, ids.shape[1])
+    lookup = _lookup(rerank, queries.shape[1])
+    out_scores, out_ids = np.empty((len(ids), take)), np.empty((len(ids), take), dtype=ids.dtype)
+    placed = np.empty((len(ids), take), dtype=bool)
+    Q = normalize_rows(queries)
+    for part in blocks(len(ids), ids.shape[1] * queries.shape[1] * 8):
+        names, where = np.unique(ids[part], return_inverse=True)
+        vectors, there = lookup(names)
+        where = where.reshape(ids[part].shape)
+        known = there[where]
+        unit = normalize_rows(vectors)
+        near = np.einsum("ij,ikj->ik", Q[part].astype(np.float64), unit[where].astype(np.float64))
+        # Stable, and those without a vector behind all others: they keep the order of the first stage.
+        order = np.argsort(np.where(known, -near, np.inf), axis=1, kind="stable")[:, :take]
+        merged = np.where(known, near, scores[part])
+        out_scores[part] = np.take_along_axis(merged, order, axis=1)
+        out_ids[part] = np.take_along_axis(ids[part], order, axis=1)
+        placed[part] = np.take_along_axis(known, order, axis=1)
+    return SearchResult(out_scores, out_ids, placed)
+
+
+def _lookup(
+    rerank: RowsLike | Embeddings | Lookup, width: int
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return a function of distinct ids that gives their vectors, and which of them have one."""
+
+    def known(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        there = ~np.isnan(vectors).all(axis=1)
+        vectors = np.where(there[:, None], vectors, 0)
+        if vectors.shape[1] != width:
+            raise ShapeError(
+                f"Got {vectors.shape[1]}-d vectors from rerank; expected {width}-d ones, of the queries' model. Pass rerank=… of the new model."
+            )
+        as_matrix(vectors, "rerank", allow_zero_rows=True)  # NaN and infinity in a row that is there are refused
+        return vectors, there & vectors.any(axis=1)
+
+    if isinstance(rerank, Embeddings) and rerank.has_ids:
+        place = {name: row for row, name in enumerate(id_texts(rerank.ids).tolist())}
+
+        def by_id(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            rows = np.array([place.get(name, -1) for name in id_texts(names).tolist()], dtype=np.intp)
+            vectors = rerank.vectors[rows]
+            if (rows < 0).any():
+                vectors = np.where((rows >= 0)[:, None], vectors, np.nan)
+            return known(vectors)
+
+        return by_id
+    if callable(rerank) and not hasattr(rerank, "__array__"):
+
+        def by_call(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            # An index that found fewer rows than asked for fills up with −1, which is no id.
+            missing = names == -1 if names.dtype.kind in "iu" else np.zeros(len(names), bool)
+            asked = names[~missing]
+            given = list(rerank(asked)) if len(asked) else []
+            if len(given) != len(asked):
+                raise InputError(
+                    f"Got {len(given)} vectors from rerank for {len(asked)} ids; expected one for each. Return None for an id without a vector."
+                )
+            vectors = np.full((len(names), width), np.nan)
+            for row, vector in zip(np.flatnonzero(~missing).tolist(), given, strict=True):
+                if vector is not None:
+                    one = np.asarray(vector, dtype=np.float64)
+                    if one.shape != (width,):
+                        raise ShapeError(
+                            f"Got a vector of shape {one.shape} from rerank; expected ({width},), of the queries' model. Return vectors of the new model."
+                        )
+                    vectors[row] = one
+            return known(vectors)
+
+        return by_call
+    table = np.asarray(rerank.vectors if isinstance(rerank, Embeddings) else rerank)
+    if table.ndim != 2 or table.dtype.kind != "f":
+        raise ShapeError(
+            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected the new model's vectors, one for each row of the index. Pass a "
+            "matrix of floats, embeddings with ids, or a function of ids."
+        )
+
+    def by_row(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if names.dtype.kind not in "iu" or (len(names) and (names.max() >= len(table) or names.min() < -1)):
+            raise InputError(
+                f"Got ids that are no rows of rerank, which has {len(table)}; expected row numbers of the index. Pass embeddings with the index's ids as "
+                "rerank=…."
+            )
+        return known(np.where((names >= 0)[:, None], table[names], np.nan))
+
+    return by_row
