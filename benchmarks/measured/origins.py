@@ -1,4 +1,4 @@
-"""Table of docs/doctor.md."""
+"""Tables of docs/doctor.md and docs/mixed.md."""
 
 from __future__ import annotations
 
@@ -30,4 +30,17 @@ def origins(results: list[Any]) -> str:
     )
 
 
-BLOCKS = {"origins": Block(origins, JOBS["origins"])}
+def mixed(results: list[Any]) -> str:
+    found: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    for line in results[0]["results"]["lines"]:
+        cells = [f"{line['mean'][0]:.3f} ± {line['error'][0]:.3f}", *(f"{value:.3f}" for value in line["mean"][1:3])]
+        found.setdefault((line["data"], line["topic"]), {})[line["way"]] = cells
+    rows = []
+    for (data, topic), ways in found.items():
+        for k, (way, cells) in enumerate(ways.items()):
+            if way != "new vectors only" or not data.startswith(("openai", "eva")):  # there it is the truth
+                rows.append([f"{data}, halves {'by topic' if topic else 'at random'}" * (k == 0), way, *cells])
+    return table(["index", "searched", "found", "of the new half", "of the old half"], rows)
+
+
+BLOCKS = {"origins": Block(origins, JOBS["origins"]), "mixed-search": Block(mixed, JOBS["mixed-search"])}
