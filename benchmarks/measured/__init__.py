@@ -12,6 +12,7 @@ from measured import (
     frames,
     joint,
     means,
+    origins,
     pairing,
     quick,
     records,
@@ -41,6 +42,7 @@ BLOCKS: dict[str, Block] = {
     **anchors.BLOCKS,
     **frames.BLOCKS,
     **means.BLOCKS,
+    **origins.BLOCKS,
     **unpaired.BLOCKS,
     **bridges.BLOCKS,
 }

@@ -137,6 +137,8 @@ JOBS = {
         Job("text-anchors", "minutes", tuple(
             f"python benchmarks/bench_text_anchors.py --data {SHARED} --part {part} --json OUT" for part in ("order --splits 6", "pairs --splits 10")
         )),
+        Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
+        Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
         Job("frames", "minutes", tuple(f"python benchmarks/frames.py {LVIS} --part {part} --json OUT" for part in ("complete", "partial", "chain"))),
         Job("choice", "minutes", tuple(f"python benchmarks/choice.py --data {SHARED} --only {part} --json OUT" for part in (

@@ -126,7 +126,7 @@ COMMANDS = (
         "match",
         "negatives",
     ),
-    *("shift", "drift", "embed", "serve", "train", "report", "datasets", "reproduce", "demo"),
+    *("shift", "drift", "doctor", "embed", "serve", "train", "report", "datasets", "reproduce", "demo"),
 )
 
 

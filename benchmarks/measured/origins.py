@@ -1,0 +1,46 @@
+"""Tables of docs/doctor.md and docs/mixed.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+
+def origins(results: list[Any]) -> str:
+    rows = []
+    last = ""
+    for line in results[0]["results"]["lines"]:
+        right, found, wrong = (f"{m:.3f} ± {e:.3f}" for m, e in zip(line["mean"], line["error"], strict=True))
+        content = "–" if line["content"] is None else f"{line['content']:.3f}"
+        name = f"{line['data']}, {line['rows']:,} rows"
+        rows.append([name * (name != last), f"{line['n']:,}", right, found, wrong, content])
+        last = name
+    return table(
+        [
+            "store",
+            "known rows of each",
+            "right model",
+            "foreign rows found",
+            "own rows called foreign",
+            "the same, other content",
+        ],
+        rows,
+    )
+
+
+def mixed(results: list[Any]) -> str:
+    found: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    for line in results[0]["results"]["lines"]:
+        cells = [f"{line['mean'][0]:.3f} ± {line['error'][0]:.3f}", *(f"{value:.3f}" for value in line["mean"][1:3])]
+        found.setdefault((line["data"], line["topic"]), {})[line["way"]] = cells
+    rows = []
+    for (data, topic), ways in found.items():
+        for k, (way, cells) in enumerate(ways.items()):
+            if way != "new vectors only" or not data.startswith(("openai", "eva")):  # there it is the truth
+                rows.append([f"{data}, halves {'by topic' if topic else 'at random'}" * (k == 0), way, *cells])
+    return table(["index", "searched", "found", "of the new half", "of the old half"], rows)
+
+
+BLOCKS = {"origins": Block(origins, JOBS["origins"]), "mixed-search": Block(mixed, JOBS["mixed-search"])}

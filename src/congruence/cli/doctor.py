@@ -1,0 +1,154 @@
+"""``congruence doctor``: which model's rows a store holds, and which rows do not belong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["command"]
+
+#: Rows that are printed of those that do not belong.
+_PRINTED = 10
+
+#: Rows that ``--json`` lists of each kind.
+_LISTED = 1000
+
+
+def command(
+    store: Annotated[str, typer.Argument(help="Vectors to look at: a file, file:key, or a folder of parts.")],
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--known",
+            help="NAME=FILE: rows of a known model, of the store's modality, some hundreds if there are. May be repeated.",
+        ),
+    ] = None,
+    maps: Annotated[
+        list[str] | None,
+        typer.Option("--map", help="A saved map, whose means tell its two models apart. May be repeated."),
+    ] = None,
+    ids: Annotated[str | None, typer.Option(help="Key, column or file of the store's ids.")] = None,
+    fdr: Annotated[
+        float, typer.Option(help="Expected share, at most, of rows of known models among those said to belong to none.")
+    ] = 0.01,
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", help="Write each row's model and p-value: .csv or .parquet."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of --rows.")] = False,
+    seed: Annotated[int, typer.Option(help="Divides the known rows.")] = 0,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 unless all rows look like those of one known model.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Say from the vectors alone which model's rows a store holds, and find the rows that do not belong."""
+    from congruence.cli._base import print_json, read, say
+    from congruence.compare.origins import OriginDetector
+    from congruence.embeddings import Space
+    from congruence.maps import load
+    from congruence.stores import check_output_place, open_source
+
+    source = open_source(store, ids=ids)
+    if rows is not None:
+        from congruence._utils.atomic import check_output
+
+        _check_suffix(rows)
+        check_output(rows, force=force)
+        check_output_place(source, rows)
+    named = {name: read(spec, False, Space()) for name, spec in _named(known or [])}
+    detector = OriginDetector(fdr, random_state=seed).fit(named, {spec: load(spec) for spec in maps or []})
+    report = detector.examine(source)
+    if rows is not None:
+        _write_rows(rows, source, report, force)
+    if as_json:
+        found = report.to_dict()
+        for key in ("odd", "not_finite", "zero"):  # --rows lists all
+            found |= {key: found[key][:_LISTED], f"n_{key}": len(found[key])}
+        print_json({"store": store, "written": rows, "summary": report.summary(), **found})
+    else:
+        _print(store, report)
+        for line in report.summary():
+            say(line)
+    healthy = not (report.odd or report.not_finite or report.zero) and report.looks_like is not None
+    if exit_code and not (healthy and sum(count > 0 for count in report.counts) <= 1):
+        raise typer.Exit(1)
+
+
+def _named(known: list[str]) -> list[tuple[str, str]]:
+    """Split ``NAME=FILE``. Raises ParameterError."""
+    from congruence.errors import ParameterError
+
+    found: dict[str, str] = {}
+    for text in known:
+        name, equals, spec = text.partition("=")
+        if not (name and equals and spec):
+            raise ParameterError(f"Got --known {text}; expected NAME=FILE. Pass --known old=old.npy, for example.")
+        if name in found:
+            raise ParameterError(f"Got --known {name}=… twice; expected each name once. Pass another name.")
+        found[name] = spec
+    return list(found.items())
+
+
+def _print(store: str, report: Any) -> None:
+    from congruence.cli._base import number, print_table
+
+    facts = [["rows", f"{report.n:,} × {report.width}"], ["of unit norm", f"{report.unit:.1%}"]]
+    facts += [["with NaN or infinity", f"{len(report.not_finite):,}"]] * bool(report.not_finite)
+    facts += [["all zeros", f"{len(report.zero):,}"]] * bool(report.zero)
+    facts += [[f"mapped by {name}", f"{count:,}"] for name, count in report.mapped.items()]
+    print_table(store, ["", ""], facts)
+    if report.names:
+        lines = [
+            [name, f"{count:,}", f"{count / report.n:.1%}", f"{right:.1%}"]
+            for name, count, right in zip(report.names, report.counts, report.recognized, strict=True)
+        ]
+        lines.append(["none of these", f"{len(report.odd):,}", f"{len(report.odd) / report.n:.1%}", ""])
+        print_table("Rows look like those of", ["", "rows", "share", "of its own known rows"], lines)
+    if report.by_means:
+        print_table(
+            "By the means of the maps",
+            ["", "nearest for", "their distance (1 at fit)"],
+            [[one["name"], f"{one['nearest']:.1%}", number(one["distance"])] for one in report.by_means],
+        )
+    if report.odd:
+        print_table(
+            f"Rows that fit no known model (false discovery rate {report.fdr:g})",
+            ["row", "id", "nearest", "distance (1 usual)", "p"],
+            [
+                [f"{one['row']:,}", one["id"] or "", one["nearest"], number(one["distance"]), f"{one['p']:.1e}"]
+                for one in report.odd[:_PRINTED]
+            ],
+        )
+
+
+def _check_suffix(out: str) -> None:
+    from congruence.errors import ParameterError
+
+    if not out.lower().endswith((".csv", ".parquet")):
+        raise ParameterError(f"Got --rows {out}; expected a .csv or a .parquet. Pass --rows rows.csv.")
+
+
+def _write_rows(out: str, source: Any, report: Any, force: bool) -> None:
+    """Write a line a row: its id or number, the model it looks like (empty for none), and its p-value."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    from congruence._utils.atomic import atomic_path
+
+    names = pa.array([*report.names, None], pa.string())
+    table = pa.table(
+        {
+            "row": pa.array(range(report.n), pa.int64()),
+            **({"id": pa.chunked_array([ids for ids, _ in source.scan()])} if source.has_ids else {}),
+            "model": names.take(pa.array(report.origin % len(names), pa.int16())),
+            "p": pa.array(report.p_value, from_pandas=True),
+        }
+    )
+    with atomic_path(out, force=force) as temporary:
+        if out.lower().endswith(".csv"):
+            pyarrow.csv.write_csv(table, temporary)
+        else:
+            pyarrow.parquet.write_table(table, temporary)

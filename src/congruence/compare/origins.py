@@ -1,0 +1,478 @@
+"""Which model's rows are these? Rows of a store beside rows of known models, and the rows that fit none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import UNIT_TOLERANCE, blocks, to_numpy
+from congruence._utils.ids import id_texts
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import check_positive, check_seed
+from congruence.errors import InputError, ParameterError
+
+__all__ = ["FEWEST", "OriginDetector", "OriginReport"]
+
+#: Fewest known rows of a model: half of them describe it, half say how far its rows usually lie from that.
+FEWEST = 40
+
+#: Share of the known rows beyond which p-values are those of a fitted tail.
+_TAIL = 0.1
+
+#: Mean squared distance from a map's mean, in units of what it was at fit, up to which rows pass as that model's (docs/doctor.md).
+_NEAR = 1.25
+
+
+@dataclass(frozen=True)
+class OriginReport:
+    """What the rows of a store look like.
+
+    Attributes
+    ----------
+    n, width : int
+        Rows and their dimensions.
+    names : list of str
+        Known models whose rows are as wide, in the order given.
+    counts : list of int
+        Rows that look like each of them.
+    recognized : list of float
+        Share of each model's own known rows (those that did not describe it) that are said to be its own.
+    other_width : dict of str to int
+        Known models whose rows are wider or narrower, with their width: the rows are not theirs.
+    not_finite, zero : list of int
+        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to none, and count nowhere else.
+    unit : float
+        Share of the other rows that have unit norm.
+    odd : list of dict
+        Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a known model), ``p`` and
+        ``distance`` (squared, 1 being the median of that model's own rows). Empty without known rows.
+    fdr : float
+        Bound on the expected share of rows of known models among ``odd``.
+    by_means : list of dict
+        Of each modality and side of a map: ``name``, ``nearest`` (share of the rows that are likeliest there, under isotropic normal distributions about
+        the means) and ``distance`` (their mean squared distance from it, 1 being what it was at fit; None where there are none).
+    mapped : dict of str to int
+        Rows that were written by a map, where that can be told: its output fills fewer directions than the space has.
+    looks_like : str or None
+        The known model that most rows look like, if more than half do.
+    """
+
+    n: int
+    width: int
+    names: list[str]
+    counts: list[int]
+    recognized: list[float]
+    other_width: dict[str, int]
+    not_finite: list[int]
+    zero: list[int]
+    unit: float
+    odd: list[dict[str, Any]]
+    fdr: float
+    by_means: list[dict[str, Any]]
+    mapped: dict[str, int]
+    looks_like: str | None
+    origin: np.ndarray = field(repr=False)
+    p_value: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but what is told of single rows as plain data."""
+        return {key: value for key, value in asdict(self).items() if key not in ("origin", "p_value")}
+
+    def summary(self) -> list[str]:
+        """Return what follows, in sentences."""
+        said = []
+        for rows, what in (
+            (self.not_finite, "NaN or infinity"),
+            (self.zero, "nothing but zeros, as a failed encoding leaves"),
+        ):
+            if rows:
+                said.append(f"{_rows(len(rows))} with {what}, the first is row {rows[0]:,}: re-encode or remove.")
+        if 0 < self.unit < 1:
+            said.append(
+                f"{self.unit:.1%} of the rows have unit norm, the others have not: they were written in two ways, or by two models."
+            )
+        if self.other_width:
+            widths = ", ".join(f"{name} ({width}-d)" for name, width in self.other_width.items())
+            said.append(f"The rows are {self.width}-d, and so not of {widths}.")
+        shares = [(count / self.n, name) for name, count in zip(self.names, self.counts, strict=True) if count]
+        if not self.names:
+            shares = [
+                (float(one["nearest"]), one["name"])
+                for one in self.by_means
+                if one["nearest"] >= 0.01 and one["distance"] <= _NEAR
+            ]
+        if len(shares) > 1:
+            parts = ", ".join(f"{share:.1%} {name}" for share, name in sorted(shares, reverse=True))
+            said.append(f"Rows of several models: {parts}. Scores of one query against them are not comparable.")
+        elif self.looks_like:
+            said.append(f"The rows look like those of {self.looks_like}.")
+        elif self.names or self.by_means:
+            said.append("The rows look like those of no model that is known here.")
+        if self.odd:
+            said.append(
+                f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row {self.odd[0]['row']:,}."
+            )
+        said += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
+        known = self.names or self.by_means or self.other_width
+        return (
+            said
+            if known
+            else [*said, "Nothing is known here to compare the rows with: pass rows of a known model, or a map."]
+        )
+
+
+class OriginDetector:
+    """Tell which of some known models made the rows of a store, and which rows none of them made.
+
+    Parameters
+    ----------
+    fdr : float, default=0.01
+        Expected share, at most, of rows of known models among those that are said to belong to none.
+    random_state : int, default=0
+        Divides the known rows.
+
+    Attributes
+    ----------
+    names_ : list of str
+        Of the known models.
+
+    Notes
+    -----
+    One half of a model's known rows describes it: the mean of their directions and a Ledoit–Wolf covariance, with the norms' spread as one more
+    direction. Of the other half the squared Mahalanobis distances D are kept. A row's p-value under a model is its rank among these
+    (conformal: valid if the row is exchangeable with the known ones, whatever their distribution); beyond the largest tenth the tail is
+    Pareto's with Hill's exponent, since ranks alone could never tell one foreign row among a million from a few hundred known ones. A row
+    belongs to no known model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise to the model
+    under which it is most likely. Rows are read once, in blocks.
+
+    A known model is its rows *of one kind*: texts of a model are no sample of its images, and a store of other content has rows that belong to none though the
+    model is the right one (their ``distance`` is then near 1, not far above).
+
+    References
+    ----------
+    Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional covariance matrices".
+    Bates, Candès, Lei, Romano and Sesia (2023), "Testing for outliers with conformal p-values".
+    Hill (1975), "A simple general approach to inference about the tail of a distribution".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.compare.origins import OriginDetector
+    >>> rng = np.random.default_rng(0)
+    >>> old, new = rng.standard_normal((2, 200, 8)) + np.array([[[3.0]], [[-3.0]]])
+    >>> report = OriginDetector().fit({"old": old[:100], "new": new[:100]}).examine(np.vstack([old[100:], new[150:]]))
+    >>> report.counts
+    [100, 50]
+    """
+
+    names_: list[str]
+
+    def __init__(self, fdr: float = 0.01, random_state: int = 0) -> None:
+        self.fdr = fdr
+        self.random_state = random_state
+
+    def fit(self, known: Mapping[str, RowsLike] | None = None, maps: Mapping[str, Any] | None = None) -> Self:
+        """Take in what is known.
+
+        Parameters
+        ----------
+        known : mapping of str to Embeddings or array_like, shapes (n_k, d_k)
+            Rows of each model, of the store's modality: at least 40 of each, better some hundreds.
+        maps : mapping of str to Map, optional
+            Fitted maps: their means tell their two models apart where no rows are at hand.
+
+        Returns
+        -------
+        Self
+
+        Raises
+        ------
+        InputError
+            Too few rows of a model, or none that can be used.
+        ParameterError
+            ``fdr`` outside (0, 1).
+        """
+        if not check_positive(self.fdr, "fdr") < 1:
+            raise ParameterError(f"Got fdr={self.fdr}; expected a share below 1. Pass fdr=0.01, for example.")
+        check_seed(self.random_state)
+        rng = np.random.default_rng(self.random_state)
+        rows = {name: as_embeddings(X, name).vectors for name, X in (known or {}).items()}
+        for name, X in rows.items():
+            if len(X) < FEWEST:
+                raise InputError(f"Got {len(X)} rows of {name}; expected at least {FEWEST}. Pass more of its rows.")
+        self.names_ = list(rows)
+        self._models = {name: _Known(X, rng) for name, X in rows.items()}
+        for width in {one.width for one in self._models.values()}:
+            peers = [one for one in self._models.values() if one.width == width]
+            for k, one in enumerate(peers):
+                likely = np.array([other.log_likelihood(other.distance(*one.kept)) for other in peers])
+                one.recognized = float((likely.argmax(axis=0) == k).mean())
+            for one in peers:
+                del one.kept
+        self._means = [mean for name, mapping in (maps or {}).items() for mean in _means(name, mapping)]
+        self._spans = {name: span for name, mapping in (maps or {}).items() if (span := _span(mapping)) is not None}
+        return self
+
+    def examine(self, rows: Any) -> OriginReport:
+        """Look at the rows of a store.
+
+        Parameters
+        ----------
+        rows : Embeddings, array_like of shape (n, d), or an opened source
+            A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros are reported, not refused.
+
+        Returns
+        -------
+        OriginReport
+
+        Raises
+        ------
+        ParameterError
+            Before :meth:`fit`.
+        InputError
+            No rows.
+        """
+        if not hasattr(self, "names_"):
+            raise ParameterError("Got an OriginDetector that knows no model; expected one. Call fit(known) first.")
+        seen = _Seen(self)
+        for ids, block in _scan(rows):
+            seen.add(ids, block)
+        if not seen.n:
+            raise InputError("Got no rows; expected at least one. Pass a store with rows.")
+        return seen.report()
+
+
+class _Known:
+    """A model by some of its rows."""
+
+    recognized: float
+    kept: tuple[np.ndarray, np.ndarray]
+
+    def __init__(self, X: np.ndarray, rng: np.random.Generator) -> None:
+        from sklearn.covariance import ledoit_wolf  # here: nothing else in this module needs it
+
+        order = rng.permutation(len(X))
+        unit, logs = _directions(X[np.sort(order[::2])].astype(np.float64))
+        self.width = X.shape[1]
+        self._mean = unit.mean(axis=0)
+        values, vectors = np.linalg.eigh(ledoit_wolf(unit)[0])
+        values = np.maximum(values, 1e-12 * values[-1])
+        self._root = vectors / np.sqrt(values)
+        # Unit rows of another precision are unit rows.
+        self._log, self._log_sd = float(np.median(logs)), max(float(logs.std()), UNIT_TOLERANCE)
+        self._volume = float(np.log(values).sum()) / 2 + np.log(self._log_sd)
+        self.kept = _directions(X[np.sort(order[1::2])].astype(np.float64))
+        self._sorted = np.sort(self.distance(*self.kept))
+        self.median = float(np.median(self._sorted))
+        tail = max(int(_TAIL * len(self._sorted)), 2)
+        self._from = float(self._sorted[-tail - 1])
+        self._hill = max(float(np.log(self._sorted[-tail:] / self._from).mean()), 1e-3)
+        self._share = (tail + 1) / (len(self._sorted) + 1)
+
+    def distance(self, unit: np.ndarray, logs: np.ndarray) -> np.ndarray:
+        """Squared Mahalanobis distances, shape (n,)."""
+        near = np.square((unit - self._mean) @ self._root).sum(axis=1)
+        return np.asarray(near + np.square((logs - self._log) / self._log_sd))
+
+    def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
+        """Of rows by their distances, up to a constant that models of one width share."""
+        return np.asarray(-distance / 2 - self._volume)
+
+    def p_value(self, distance: np.ndarray) -> np.ndarray:
+        """Rank of each distance among those kept; beyond the largest tenth, of the fitted tail."""
+        n = len(self._sorted)
+        ranked = (1 + n - np.searchsorted(self._sorted, distance, "left")) / (n + 1)
+        beyond = self._share * np.maximum(distance / self._from, 1.0) ** (-1 / self._hill)
+        return np.asarray(np.where(distance > self._from, beyond, ranked))
+
+
+class _Seen:
+    """What has been seen of a store."""
+
+    def __init__(self, detector: OriginDetector) -> None:
+        self._of, self.n, self.width = detector, 0, 0
+        self._unit = self._finite = 0
+        self._bad: list[int] = []
+        self._zero: list[int] = []
+        self._origin: list[np.ndarray] = []
+        self._p: list[np.ndarray] = []
+        self._distance: list[np.ndarray] = []
+        self._ids: dict[int, str] = {}
+        self._sums = np.zeros((2, len(detector._means)))
+        self._mapped = dict.fromkeys(detector._spans, 0)
+
+    def add(self, ids: Any, block: np.ndarray) -> None:
+        of = self._of
+        if not self.n:
+            self.width = block.shape[1]
+            self._models = [(name, one) for name, one in of._models.items() if one.width == self.width]
+        rows = block.astype(np.float64)
+        good = np.isfinite(rows).all(axis=1)
+        zero = good & ~rows.any(axis=1)
+        self._bad += (np.flatnonzero(~good) + self.n).tolist()
+        self._zero += (np.flatnonzero(zero) + self.n).tolist()
+        use = good & ~zero
+        origin, p, far = (
+            np.full(len(rows), -1, np.int16),
+            np.full(len(rows), np.nan, np.float32),
+            np.full(len(rows), np.nan, np.float32),
+        )
+        if use.any():
+            X = rows[use]
+            unit, logs = _directions(X)
+            self._finite += len(X)
+            self._unit += int(np.count_nonzero(np.abs(np.expm1(logs)) < UNIT_TOLERANCE))
+            if self._models:
+                distance = np.array([one.distance(unit, logs) for _, one in self._models])
+                chance = np.array([one.p_value(D) for (_, one), D in zip(self._models, distance, strict=True)])
+                likely = np.array([one.log_likelihood(D) for (_, one), D in zip(self._models, distance, strict=True)])
+                nearest = likely.argmax(axis=0)
+                origin[use], p[use] = nearest, np.maximum(chance.max(axis=0), 1e-30)
+                typical = np.array([one.median for _, one in self._models])
+                far[use] = distance[nearest, np.arange(len(X))] / typical[nearest]
+                if ids is not None:
+                    odd = np.flatnonzero(p <= of.fdr)  # no other row can be rejected
+                    self._ids |= dict(zip((odd + self.n).tolist(), id_texts(_taken(ids, odd)).tolist(), strict=True))
+            means = [k for k, mean in enumerate(of._means) if len(mean.mean) == self.width]
+            if means:
+                ratios = np.array([np.square(X - of._means[k].mean).sum(axis=1) / of._means[k].variance for k in means])
+                # Isotropic normal distributions about the means: a broad one does not win by being broad.
+                nearest = (ratios + np.log([[of._means[k].variance] for k in means])).argmin(axis=0)
+                self._sums[0, means] += np.bincount(nearest, ratios[nearest, np.arange(len(X))], len(means))
+                self._sums[1, means] += np.bincount(nearest, minlength=len(means))
+            for name, basis in of._spans.items():
+                if len(basis) == self.width:
+                    left = unit - (unit @ basis) @ basis.T
+                    self._mapped[name] += int(np.count_nonzero(np.einsum("ij,ij->i", left, left) < 1e-5))
+        self._origin.append(origin)
+        self._p.append(p)
+        self._distance.append(far)
+        self.n += len(rows)
+
+    def report(self) -> OriginReport:
+        origin, p, far = (np.concatenate(parts) for parts in (self._origin, self._p, self._distance))
+        names = [name for name, _ in self._models]
+        odd = np.flatnonzero(p <= _cut(p, self._of.fdr))
+        odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
+        listed = [
+            {
+                "row": int(row),
+                "id": self._ids.get(int(row)),
+                "nearest": names[origin[row]],
+                "p": float(p[row]),
+                "distance": float(far[row]),
+            }
+            for row in odd
+        ]
+        origin[odd] = -1
+        counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
+        count = max(self._finite, 1)
+        by_means = [
+            {
+                "name": mean.name,
+                "nearest": float(nearer / count),
+                "distance": float(total / nearer) if nearer else np.nan,
+            }
+            for mean, total, nearer in zip(self._of._means, *self._sums, strict=True)
+            if len(mean.mean) == self.width
+        ]
+        like = next((name for name, n in zip(names, counts, strict=True) if 2 * n > self.n), None)
+        if not names and by_means:
+            best = max(by_means, key=lambda one: one["nearest"])
+            like = best["name"] if best["nearest"] > 0.5 and best["distance"] <= _NEAR else None
+        return OriginReport(
+            n=self.n,
+            width=self.width,
+            names=names,
+            counts=counts,
+            recognized=[one.recognized for _, one in self._models],
+            other_width={name: one.width for name, one in self._of._models.items() if one.width != self.width},
+            not_finite=self._bad,
+            zero=self._zero,
+            unit=self._unit / count,
+            odd=listed,
+            fdr=self._of.fdr,
+            by_means=by_means,
+            mapped={name: n for name, n in self._mapped.items() if len(self._of._spans[name]) == self.width},
+            looks_like=like,
+            origin=origin,
+            p_value=p,
+        )
+
+
+@dataclass(frozen=True)
+class _Mean:
+    name: str
+    mean: np.ndarray
+    variance: float
+
+
+def _means(name: str, mapping: Any) -> list[_Mean]:
+    """Means that a fitted map keeps of its two models, by modality, with the mean squared distance from them at fit."""
+    found = []
+    for modality, sides in getattr(mapping, "modality_means_", {}).items():
+        for side, mean in zip(("source", "target"), sides, strict=True):
+            space = getattr(mapping, f"{side}_space_", None)
+            moments = getattr(mapping, "moments_", {}).get(modality)
+            variance = 1 - float(mean @ mean)  # exact for unit rows
+            if not getattr(space, "normalized", False):
+                if moments is None:
+                    continue
+                variance = float(getattr(moments, f"{side}_scatter") / moments.weight)
+            if mean.any() and variance > 0:
+                found.append(
+                    _Mean(f"{getattr(space, 'model', None) or f'{side} of {name}'}, {modality}", mean, variance)
+                )
+    return found
+
+
+def _span(mapping: Any) -> np.ndarray | None:
+    """Orthonormal basis of the directions that a map's output fills, shape (d_target, r), where that is not all of them."""
+    matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
+    if matrix is None or mean is None:
+        return None
+    _, s, Vt = np.linalg.svd(matrix, full_matrices=False)
+    rank = int(np.count_nonzero(s > 1e-6 * s[0])) if s[0] else 0
+    means = [target for _, target in getattr(mapping, "modality_means_", {}).values()] or [mean]
+    if rank + len(means) > 0.9 * matrix.shape[1]:  # too few directions are left to tell by
+        return None
+    return np.asarray(np.linalg.qr(np.column_stack([Vt[:rank].T, *means]))[0])
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit rows, and the logarithms of the norms."""
+    norms = np.linalg.norm(X, axis=1)
+    return X / norms[:, None], np.log(norms)
+
+
+def _cut(p: np.ndarray, fdr: float) -> float:
+    """Largest p-value that Benjamini and Hochberg's procedure rejects; below 0 for none."""
+    ordered = np.sort(p[p <= fdr]).astype(np.float64)
+    tested = np.count_nonzero(~np.isnan(p))
+    below = np.flatnonzero(ordered <= fdr * np.arange(1, len(ordered) + 1) / max(int(tested), 1))
+    return float(ordered[below[-1]]) if len(below) else -1.0
+
+
+def _scan(rows: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield blocks of rows with their ids, unchecked."""
+    if hasattr(rows, "scan"):
+        yield from rows.scan()
+        return
+    ids = rows.ids if getattr(rows, "has_ids", False) else None
+    X = to_numpy(getattr(rows, "vectors", rows))
+    if X.ndim != 2 or X.dtype.kind not in "fiu":
+        X = as_embeddings(rows, "rows", allow_zero_rows=True).vectors
+    for part in blocks(len(X), 32 * X.shape[1]):
+        yield None if ids is None else ids[part], X[part]
+
+
+def _taken(ids: Any, rows: np.ndarray) -> Any:
+    return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index

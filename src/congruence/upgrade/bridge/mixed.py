@@ -1,0 +1,199 @@
+"""Search an index of which one part is of the old model and one of the new: one query, one list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.ids import id_texts
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence.embeddings import Embeddings
+from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.upgrade.bridge._bridge import Bridge
+from congruence.upgrade.bridge._queries import as_rows
+from congruence.upgrade.bridge.search import find
+
+__all__ = ["MERGES", "MixedResult", "search_mixed"]
+
+#: How scores of the two parts are brought onto one scale.
+MERGES = ("standardize", "none")
+
+#: Rows of each part that a query's scores are standardized by, at most and at least.
+BACKGROUND, FEWEST = 1000, 20
+
+
+@dataclass(frozen=True, eq=False)
+class MixedResult:
+    """What a search of both parts found, nearest first.
+
+    Attributes
+    ----------
+    scores : ndarray of float64, shape (m, k), or (k,) for one query
+        Larger is nearer. With ``merge="standardize"``: standard deviations above the query's mean score in the row's part.
+    ids : ndarray, shape (m, k) or (k,)
+        Of the part, or row numbers in it where it has no ids.
+    new : ndarray of bool, shape (m, k) or (k,)
+        The row is one of the new model.
+    """
+
+    scores: np.ndarray
+    ids: np.ndarray
+    new: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def search_mixed(
+    bridge: Bridge,
+    queries: RowsLike,
+    old: Any,
+    new: Any,
+    k: int = 10,
+    *,
+    modality: str | None = None,
+    merge: str = "standardize",
+    background: tuple[RowsLike, RowsLike] | None = None,
+    random_state: int = 0,
+) -> MixedResult:
+    """Search an index of which one part holds the old model's vectors and the other one the new model's.
+
+    Parameters
+    ----------
+    bridge : Bridge
+        From the new model to the old one.
+    queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
+        Of the new model; the old part is searched with them bridged.
+    old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
+        The two parts, as :meth:`Bridge.search` takes an index. An item whose id is in both counts as new.
+    k : int, default=10
+    modality : str, optional
+        Of the queries, as for :meth:`Bridge.transform`.
+    merge : {"standardize", "none"}, default="standardize"
+        "standardize": from a query's scores in a part their mean over some rows of that part is taken, and the rest divided by their standard
+        deviation. "none": cosines of two models are compared as they are.
+    background : tuple of array_like, shapes (b, d_old) and (b', d_new), optional
+        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts are of like content, as where the
+        migration goes in no particular order. Where it goes by date or topic, pass the same items in both models. Needed for a part that searches by itself.
+    random_state : int, default=0
+        Of the random rows.
+
+    Returns
+    -------
+    MixedResult
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
+        Among them: a part that searches by itself, without ``background``; fewer than 20 rows of a part to standardize by.
+    DirectionError, SpaceMismatchError, ModalityError
+        As :meth:`Bridge.transform`.
+
+    Notes
+    -----
+    Two models give their cosines different means and spreads, and a bridged query gives lower ones than a native. Compared as they are, one part's rows
+    crowd out the other's.
+
+    Examples
+    --------
+    >>> from congruence import Bridge, fit
+    >>> from congruence.synthetic import rigid_problem
+    >>> from congruence.upgrade.bridge import search_mixed
+    >>> p = rigid_problem(n=200, d_source=16, random_state=0)
+    >>> bridge = Bridge(fit(p.X[:100], p.Y[:100], check=False))
+    >>> found = search_mixed(bridge, p.X[100:103], old=p.Y[100:150], new=p.X[150:], k=3)
+    >>> found.ids[:, 0].tolist(), found.new[:, 0].tolist()
+    ([0, 1, 2], [False, False, False])
+    """
+    check_positive(k, "k", integer=True)
+    check_choice(merge, MERGES, "merge")
+    check_seed(random_state)
+    if isinstance(queries, Embeddings):
+        rows, one, modality = queries.vectors, False, modality or queries.space.modality
+    else:
+        given, one = as_rows(queries)
+        rows = as_embeddings(given, "queries").vectors
+    old_part = _Part(old, np.asarray(bridge.transform(rows, modality)), "old")
+    new_part = _Part(new, rows, "new")
+    old_part.leave_out(new_part)
+    rng = np.random.default_rng(random_state)
+    found = []
+    for part, some in zip((new_part, old_part), (None, None) if background is None else background[::-1], strict=True):
+        if part.empty:
+            continue
+        scores, ids = find(part.asked, part.index, k, source_dim=rows.shape[1])
+        if merge == "standardize":
+            mean, sd = part.scale(some, rng)
+            scores = (scores - mean) / sd
+        found.append((scores, ids, np.full(ids.shape, part is new_part)))
+    if len({ids.dtype.kind for _, ids, _ in found}) > 1:
+        # Ids of one part and row numbers of the other: no number becomes a text.
+        found = [(scores, ids.astype(object), is_new) for scores, ids, is_new in found]
+    scores, ids, is_new = (np.hstack(side) for side in zip(*found, strict=True))
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    sides = [np.take_along_axis(side, order, axis=1) for side in (scores, ids, is_new)]
+    return MixedResult(*(side[0] for side in sides)) if one else MixedResult(*sides)
+
+
+class _Part:
+    """One part of the index, and the queries in its space."""
+
+    def __init__(self, index: Any, asked: np.ndarray, name: str) -> None:
+        self.asked, self.name = asked, name
+        self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
+        if self.rows is not None and self.rows.dim != asked.shape[1]:
+            raise ShapeError(
+                f"Got {self.rows.dim}-d rows for {name}=…; expected {asked.shape[1]}-d ones, of the {name} model. Pass old= the rows of the index's former "
+                "model and new= those of the queries' model."
+            )
+        self.index = index if self.rows is None else self.rows
+        self.empty = False
+
+    def leave_out(self, other: _Part) -> None:
+        """Leave out the rows whose ids are among the other part's."""
+        if self.rows is None or other.rows is None or not (self.rows.has_ids and other.rows.has_ids):
+            return
+        there = set(id_texts(other.rows.ids).tolist())
+        keep = np.array([name not in there for name in id_texts(self.rows.ids).tolist()], dtype=bool)
+        if not keep.all():
+            self.empty = not keep.any()
+            self.index = self.rows = self.rows if self.empty else self.rows.take(np.flatnonzero(keep))
+
+    def scale(self, background: RowsLike | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of each query's cosines with rows of this part, shapes (m, 1)."""
+        if background is not None:
+            rows = as_embeddings(background, "background").vectors
+            if rows.shape[1] != self.asked.shape[1]:
+                raise ShapeError(
+                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.asked.shape[1]}-d ones. Pass background=(rows of the old "
+                    "model, rows of the new model)."
+                )
+        elif self.rows is not None:
+            rows = self.rows.vectors
+            if len(rows) > BACKGROUND:
+                rows = rows[np.sort(rng.choice(len(rows), BACKGROUND, replace=False))]
+        else:
+            raise ParameterError(
+                f"Got no background for the {self.name} part, which searches by itself; expected some rows, to bring its scores onto the scale of the other "
+                "part. Pass background=(old rows, new rows), or merge='none'."
+            )
+        if len(rows) < FEWEST:
+            raise InputError(
+                f"Got {len(rows)} rows of the {self.name} part to standardize scores by; expected at least {FEWEST}. Pass background=(old rows, new rows), "
+                "the same items in both models, or merge='none'."
+            )
+        rows = normalize_rows(rows)
+        mean, sd = np.empty((2, len(self.asked), 1))
+        for part in blocks(len(self.asked), 8 * len(rows)):
+            near = normalize_rows(self.asked[part]) @ rows.T
+            mean[part, 0], sd[part, 0] = near.mean(axis=1), near.std(axis=1)
+        if not sd.min() > 0:
+            raise InputError(
+                f"Got rows of the {self.name} part that are all alike to a query; expected different ones. Pass background=(old rows, new rows), or merge='none'."
+            )
+        return mean, sd
