@@ -86,6 +86,11 @@ def is_drawing(path: Path) -> None:
     assert path.read_text(encoding="utf-8").rstrip().endswith("</svg>")
 
 
+def is_verdicts(path: Path) -> None:
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    assert [row["row"] for row in rows] == [str(k) for k in range(N)]
+
+
 def is_index(path: Path) -> None:
     import faiss
 
@@ -269,6 +274,7 @@ CASES: dict[str, Case] = {
         {"out.txt": is_choice, "out.svg": is_drawing},
     ),
     "anchors --texts": Case(("anchors", "--texts", "-n", "9", "-o", "out.txt"), {"out.txt": is_choice}),
+    "doctor": Case(("doctor", "a.npz", "--known", "old=b.npz", "--rows", "out.csv"), {"out.csv": is_verdicts}),
     "negatives": Case(
         ("negatives", "captions.csv", "--column", "caption", "--id-column", "id", "-o", "out.csv"),
         {"out.csv": is_table},
