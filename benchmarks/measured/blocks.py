@@ -67,11 +67,11 @@ class Block:
         return self.job.kind if self.job else "seconds"
 
     def missing(self) -> list[str]:
-        """Return the files that are not there."""
-        names = self.data
+        """Return the files that are not there: of the data, and interpreters of environments beside the project's own."""
+        names = [f"../shared/data/{name}" for name in self.data]
         if self.job:
-            names = tuple(re.findall(r"\.\./shared/data/([\w.]+)", " ".join(self.job.commands)))
-        return sorted({name for name in names if not (DATA / name).exists()})
+            names = re.findall(r"\.\./shared/data/[\w.]+|\.venv-[\w/-]+", " ".join(self.job.commands))
+        return sorted({name for name in names if not (ROOT / name).exists()})
 
 
 def blocks(page: Path) -> dict[str, str]:

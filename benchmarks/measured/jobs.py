@@ -134,6 +134,7 @@ JOBS = {
         Job("anchors", "minutes", tuple(
             f"python benchmarks/bench_anchors.py --data {SHARED} --splits 5 --only {part} --json OUT" for part in ("EVA-02", "B/16", "ImageNet", "sample", "Caltech")
         )),
+        Job("anchors-chosen", "minutes", (f"python benchmarks/bench_anchors.py --data {SHARED} --splits 5 --chosen --json OUT",)),
         Job("text-anchors", "minutes", tuple(
             f"python benchmarks/bench_text_anchors.py --data {SHARED} --part {part} --json OUT" for part in ("order --splits 6", "pairs --splits 10")
         )),
@@ -141,9 +142,9 @@ JOBS = {
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
         Job("frames", "minutes", tuple(f"python benchmarks/frames.py {LVIS} --part {part} --json OUT" for part in ("complete", "partial", "chain"))),
-        Job("choice", "minutes", tuple(f"python benchmarks/choice.py --data {SHARED} --only {part} --json OUT" for part in (
-            "lvis-eva --anchors 20 50 100", "lvis-eva --anchors 200 900", "lvis-openai --anchors 20 50 100", "lvis-openai --anchors 200 900",
-            "sample", "caltech",
+        Job("choice", "minutes", tuple(f"python benchmarks/choice.py --data {SHARED} --only {part} --python .venv-peers/bin/python --json OUT" for part in (
+            *(f"lvis-{target} --anchors {pairs}" for target in ("eva", "openai") for pairs in ("20 50 100", "200 900")), "sample", "caltech",
+            "names-mpnet --anchors 20 50 100 200 700", "names-e5 names-e5-mpnet --anchors 20 50 100 200 700",
         ))),
         Job("heads", "minutes", _readme_training(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),

