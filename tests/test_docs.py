@@ -57,7 +57,7 @@ def test_the_readmes_commands_run_as_printed(here, lvis_path, shared, tmp_path):
 
 def test_the_readmes_python_runs_as_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(ROOT / "README.md", "python")
+    code = blocks(ROOT / "README.md", "python")[-1]
     p = rigid_problem(200, 8, noise=0.1, random_state=0)
     ids = [f"{k}.jpg" for k in range(200)]
     names = {"old_vectors": p.X, "new_vectors": p.Y[::-1], "old_ids": ids, "new_ids": ids[::-1]}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
 import sys
 from functools import cache
 from typing import Any
@@ -72,6 +75,15 @@ def certificate() -> str:
     lines = command("certify", "sample", "--anchors", "200").splitlines()
     said = "\n".join(lines[:3])
     return f"```\n$ congruence certify sample --anchors 200\n{said}\n```\n"
+
+
+def bridge_example() -> str:
+    """Run README's lines on the bridge, and write what they print as a table."""
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)[0]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(compile(code, "README.md", "exec"), {})
+    head, *lines = (re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines())
+    return table([head[0], *head[1:]], lines)
 
 
 @cache
@@ -220,6 +232,7 @@ BLOCKS = {
     "demo-retrieval": Block(demo_retrieval),
     "demo-cosine": Block(demo_cosine),
     "demo-anchors": Block(demo_anchors),
+    "bridge-example": Block(bridge_example),
     "certificate": Block(certificate),
     "sample-models": Block(sample_models),
     "sample-spectra": Block(sample_spectra),
