@@ -125,6 +125,7 @@ def test_names_on_the_pages_exist(page):
         "--only",
         "--minutes",
         "--replay",
+        "--python",
     }
     assert options <= known, options - known
 

@@ -16,9 +16,11 @@ from measured import (
     pairing,
     quick,
     records,
+    serving,
     spaces,
     speed,
     theorems,
+    towers,
     training,
     unpaired,
 )
@@ -43,6 +45,8 @@ BLOCKS: dict[str, Block] = {
     **frames.BLOCKS,
     **means.BLOCKS,
     **origins.BLOCKS,
+    **serving.BLOCKS,
+    **towers.BLOCKS,
     **unpaired.BLOCKS,
     **bridges.BLOCKS,
 }

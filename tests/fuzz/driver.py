@@ -170,7 +170,7 @@ def remove(path: Path) -> None:
 
 
 def _all_targets() -> dict[str, Any]:
-    sys.path[:0] = [str(HERE), str(HERE.parent / "datasets")]
+    sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]
     from own import OWN
     from targets import TARGETS
 

@@ -22,6 +22,7 @@ from congruence.embed.inputs import IMAGE_SUFFIXES
 from congruence.embeddings import Embeddings, Space
 from congruence.encoders import open_image
 from congruence.errors import CongruenceError
+from congruence.evaluation.judgments import read_qrels
 from congruence.stores import (
     matrices,
     open_rows,
@@ -277,6 +278,21 @@ def write_captions(suffix: str) -> Callable[[random.Random, Path], Path]:
     return make
 
 
+def read_judgments(path: Path) -> None:
+    found = read_qrels(path)
+    assert found
+    for query, grades in found.items():
+        check_texts([query, *grades])
+        assert all(type(grade) is int for grade in grades.values())
+
+
+def write_judgments(rng: random.Random, folder: Path) -> Path:
+    path = folder / "qrels.txt"
+    lines = [f"q{k // 3} 0 d{k} {rng.choice((-1, 0, 1, 3))}" for k in range(9)]
+    path.write_text(rng.choice(("\n", "\r\n")).join(lines))
+    return path
+
+
 def read_sugarcrepe(path: Path) -> None:
     found = datasets.load_sugarcrepe(path)
     for texts in (found.ids, found.categories, found.filenames, found.captions, found.negative_captions):
@@ -358,6 +374,7 @@ TARGETS: dict[str, Target] = {
     **{f"image{s}": Target(write_image(s), read_image) for s in IMAGE_SUFFIXES},
     "bundle": Target(write_bundle, read_bundle),
     **{f"captions{s}": Target(write_captions(s), read_captions) for s in (".csv", ".tsv", ".json")},
+    "qrels": Target(write_judgments, read_judgments),
     "sugarcrepe": Target(write_sugarcrepe, read_sugarcrepe),
     **{f"dataset {name}": Target(write_dataset(name), read_dataset(name)) for name in datasets.DATASETS},
     **{f"archive{s}": Target(write_archive(s), read_archive) for s in (".zip", ".tar", ".tgz")},

