@@ -282,7 +282,7 @@ def read_judgments(path: Path) -> None:
     found = read_qrels(path)
     assert found
     for query, grades in found.items():
-        check_texts([query, *grades])
+        check_texts(np.array([query, *grades], dtype=object))
         assert all(type(grade) is int for grade in grades.values())
 
 
