@@ -30,12 +30,13 @@ KS = ("mean_r1", "mean_r5", "mean_r10")
 class Splits:
     """Scores of single splits in percent, by method, number of pairs and metric."""
 
-    def __init__(self, results: dict[str, Any]):
-        lines = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
-        self.scores = {
-            (line["series"] or line["quantity"], line["part"], line["metric"]): 100 * np.array(values)
-            for line, values in zip(lines, results["values"], strict=True)
-        }
+    def __init__(self, *runs: dict[str, Any]):
+        self.scores = {}
+        for results in runs:
+            lines = [dict(zip(results["columns"], row, strict=True)) for row in results["rows"]]
+            for line, values in zip(lines, results["values"], strict=True):
+                key = (line["series"] or line["quantity"], line["part"], line["metric"])
+                self.scores[key] = 100 * np.array(values)
         self.pairs = list(dict.fromkeys(part for _, part, _ in self.scores))
 
     def cell(self, method: str, pairs: str, metrics: tuple[str, ...] = KS) -> str:
@@ -73,7 +74,7 @@ def leads(results: list[Any]) -> str:
 
 
 def caltech(results: list[Any]) -> str:
-    splits, sue = map(Splits, results)
+    splits, sue = Splits(*results[:-1]), Splits(results[-1])
     rows = []
     for name, words in METHODS.items():
         of, words = (sue, "SUE, not tuned") if name == "SUE" else (splits, words)

@@ -215,7 +215,7 @@ JOBS = {
             f"congruence reproduce benchmarks/configs/alignment-imagenet.yaml --models imagenet1000 --file {IMAGENET} -o OUT",
         ), values_of),
         Job("alignment-caltech", "hours", tuple(
-            f"congruence reproduce benchmarks/configs/alignment-caltech{which}.yaml --models caltech101 --file {CALTECH} -o OUT" for which in ("", "-sue")
+            f"congruence reproduce benchmarks/configs/alignment-caltech{which}.yaml --models caltech101 --file {CALTECH} -o OUT" for which in ("-50", "-200", "-800", "-sue")
         ), values_of),
         Job("alignment-world", "hours", (
             "python benchmarks/sotalign_world.py --pairs 100 400 --json OUT",

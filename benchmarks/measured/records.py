@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -78,10 +79,30 @@ def _processor() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _place(command: str) -> Path:
+    """Where a command's run is kept until all of its job are done: by the command and the sources it ran on."""
+    key = hashlib.sha256(f"{command}\n{_git('rev-parse', 'HEAD:src')}".encode()).hexdigest()
+    return ROOT / "build" / "numbers" / f"{key[:20]}.json"
+
+
+def _once(command: str, keep: Any) -> dict[str, Any]:
+    """Run a command, or return what it gave before its job was stopped: some jobs take hours."""
+    place = _place(command)
+    if place.is_file():
+        return json.loads(place.read_text(encoding="utf-8"))
+    done = run(command, keep)
+    if not _git("status", "--porcelain", "src"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(done), encoding="utf-8")
+    return done
+
+
 def make(job: Job) -> dict[str, Any]:
     """Run all commands of a job."""
     load = os.getloadavg()[0]
-    runs = [run(command, job.keep) for command in job.commands]
+    runs = [_once(command, job.keep) for command in job.commands]
+    for command in job.commands:
+        _place(command).unlink(missing_ok=True)
     from congruence import __version__
 
     return {
