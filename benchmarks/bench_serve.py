@@ -77,7 +77,7 @@ def round_of(url: str, options: argparse.Namespace) -> dict[str, Any]:
     before = time.process_time()
     child = subprocess.run(
         [sys.executable, __file__, options.data, "--child", url, "--clients", numbers[0], "--requests", numbers[1]],
-        capture_output=True,
+        stdout=subprocess.PIPE,  # what goes wrong there is shown
         text=True,
         check=True,
     )
