@@ -1,9 +1,7 @@
 """Any image tower with any text tower: native pairs, and pairs crossed by a rotation that was fitted on texts alone.
 
 ``python benchmarks/towers.py sample``: pictures of emoji searched by the captions of classes of which the rotation has seen nothing; right is the caption's own
-picture, among all of them. ``lvis FILE``: class images of OpenAI ViT-B/32 among all, searched by the names of unseen classes by three text towers. ``caltech FILE``:
-two dual encoders of linear heads, each trained here on 2,500 photos of its own (MobileNet-v2 with MiniLM by InfoNCE, EfficientNet-Lite0 with MPNet by SAIL's
-sigmoid loss), classify 3,242 unseen photos by the prompts of the 100 classes, of which the rotations are fitted on all: there every class is seen, no photo is.
+picture, among all of them. ``lvis FILE``: class images of OpenAI ViT-B/32 among all, searched by the names of unseen classes by three text towers.
 """
 
 from __future__ import annotations
@@ -74,38 +72,9 @@ def lvis(path: Path, seed: int) -> dict[str, list[float]]:
     return retrieval(images, texts, 900, seed)
 
 
-def caltech(path: Path, seed: int) -> dict[str, list[float]]:
-    from congruence import SAIL, Contrastive
-
-    with np.load(path, allow_pickle=False) as data:
-        label = data["label"]
-        photos = {"MobileNet-v2": data["image_mobilenet_v2"], "EfficientNet-Lite0": data["image_effnet_lite0"]}
-        prompts = {"MiniLM": data["text_minilm_l6"], "MPNet": data["text_mpnet"]}
-        photos, prompts = ({name: one.astype(np.float32) for name, one in side.items()} for side in (photos, prompts))
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(label))
-    parts = order[:2500], order[2500:5000]
-    asked = order[5000:]
-    images, texts = {}, {}
-    for (image, text), method, part in zip(zip(photos, prompts, strict=True), (Contrastive, SAIL), parts, strict=True):
-        template = rng.integers(prompts[text].shape[1], size=len(part))
-        heads = method(
-            n_components=256, max_steps=300, learning_rate=1e-3, batch_size=1000, device="cpu", random_state=seed
-        )
-        heads.fit(photos[image][part], prompts[text][label[part], template], verbose=False)
-        images[image] = np.asarray(heads.transform(photos[image][asked]))
-        texts[text] = np.asarray(heads.transform_target(prompts[text].mean(axis=1)))
-    every = np.arange(len(next(iter(texts.values()))))
-    out = {}
-    for (image, native), of_text in itertools.product(zip(images, texts, strict=True), texts):
-        classes = texts[of_text] if of_text == native else crossed(texts[of_text], texts[native], every, every)
-        out[f"{image} × {of_text}"] = [first(images[image], classes, label[asked], k) for k in (1, 10)]
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=("sample", "lvis", "caltech"))
+    parser.add_argument("data", choices=("sample", "lvis"))
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--splits", type=int, default=5)
     add_json(parser)

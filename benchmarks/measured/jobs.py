@@ -138,7 +138,7 @@ JOBS = {
         Job("text-anchors", "minutes", tuple(
             f"python benchmarks/bench_text_anchors.py --data {SHARED} --part {part} --json OUT" for part in ("order --splits 6", "pairs --splits 10")
         )),
-        Job("towers", "minutes", tuple(f"python benchmarks/towers.py {part} --json OUT" for part in ("sample", f"lvis {LVIS}", f"caltech {CALTECH}"))),
+        Job("towers", "minutes", tuple(f"python benchmarks/towers.py {part} --json OUT" for part in ("sample", f"lvis {LVIS}"))),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),

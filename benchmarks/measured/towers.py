@@ -11,7 +11,6 @@ from measured.jobs import JOBS
 DATA = (
     ("emoji", {"emoji-a": "emoji-a", "emoji-b": "emoji-b"}),
     ("LVIS", {"OpenAI B/32": "OpenAI B/32"}),
-    ("Caltech-101", {"MobileNet-v2": "MiniLM", "EfficientNet-Lite0": "MPNet"}),
 )
 
 
