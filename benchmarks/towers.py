@@ -83,7 +83,6 @@ def main() -> None:
     measure = {
         "sample": sample,
         "lvis": lambda seed: lvis(given.file, seed),
-        "caltech": lambda seed: caltech(given.file, seed),
     }[given.data]
     runs = [measure(seed) for seed in range(given.splits)]
     lines = []
