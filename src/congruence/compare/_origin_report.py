@@ -1,0 +1,115 @@
+"""What the rows of a store look like, as data and in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["NEAR", "OriginReport"]
+
+#: Mean squared distance from a map's mean, in units of what it was at fit, up to which rows pass as that model's (docs/doctor.md).
+NEAR = 1.25
+
+
+@dataclass(frozen=True)
+class OriginReport:
+    """What the rows of a store look like.
+
+    Attributes
+    ----------
+    n, width : int
+        Rows and their dimensions.
+    names : list of str
+        Known models whose rows are as wide, in the order given.
+    counts : list of int
+        Rows that look like each of them.
+    recognized : list of float
+        Share of each model's own known rows (those that did not describe it) that are said to be its own.
+    other_width : dict of str to int
+        Known models whose rows are wider or narrower, with their width: the rows are not theirs.
+    not_finite, zero : list of int
+        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to none, and count nowhere else.
+    unit : float
+        Share of the other rows that have unit norm.
+    odd : list of dict
+        Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a known model), ``p`` and
+        ``distance`` (squared, 1 being the median of that model's own rows). Empty without known rows.
+    fdr : float
+        Bound on the expected share of rows of known models among ``odd``.
+    by_means : list of dict
+        Of each modality and side of a map: ``name``, ``nearest`` (share of the rows that are likeliest there, under isotropic normal distributions about
+        the means) and ``distance`` (their mean squared distance from it, 1 being what it was at fit; None where there are none).
+    mapped : dict of str to int
+        Rows that were written by a map, where that can be told: its output fills fewer directions than the space has.
+    looks_like : str or None
+        The known model that most rows look like, if more than half do.
+    """
+
+    n: int
+    width: int
+    names: list[str]
+    counts: list[int]
+    recognized: list[float]
+    other_width: dict[str, int]
+    not_finite: list[int]
+    zero: list[int]
+    unit: float
+    odd: list[dict[str, Any]]
+    fdr: float
+    by_means: list[dict[str, Any]]
+    mapped: dict[str, int]
+    looks_like: str | None
+    origin: np.ndarray = field(repr=False)
+    p_value: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but what is told of single rows as plain data."""
+        return {key: value for key, value in asdict(self).items() if key not in ("origin", "p_value")}
+
+    def summary(self) -> list[str]:
+        """Return what follows, in sentences."""
+        said = []
+        for rows, what in (
+            (self.not_finite, "NaN or infinity"),
+            (self.zero, "nothing but zeros, as a failed encoding leaves"),
+        ):
+            if rows:
+                said.append(f"{_rows(len(rows))} with {what}, the first is row {rows[0]:,}: re-encode or remove.")
+        if 0 < self.unit < 1:
+            said.append(
+                f"{self.unit:.1%} of the rows have unit norm, the others have not: they were written in two ways, or by two models."
+            )
+        if self.other_width:
+            widths = ", ".join(f"{name} ({width}-d)" for name, width in self.other_width.items())
+            said.append(f"The rows are {self.width}-d, and so not of {widths}.")
+        shares = [(count / self.n, name) for name, count in zip(self.names, self.counts, strict=True) if count]
+        if not self.names:
+            shares = [
+                (float(one["nearest"]), one["name"])
+                for one in self.by_means
+                if one["nearest"] >= 0.01 and one["distance"] <= NEAR
+            ]
+        if len(shares) > 1:
+            parts = ", ".join(f"{share:.1%} {name}" for share, name in sorted(shares, reverse=True))
+            said.append(f"Rows of several models: {parts}. Scores of one query against them are not comparable.")
+        elif self.looks_like:
+            said.append(f"The rows look like those of {self.looks_like}.")
+        elif self.names or self.by_means:
+            said.append("The rows look like those of no model that is known here.")
+        if self.odd:
+            said.append(
+                f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row {self.odd[0]['row']:,}."
+            )
+        said += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
+        known = self.names or self.by_means or self.other_width
+        return (
+            said
+            if known
+            else [*said, "Nothing is known here to compare the rows with: pass rows of a known model, or a map."]
+        )
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
