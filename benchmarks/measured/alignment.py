@@ -59,7 +59,7 @@ def _numbers(pairs: list[str]) -> list[str]:
 
 
 def imagenet(results: list[Any]) -> str:
-    splits = Splits(results[0])
+    splits = Splits(*results)
     rows = [[words, *(splits.cell(name, n) for n in splits.pairs)] for name, words in METHODS.items()]
     chance = [f"{splits.scores['chance', splits.pairs[0], metric].mean():.1f}" for metric in KS]
     rows.append(["chance", " / ".join(chance), *[""] * (len(splits.pairs) - 1)])
@@ -67,7 +67,7 @@ def imagenet(results: list[Any]) -> str:
 
 
 def leads(results: list[Any]) -> str:
-    splits = Splits(results[0])
+    splits = Splits(*results)
     others = ("SAIL", "Procrustes", "CCA", "CSA")
     rows = [[f"over {other}", *(splits.lead(other, n) for n in splits.pairs)] for other in others]
     return table(["SOTAlign, R@5 / R@10", *_numbers(splits.pairs)], rows)
