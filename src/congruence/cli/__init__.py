@@ -120,6 +120,7 @@ COMMANDS = (
         "export",
         "certify",
         "bridge",
+        "migrate",
         "anchors",
         "exposure",
         "similarity",

@@ -46,7 +46,8 @@ class Address:
             parts = urlsplit(text)
             password, query = parts.password, parse_qsl(parts.query, keep_blank_values=True)
         except ValueError:  # brackets of an address that are not closed: nothing of it is known to be harmless
-            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text,))
+            found = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
+            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([found[1]] if found else [])))
         secrets = [value for name, value in query if _SECRET.search(name) and value]
         netloc = parts.netloc
         if password is not None:

@@ -176,7 +176,7 @@ class Database(ABC):
 
     kind: ClassVar[str]
     capabilities: ClassVar[Capabilities]
-    transient: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
+    transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
 
     @abstractmethod
     def info(self) -> DatabaseInfo:
@@ -302,6 +302,10 @@ class Database(ABC):
             gone[rows_of(there, block.ids)] = False
             if gone.any():
                 yield block.ids.filter(pa.array(gone))
+
+    def reader(self) -> Self:
+        """Return what scans in another thread while this writes: itself where the client allows that, else a further connection."""
+        return self
 
     @abstractmethod
     def close(self) -> None:
