@@ -171,10 +171,16 @@ def test_a_map_of_no_known_pairs_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["choice", "refinement", "alignment", "pairing"])
-@pytest.mark.parametrize("record", ["text", [], {}, {"tried": [{}]}, 3.5])
+@pytest.mark.parametrize("record", ["text", [], {}, {"tried": [{}]}, 3.5, {"matches": 3, "n_pairs": "x"}])
 def test_records_of_another_form_do_not_keep_a_map_from_being_saved(kind, record, tmp_path):
     mapping = OrthogonalMap().fit(P.X, P.Y)
     mapping.scores_[kind] = record
+    assert "not of the form that congruence writes" in read(mapping, tmp_path)
+
+
+def test_scores_of_another_form_do_not_either(tmp_path):
+    mapping = OrthogonalMap().fit(P.X, P.Y)
+    mapping.scores_["held_out_retrieval_at_1"] = "high"
     assert "not of the form that congruence writes" in read(mapping, tmp_path)
 
 

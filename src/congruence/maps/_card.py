@@ -77,7 +77,7 @@ def write_card(
     kind: str,
     title: str,
     text: list[str],
-    shown: Mapping[str, str],
+    shown: Callable[[], Mapping[str, str]],
     facts: Mapping[str, Any],
     scores: Mapping[str, Any],
 ) -> str:
@@ -91,8 +91,8 @@ def write_card(
         In Markdown.
     text : list of str
         What the map does and how to call it, in Markdown.
-    shown : mapping of str to str
-        The map's own display.
+    shown : callable
+        Returns the map's own display.
     facts, scores : mapping
 
     Returns
@@ -112,9 +112,7 @@ def write_card(
         f"# {kind}: {title}",
         "",
         *text,
-        "",
-        f"Fitted on: {as_markdown(shown['fitted on'])}.  ",
-        f"Held out: {as_markdown(shown['held out'])}.",
+        *_section(_display, shown),
     ]
     for name, write in (
         ("means", _means),
@@ -127,7 +125,7 @@ def write_card(
     return "\n".join([*lines, *_facts(facts), *_scores(scores)]) + "\n"
 
 
-def _section(write: Callable[[Mapping[str, Any]], list[str]], record: Any) -> list[str]:
+def _section(write: Callable[[Any], list[str]], record: Any) -> list[str]:
     """Write what a record of the fit says; nothing where there is none."""
     if record is None:
         return []
@@ -136,6 +134,12 @@ def _section(write: Callable[[Mapping[str, Any]], list[str]], record: Any) -> li
     except _MALFORMED:
         lines = [_UNREADABLE]
     return ["", *lines] if lines else []
+
+
+def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
+    """Say what the map was fitted on, and how it does on pairs held out."""
+    said = shown()
+    return [f"Fitted on: {as_markdown(said['fitted on'])}.  ", f"Held out: {as_markdown(said['held out'])}."]
 
 
 def _means(facts: Mapping[str, Any]) -> list[str]:

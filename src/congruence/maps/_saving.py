@@ -180,7 +180,7 @@ class Saving(Shown, ABC):
             type(self).__name__,
             title,
             text,
-            self._shown(),
+            self._shown,
             {**self.facts_, **self.get_params(deep=False)},
             self.scores_,
         )

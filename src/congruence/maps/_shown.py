@@ -66,8 +66,11 @@ class Shown(BaseEstimator):
 
     def _found(self) -> str:
         """Say which of the pairs were found by a search, as ``n_pairs_`` counts them too."""
-        for name, known in (("refinement", "n_pairs"), ("alignment", "")):
+        for name in ("refinement", "alignment"):
             record = self.scores_.get(name)
-            if isinstance(record, dict) and self.n_pairs_ == record.get(known, 0) + record.get("matches", 0):
-                return f", {record['matches']:,} of them matches of unpaired rows"
+            if not isinstance(record, dict):
+                continue
+            found, known = record.get("matches"), record.get("n_pairs", 0)
+            if isinstance(found, int) and isinstance(known, int) and self.n_pairs_ == known + found:
+                return f", {found:,} of them matches of unpaired rows"
         return ""
