@@ -3,8 +3,8 @@
 Text of OpenAI ViT-B/32 and of a target model for n of 900 LVIS classes fits the map. Two things are measured on the 303
 other classes: ViT-B/32 images mapped and classified by the target's text (centered, and with the gap
 between the modalities mapped), and text-to-text retrieval; both again with both sides centered and with hubs corrected for, the
-queries being the bank. Differences to the default are paired over the splits; "ridge, best" chooses its penalty on
-the test classes and is thus an upper bound for ridge.
+queries being the bank. ± is the standard error over the splits; differences to the default are paired over them. "ridge, best"
+chooses its penalty on the test classes and is thus an upper bound for ridge.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ def measure(matrix, text, image, target, train, means, test):
     return centered, gap_mapped, texts[0], *corrected, *texts[1:]
 
 
+def standard_error(values):
+    return values.std(ddof=1) / np.sqrt(len(values))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="../shared/data/lvis1203_clip.npz")
@@ -97,10 +101,10 @@ def main() -> None:
                 for n in ANCHORS:
                     values = np.array(results[name, label, n])[:, k]
                     gap = values - np.array(results[name, "default", n])[:, k]
-                    found = {"mean": values.mean()}
-                    cell = f"{found['mean']:.3f}"
+                    found = {"mean": values.mean(), "error": standard_error(values)}
+                    cell = f"{found['mean']:.3f} ± {found['error']:.3f}"
                     if gap.any():
-                        found |= {"gap": gap.mean(), "gap_error": gap.std(ddof=1) / np.sqrt(len(gap))}
+                        found |= {"gap": gap.mean(), "gap_error": standard_error(gap)}
                         cell += f" ({1e4 * found['gap']:+.0f} ± {1e4 * found['gap_error']:.0f})"
                     rows.setdefault(label, []).append(found)
                     cells.append(cell)

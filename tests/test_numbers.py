@@ -30,12 +30,17 @@ from measured import (  # noqa: E402
     records,
     same,
 )
+from measured.blocks import compact  # noqa: E402
 from measured.choice import leads  # noqa: E402
 
 PRINTED = [(page, name) for page in PAGES for name in blocks(page)]
 QUICK = [(page, name) for page, name in PRINTED if BLOCKS[name].job is None]
 RECORDED = [(page, name) for page, name in PRINTED if BLOCKS[name].job and records.read(BLOCKS[name].job)]
 UNRECORDED = [(page, name) for page, name in PRINTED if BLOCKS[name].job and not records.read(BLOCKS[name].job)]
+#: Tables of means over splits.
+SPREAD = [
+    (page, name) for page, name in PRINTED if name.startswith(("few-anchors", "anchors-20", "anchors-50", "anchors-chosen", "text-anchors"))
+]  # fmt: skip
 
 
 def ids(cases):
@@ -79,6 +84,20 @@ def test_a_page_says_what_has_no_record(page, name):
 def test_no_measured_number_stands_in_a_table_outside_a_block(page):
     place = str(page.relative_to(ROOT))
     assert set(loose_tables(page)) == {header for where, header in REFERENCE if where == place}
+
+
+@pytest.mark.parametrize(("page", "name"), SPREAD, ids=ids(SPREAD))
+def test_a_mean_over_splits_stands_with_its_spread(page, name):
+    cells = [cell for line in blocks(page)[name].splitlines()[2:] for cell in line.strip("|").split("|")]
+    means = [cell for cell in cells if re.match(r" [+−]?\d?\.\d{3}", cell)]
+    assert len(means) >= 12
+    assert all(re.match(r" [+−]?\d?\.\d{3} ± \d?\.\d{3}", cell) for cell in means)
+
+
+def test_shares_are_written_without_leading_zeros():
+    assert compact(0.7531, 0.0124) == ".753 ± .012"
+    assert compact(-0.05, 0.0) == "−.050 ± .000"
+    assert compact(0.99996, 0.1) == "1.000 ± .100"
 
 
 @pytest.mark.parametrize("sentence", SENTENCES, ids=lambda s: f"{Path(s.page).stem}: {s.words[:30]}")

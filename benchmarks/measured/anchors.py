@@ -63,7 +63,7 @@ def few(n: int) -> Any:
                 cells = [
                     f"{(scores[m] - base).mean():+.3f} ± {half_width(scores[m] - base):.3f}" for m in _METHODS[1:-1]
                 ]
-                rows.append([f"{_PAIRS[one['pair']]}, {words}", f"{base.mean():.3f}", *map(minus, cells)])
+                rows.append([f"{_PAIRS[one['pair']]}, {words}", mean_and_half(base), *map(minus, cells)])
         return table([f"{n} pairs", "`random`", *(f"`{m}`" for m in _METHODS[1:-1])], rows)
 
     return write
@@ -79,7 +79,7 @@ def by_choice(results: list[Any]) -> str:
                 fixed, chosen = (np.array(one[f"{method} {n} {name}"]) for name in ("fixed", "chosen"))
                 gain = minus(f"{(chosen - fixed).mean():+.3f} ± {half_width(chosen - fixed):.3f}")
                 other = sum(name != "rotation about the means" for name in one[f"{method} {n} names"])
-                cells += [f"{fixed.mean():.3f}", f"{gain}, {other} of {len(fixed)}"]
+                cells += [mean_and_half(fixed), f"{gain}, {other} of {len(fixed)}"]
             rows.append([str(n) if one is results[0]["results"][0] else "", _PAIRS[one["pair"]], *cells])
     return table(["pairs", "within", "`random`: fixed", "chosen", "`variance`: fixed", "chosen"], rows)
 
@@ -91,7 +91,7 @@ def order(results: list[Any]) -> str:
     for n, name in sorted(by, key=lambda key: key[0]):
         base = by[n, "random"]
         if name == "random":
-            cells = [f"{column.mean():.3f}" for column in base.T]
+            cells = [mean_and_half(column) for column in base.T]
         else:
             cells = [minus(f"{gain.mean():+.3f} ± {half_width(gain):.3f}") for gain in (by[n, name] - base).T]
         rows.append([str(n) * (name == "random"), name, *cells])

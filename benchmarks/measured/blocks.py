@@ -139,3 +139,8 @@ def minus(text: str) -> str:
 def spread(mean: float, sd: float | None, digits: int = 3) -> str:
     """Format mean ± standard deviation."""
     return minus(f"{mean:.{digits}f}") + ("" if sd is None else f" ± {sd:.{digits}f}")
+
+
+def compact(mean: float, error: float, digits: int = 3) -> str:
+    """Format mean ± error of shares without their leading zeros: ``.753 ± .012``."""
+    return minus(" ± ".join(re.sub(r"^(-?)0\.", r"\1.", f"{v:.{digits}f}") for v in (mean, error)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from measured.blocks import Block, table
+from measured.blocks import Block, compact, minus, table
 from measured.jobs import JOBS
 
 
@@ -32,7 +32,7 @@ def few_anchors(which: int) -> Any:
             cells = []
             for one in line:
                 gap = f" ({1e4 * one['gap']:+.0f} ± {1e4 * one['gap_error']:.0f})" if "gap" in one else ""
-                cells.append(f"{one['mean']:.3f}{gap}")
+                cells.append(compact(one["mean"], one["error"]) + minus(gap))
             rows.append([name, *cells])
         return table(["filter", *map(str, found["anchors"])], rows)
 
@@ -52,7 +52,7 @@ def few_anchors_search(which: int) -> Any:
         rows = []
         for k in (1, 0, 3, 4, 2, 5, 6):
             for name in ("default", "full (the paper's)", "ridge, GCV"):
-                cells = [f"{one['mean']:.3f}" for one in tables[k]["filters"][name]]
+                cells = [compact(one["mean"], one["error"]) for one in tables[k]["filters"][name]]
                 rows.append([words[k] * (name == "default"), name, *cells])
         return table(["search", "filter", *map(str, tables[0]["anchors"])], rows)
 
@@ -65,7 +65,7 @@ def few_anchors_readme(results: list[Any]) -> str:
     shown = [results[0]["results"][k] for k in (0, 1, 3)]
     for found, mark in zip(shown, ("", "*as searched:* ", "*centered, CSLS:* "), strict=True):
         for name in ("default", "full (the paper's)", "ridge, GCV"):
-            rows.append([f"{mark}{name}", *(f"{one['mean']:.3f}" for one in found["filters"][name])])
+            rows.append([f"{mark}{name}", *(compact(one["mean"], one["error"]) for one in found["filters"][name])])
     anchors = map(str, results[0]["results"][0]["anchors"])
     return table(["map, by number of text anchors", *anchors], rows)
 

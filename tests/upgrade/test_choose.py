@@ -11,10 +11,11 @@ import congruence
 from congruence import Embeddings, LinearMap, OrthogonalMap
 from congruence.errors import CongruenceError, ParameterError
 from congruence.linalg.moments import CrossMoments
+from congruence.maps.evidence import choice_rows
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation
 from congruence.upgrade._candidates import LINEAR, ROTATIONS, Pairs, moves
-from congruence.upgrade.choose import Other, choice_rows, choose_map
+from congruence.upgrade.choose import Other, choose_map
 
 RNG = np.random.default_rng(0)
 

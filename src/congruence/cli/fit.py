@@ -245,6 +245,7 @@ def _save_aligned(
     from congruence import UnpairedMap
     from congruence.cli._base import print_json, print_table
     from congruence.errors import UnpairedError
+    from congruence.maps.evidence import alignment_rows
 
     mapping = UnpairedMap(**options).fit(sides[0].vectors, sides[1].vectors, modality)
     found = mapping.alignment_
@@ -260,10 +261,7 @@ def _save_aligned(
     rows = [
         ["source", str(mapping.source_space_)],
         ["target", str(mapping.target_space_)],
-        ["pairs found", str(len(found.source_rows))],
-        ["aligned", "yes" if found.found else "NO: do not use this map"],
-        ["left-out rows sent to one target by two restarts", f"{found.agreement:.0%} of {found.left_out}"],
-        ["restarts", str(found.n_restarts)],
+        *alignment_rows(found.to_dict()),
         ["written to", out],
     ]
     print_table("UnpairedMap", ["", ""], rows)
@@ -282,7 +280,7 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
         ["paired by", paired_by],
     ]
     if "choice" in scores:
-        from congruence.upgrade.choose import choice_rows
+        from congruence.maps.evidence import choice_rows
 
         rows += choice_rows(scores["choice"])
     if isinstance(mapping, TwoSidedMap):
@@ -291,7 +289,9 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
         lone = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"
         rows.append(["left out", lone])
     if "refinement" in scores:
-        rows += _refinement_rows(scores["refinement"])
+        from congruence.maps.evidence import refinement_rows
+
+        rows += refinement_rows(scores["refinement"])
     if "rank" in facts and "directions" in facts:
         rows.append(["directions probed", f"{facts['rank']} of {facts['directions']}"])
     if "alignment" in facts:
@@ -305,17 +305,3 @@ def _print(mapping: Any, out: str, paired_by: str) -> None:
         rows.append(["anchors look paired", looks])
     rows.append(["written to", out])
     print_table(f"{type(mapping).__name__}", ["", ""], rows)
-
-
-def _refinement_rows(found: dict[str, Any]) -> list[list[str]]:
-    """Return what unpaired rows did, measured on anchors that were left out."""
-    from congruence.cli._base import number
-
-    return [
-        ["of these, matches of unpaired rows", str(found["matches"] if found["improves"] else 0)],
-        [
-            f"left-out anchors found first of {found['gallery']}, before and after",
-            f"{number(found['recall_before'])} → {number(found['recall_after'])}",
-        ],
-        ["p that unpaired rows improve nothing", f"{found['p_value']:.2g}"],
-    ]

@@ -44,6 +44,8 @@ def command(
 
 
 def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    from congruence.maps.evidence import alignment_rows, choice_rows, refinement_rows
+
     rows = []
     for key, value in facts.items():
         if key in ("source", "target"):
@@ -64,10 +66,9 @@ def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:
             rows += [(f"{key}: {name}", inner) for name, inner in value.items()]
         else:
             rows.append((key, value))
-    if "choice" in facts["scores"]:
-        from congruence.upgrade.choose import choice_rows
-
-        rows += [(name, value) for name, value in choice_rows(facts["scores"]["choice"])]
+    for kind, words in (("choice", choice_rows), ("refinement", refinement_rows), ("alignment", alignment_rows)):
+        if kind in facts["scores"]:
+            rows += [(name, value) for name, value in words(facts["scores"][kind])]
     pairing = facts["scores"].get("pairing")
     if pairing:
         rows += [

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from congruence import persist
-from congruence._utils.display import as_markdown
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
+from congruence.maps._card import one_sided_text, write_card
 from congruence.maps._shown import Shown
 
 
@@ -171,48 +171,16 @@ class Saving(Shown, ABC):
 
     def _card_text(self) -> tuple[str, list[str]]:
         """Title of the model card, and what the map does and how to call it; in Markdown, names escaped."""
-        source, target = self.source_space_, self.target_space_
-        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
-        text = [
-            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
-            "",
-            "```python",
-            "import congruence",
-            "",
-            'mapping = congruence.load("path/to/this/folder")',
-            "mapped = mapping.transform(vectors)",
-            "```",
-        ]
-        return title, text
+        return one_sided_text(self.source_space_, self.target_space_, self.facts_)
 
     def _card(self) -> str:
         """Write the model card."""
         title, text = self._card_text()
-        lines = [
-            "---",
-            "library_name: congruence",
-            "tags: [embeddings, alignment, procrustes]",
-            "---",
-            f"# {type(self).__name__}: {title}",
-            "",
-            *text,
-            "",
-            "| fact | value |",
-            "| --- | --- |",
-        ]
-        for key, value in {**self.facts_, **self.get_params(deep=False)}.items():
-            if isinstance(value, (bool, int, str)) or value is None:
-                lines.append(f"| {key} | {as_markdown(str(value))} |")
-            elif isinstance(value, float):
-                lines.append(f"| {key} | {value:.4g} |")
-        flat = {k: v for k, v in self.scores_.items() if isinstance(v, (int, float))}
-        if flat:
-            lines += ["", "| score at fit | value |", "| --- | --- |"]
-            lines += [f"| {key} | {value:.4g} |" for key, value in flat.items()]
-        if "held_out_cosine_constant" in flat:
-            lines += [
-                "",
-                "Read the cosine beside its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
-                "random rotation about the right means. Only what is above both is the map's doing.",
-            ]
-        return "\n".join(lines) + "\n"
+        return write_card(
+            type(self).__name__,
+            title,
+            text,
+            self._shown,
+            {**self.facts_, **self.get_params(deep=False)},
+            self.scores_,
+        )

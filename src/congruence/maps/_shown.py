@@ -42,6 +42,7 @@ class Shown(BaseEstimator):
         """Return what a fitted map shows of itself: its models, its pairs and its held-out scores."""
         facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
         pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "pairs that are not on record"
+        pairs += self._found()
         if "is_isometry" in self.facts_:
             form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
             form += ", a projection" if self.facts_["is_projection"] else ""
@@ -62,3 +63,14 @@ class Shown(BaseEstimator):
         else:
             facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) keeps pairs out and scores them"
         return facts
+
+    def _found(self) -> str:
+        """Say which of the pairs were found by a search, as ``n_pairs_`` counts them too."""
+        for name in ("refinement", "alignment"):
+            record = self.scores_.get(name)
+            if not isinstance(record, dict):
+                continue
+            found, known = record.get("matches"), record.get("n_pairs", 0)
+            if isinstance(found, int) and isinstance(known, int) and self.n_pairs_ == known + found:
+                return f", {found:,} of them matches of unpaired rows"
+        return ""

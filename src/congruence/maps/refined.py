@@ -21,7 +21,7 @@ class RefinedMap(SavedAsRotation):
     """An :class:`~congruence.OrthogonalMap` of pairs and of the matches found between two unpaired pools, where these help.
 
     :func:`congruence.maps.refinement.refine` finds the matches and judges them on pairs left out; where they do not help, the map is that of
-    the pairs alone, and ``fit`` warns. What :meth:`save` writes is a plain :class:`~congruence.OrthogonalMap`.
+    the pairs alone, and ``fit`` warns. What :meth:`save` writes is a plain :class:`~congruence.OrthogonalMap`, with the evidence in ``scores_["refinement"]``.
 
     Parameters
     ----------
@@ -140,6 +140,6 @@ class RefinedMap(SavedAsRotation):
             A = np.concatenate([A, U[found.source_rows]])
             B = np.concatenate([B, V[found.target_rows]])
         super().fit(A, B, None, modality)
-        self.refinement_ = found
+        self.refinement_, self.scores_["refinement"] = found, found.to_dict()
         warn_refinement(found)
         return self

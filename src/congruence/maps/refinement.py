@@ -26,6 +26,7 @@ from congruence.errors import (
     TooFewAnchorsError,
 )
 from congruence.linalg.csls import mutual_neighbors
+from congruence.maps.evidence import refinement_sentence
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.splits import duplicate_groups
 
@@ -98,11 +99,7 @@ class Refinement:
     @property
     def sentence(self) -> str:
         """One sentence for people."""
-        found = (
-            f"of {self.n_pairs} left-out pairs {self.recall_after:.0%} are found first among {self.gallery} with the pools and "
-            f"{self.recall_before:.0%} without (median rank {self.median_rank_after:g} and {self.median_rank_before:g}, p = {self.p_value:.2g})"
-        )
-        return f"Unpaired rows improve the map: {found}." if self.improves else f"Unpaired rows do not help: {found}."
+        return refinement_sentence(self.to_dict())
 
 
 def refine(

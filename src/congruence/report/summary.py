@@ -15,11 +15,11 @@ from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence.maps.evidence import choice_rows
 from congruence.report import examples as pictures
 from congruence.report import plots
 from congruence.report._base import held_out_ids, map_rows
 from congruence.splits import Split
-from congruence.upgrade.choose import choice_rows
 
 __all__ = ["summarize"]
 

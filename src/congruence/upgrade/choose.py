@@ -19,7 +19,7 @@ from congruence.maps import OrthogonalMap
 from congruence.splits import duplicate_groups
 from congruence.upgrade._candidates import LINEAR, ROTATIONS, Candidate, Pairs, moves
 
-__all__ = ["FEWEST", "Choice", "Other", "choice_rows", "choose_map"]
+__all__ = ["FEWEST", "Choice", "Other", "choose_map"]
 
 #: Fewest different pairs that are cross-validated: with fewer, the map that is preferred anyway is taken.
 FEWEST = 12
@@ -212,42 +212,6 @@ def choose_map(
                 board.add(row, column, one.anchors[rows], moved, Y[one.anchors[rows]])
     words = " and ".join(["pairs", *(f"{one.modality} rows of the same items" for one in others)])
     return board.decide(candidates, [one.modality for one in others], groups, words, repeats, why)
-
-
-def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
-    """Return what was chosen, by what evidence, by how much, and what else was tried, as lines of a table.
-
-    Parameters
-    ----------
-    choice : mapping
-        :meth:`Choice.to_dict`, as a fitted map keeps it in ``scores_["choice"]``.
-
-    Returns
-    -------
-    list of [str, str]
-    """
-    rows = [["chosen", choice["name"]]]
-    if not choice["tried"]:
-        return [*rows, ["chosen because", choice["evidence"]]]
-    times = f", {choice['repeats']} times" if choice["repeats"] > 1 else ""
-    first = choice["tried"][0]["name"]
-    lead = ""
-    if choice["name"] != first:
-        lead = f"; {choice['lead']:+.3f} ± {choice['lead_error']:.3f} against {first}"
-    rows.append(
-        [
-            "chosen by",
-            f"cross-validated retrieval of {choice['n_pairs']} {choice['evidence']} ({choice['folds']} folds{times}){lead}",
-        ]
-    )
-    for one in choice["tried"]:
-        other = "".join(f", {name} {value:.3f}" for name, value in one["other"].items())
-        behind = f", {one['behind']:.3f} ± {one['error']:.3f} behind the best" if one["behind"] > 0 else ""
-        at = f"mean reciprocal rank {one['score']:.3f} (at 1 {one['retrieval_at_1']:.3f}){other}{behind}"
-        rows.append([f"  {one['name']}", at])
-    if choice["not_tried"]:
-        rows.append(["not tried", choice["not_tried"]])
-    return rows
 
 
 def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:

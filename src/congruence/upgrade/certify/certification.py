@@ -19,6 +19,7 @@ from congruence.errors import InputError, ProjectionWarning
 from congruence.evaluation import Ranking, rankings
 from congruence.evaluation.controls import cosine_controls
 from congruence.maps import OrthogonalMap
+from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
 from congruence.upgrade.certify.curve import gains, measure_curves
@@ -30,7 +31,7 @@ from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import cross_fit, try_on
 from congruence.upgrade.certify.verdict import Thresholds, judge
-from congruence.upgrade.choose import Choice, choice_rows
+from congruence.upgrade.choose import Choice
 
 __all__ = ["certify"]
 

@@ -1,0 +1,198 @@
+"""The model card: what a reader of a saved map's README.md is told, and that its example does what it says."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence import Embeddings, OrthogonalMap, RefinedMap
+from congruence.maps.evidence import choice_sentence
+from congruence.synthetic import random_rotation, rigid_problem
+
+P = rigid_problem(260, 16, 20, noise=0.1, decay=0.4, random_state=0)
+PAIRS, POOL = slice(0, 8), slice(8, 200)
+
+
+def unit(X):
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def fit(method):
+    """A fit on texts, images by the source model beside them, and audio by both where nothing is chosen."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((90, 12))
+    other = z @ random_rotation(12, random_state=0) + 0.4 * rng.standard_normal((90, 12))
+    names = [f"item {k}" for k in range(90)]
+    text, target, image, sound = (Embeddings(unit(rows), ids=names) for rows in (z + 1, other, z - 1, other + 2))
+    means = {"image": (image, None)} if method == "auto" else {"image": (image, None), "audio": (image, sound)}
+    return congruence.fit(text, target, method, modality="text", means=means, holdout=12)
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    return fit("auto")
+
+
+@pytest.fixture(scope="module")
+def rotation():
+    return fit("orthogonal")
+
+
+@pytest.fixture(scope="module")
+def card(chosen, tmp_path_factory):
+    return read(chosen, tmp_path_factory.mktemp("card"))
+
+
+def read(mapping, folder):
+    return (mapping.save(folder / "map", force=True) / "README.md").read_text(encoding="utf-8")
+
+
+def tables(text):
+    """Every table of a page: its rows of cells."""
+    found = re.findall(r"(?:^\|.*\n)+", text, flags=re.M)
+    return [[[cell.strip() for cell in line.strip("|\n").split("|")] for line in table.splitlines()] for table in found]
+
+
+def test_the_card_says_what_was_chosen_by_what_evidence_and_by_how_much(chosen, card):
+    choice = chosen.scores_["choice"]
+    (header, _, *rows), *_ = tables(card)
+    assert header == ["map", "mean reciprocal rank of the pairs", "at 1", "of image rows", "behind the best (± standard error)"]  # fmt: skip
+    assert len(rows) == len(choice["tried"]) > 4
+    for row, one in zip(rows, choice["tried"], strict=True):
+        assert row[0] == one["name"] + " (chosen)" * (one["name"] == choice["name"])
+        assert row[1:4] == [f"{v:.3f}" for v in (one["score"], one["retrieval_at_1"], one["other"]["image"])]
+        assert row[4] == (f"{one['behind']:.3f} ± {one['error']:.3f}" if one["behind"] else "best")
+    assert (
+        f"Chosen: {choice['name']}, among {len(rows)} maps, by cross-validated retrieval of {choice['n_pairs']}" in card
+    )
+    assert "image rows of the same items (3 folds, 4 times)" in card
+
+
+def one(name, behind, error=0.01, **other):
+    return {
+        "name": name,
+        "score": 0.5 - behind,
+        "retrieval_at_1": 0.4,
+        "behind": behind,
+        "error": error,
+        "other": other,
+    }
+
+
+def chose(name, *tried, method="orthogonal", not_tried=""):
+    return {
+        "name": name, "method": method, "parameters": {}, "evidence": "pairs", "n_pairs": 1200, "folds": 3, "repeats": 1, "lead": 0.02,
+        "lead_error": 0.01, "tried": list(tried), "not_tried": not_tried,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (chose("a", one("a", 0), one("b", 0.04)), "1,200 pairs (3 folds). Its mean reciprocal rank is the best; b is next, 0.040 ± 0.010 behind."),
+        (chose("a", one("a", 0.004), one("b", 0)), "is 0.004 ± 0.010 behind the best, b: of maps within one standard error, or 0.005,"),
+        (chose("b", one("a", 0.02), one("b", 0)), "Against a it is +0.020 ± 0.010."),
+        (chose("b", one("a", 0.02, image=0.1), one("b", 0, image=0.2), method="linear"), "rank, averaged over the modalities, is the best"),
+        (chose("b", one("a", 0.02), one("b", 0), method="linear"), "do not map another one with it."),
+        (chose("a", one("a", 0), not_tried="linear maps: why"), "Not tried: linear maps: why."),
+        ({**chose("a"), "evidence": "5 different pairs are too few"}, "Chosen: a, without a comparison: 5 different pairs are too few."),
+    ],
+)  # fmt: skip
+def test_the_sentence_about_the_choice(choice, words):
+    sentence = choice_sentence(choice)
+    assert words in sentence
+    assert ("do not map" in sentence) == (choice["method"] == "linear" and not choice["tried"][0]["other"])
+
+
+def test_the_card_s_example_maps_every_modality_to_rows_like_the_target_s(rotation, tmp_path):
+    code = re.search(r"```python\n(.*?)```", read(rotation, tmp_path), flags=re.S)[1]
+    code = code.replace("path/to/this/folder", str(tmp_path / "map"))
+    rows = unit(np.random.default_rng(1).standard_normal((5, 12)))
+    names = {f"{kind}vectors": rows for kind in ("", "image_", "audio_")}
+    *head, texts, images, sounds = code.strip().splitlines()
+    exec("\n".join(head), names)
+    for line, modality in ((texts, "text"), (images, "image"), (sounds, "audio")):
+        exec(line, names)
+        expected = rotation.for_modality(modality).transform(rows)
+        np.testing.assert_allclose(names["mapped"], unit(expected), atol=1e-6)  # transform alone would not scale them
+        assert np.abs(expected - unit(expected)).max() > 0.01
+    assert np.abs(names["mapped"] - unit(rotation.transform(rows))).max() > 0.01
+
+
+def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(rotation, card, tmp_path):
+    assert "Modalities with means" not in card  # of a linear map, which keeps none
+    card = read(rotation, tmp_path)
+    assert (
+        "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the source's), text (from the pairs)."
+        in card
+    )
+    assert "Without a modality text is meant." in card
+    assert "Pairing: the pairs belong together (mean cosine of pairs left out 0." in card
+    assert "Held out: 12 pairs: retrieval" in card
+    alone = {key: meaning for key, _, meaning in tables(card)[0][2:]}
+    assert alone["rank"] == "directions that the pairs cover"
+
+
+def test_a_refined_map_s_card_says_so(tmp_path):
+    mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], P.Y[POOL][::-1]))
+    text, found = read(mapping, tmp_path), mapping.refinement_
+    assert found.improves
+    assert "# OrthogonalMap refined with unpaired rows: " in text
+    assert f"Fitted on: {mapping.n_pairs_} pairs, {mapping.n_pairs_ - 8} of them matches of unpaired rows" in text
+    assert f"{found.sentence} The map is fitted on 8 pairs and {len(found.source_rows)} matches" in text
+    assert "pools of 192 and 192 unpaired rows" in text
+    again = congruence.load(tmp_path / "map")
+    assert again.scores_["refinement"] == found.to_dict()
+    again.partial_fit(P.X[200:210], P.Y[200:210])
+    assert "matches" not in repr(again)  # the count is of another fit
+
+
+@pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
+def test_a_refinement_that_was_declined_is_told_too(tmp_path):
+    foreign = np.random.default_rng(0).standard_normal((150, 20))
+    mapping = RefinedMap().fit(P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], foreign))
+    text = read(mapping, tmp_path)
+    assert "# OrthogonalMap: " in text
+    assert f"{mapping.refinement_.sentence} The map is that of the 8 pairs alone: pools of 192 and 150" in text
+
+
+def test_a_map_of_no_known_pairs_says_so(tmp_path):
+    mapping = OrthogonalMap().fit(P.X, P.Y)
+    evidence = {"found": False, "agreement": 0.25, "left_out": 40, "n_restarts": 4, "matches": 260}
+    mapping.scores_["alignment"] = evidence
+    text = read(mapping, tmp_path)
+    assert "# OrthogonalMap of rows without known pairs: " in text
+    assert "| aligned | NO: do not use this map |" in text
+    assert "25% of 40" in text
+
+
+@pytest.mark.parametrize("kind", ["choice", "refinement", "alignment", "pairing"])
+@pytest.mark.parametrize("record", ["text", [], {}, {"tried": [{}]}, 3.5, {"matches": 3, "n_pairs": "x"}])
+def test_records_of_another_form_do_not_keep_a_map_from_being_saved(kind, record, tmp_path):
+    mapping = OrthogonalMap().fit(P.X, P.Y)
+    mapping.scores_[kind] = record
+    assert "not of the form that congruence writes" in read(mapping, tmp_path)
+
+
+def test_scores_of_another_form_do_not_either(tmp_path):
+    mapping = OrthogonalMap().fit(P.X, P.Y)
+    mapping.scores_["held_out_retrieval_at_1"] = "high"
+    assert "not of the form that congruence writes" in read(mapping, tmp_path)
+
+
+def test_names_in_the_records_are_words(chosen, tmp_path):
+    mapping = copy.copy(chosen)
+    mapping.scores_ = copy.deepcopy(chosen.scores_)
+    mapping.facts_ = {**chosen.facts_, "<b>": "x", "__all__": 1}
+    choice = mapping.scores_["choice"]
+    choice["tried"][0]["name"] = choice["name"] = "<script>|a|"
+    choice["not_tried"] = choice["evidence"] = "[b](https://x.org)"
+    text = read(mapping, tmp_path)
+    assert r"\<script\>\|a\| (chosen)" in text
+    assert r"| \<b\> | x |" in text
+    assert r"| \_\_all\_\_ | 1 |" in text
+    assert not re.search(r"(?<!\\)<script|(?<!\\)\[b|https://", text)
