@@ -18,7 +18,7 @@ from congruence._version import __version__
 from congruence.databases import Cursor
 from congruence.errors import CorruptFileError, FileError, MigrationError
 
-__all__ = ["STATES", "Journal", "default_folder", "seal"]
+__all__ = ["STATES", "Journal", "default_folder", "hold", "seal"]
 
 #: What a migration goes through; a journal is in one of them.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
