@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,12 +177,13 @@ def _write(data: Any, fragment: Any, parts: list[Part], staged: _Staged, column:
     name = f"{uuid.uuid4()}.lance"
     offsets = (staged.addresses & _OFFSET).astype(np.int64)
     schema = pa.schema([pa.field(column, value_type)])
+    loaded = lru_cache(4)(lambda k: parts[k].load())
     path = str(Path(data.uri) / "data" / name)
     with LanceFileWriter(path, schema, version=data.data_storage_version) as writer:
         for start, stop, there, values, has in _old_rows(data, fragment, len(offsets), column):
             low, high = np.searchsorted(offsets, [start, stop])
             at = offsets[low:high] - start
-            if not len(there) and (found := _as_it_is(parts, staged, low, high, stop - start)) is not None:
+            if not len(there) and (found := _as_it_is(loaded, staged, low, high, stop - start)) is not None:
                 dense, mask = found, None
             else:
                 dense = np.zeros((stop - start, value_type.list_size), value_type.value_type.to_pandas_dtype())
@@ -189,21 +191,25 @@ def _write(data: Any, fragment: Any, parts: list[Part], staged: _Staged, column:
                 dense[there], full[there] = values, has
                 for k in np.unique(staged.part[low:high]).tolist():
                     rows = staged.part[low:high] == k
-                    dense[at[rows]] = parts[k].vectors[staged.row[low:high][rows]]
-                    full[at[rows]] = parts[k].has[staged.row[low:high][rows]]
+                    vectors, given = loaded(k)
+                    dense[at[rows]] = vectors[staged.row[low:high][rows]]
+                    full[at[rows]] = given[staged.row[low:high][rows]]
                 mask = None if full.all() else pa.array(~full)
             lists = pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), type=value_type, mask=mask)
             writer.write_batch(pa.record_batch([lists], schema=schema))
     return DataFile.create(data, name)
 
 
-def _as_it_is(parts: list[Part], staged: _Staged, low: int, high: int, n: int) -> np.ndarray | None:
+def _as_it_is(
+    loaded: Callable[[int], tuple[np.ndarray, np.ndarray]], staged: _Staged, low: int, high: int, n: int
+) -> np.ndarray | None:
     """Return staged vectors without a copy if they are all of a range of rows and stand together, as those of a scan do."""
-    if high - low != n or staged.part[low] != staged.part[high - 1] or staged.row[high - 1] - staged.row[low] != n - 1:
+    part, row = staged.part[low:high], staged.row[low:high]
+    if len(row) != n or (part != part[0]).any() or (np.diff(row) != 1).any():
         return None
-    part, rows = parts[staged.part[low]], slice(staged.row[low], staged.row[high - 1] + 1)
-    orderly = (np.diff(staged.row[low:high]) == 1).all() and (staged.part[low:high] == staged.part[low]).all()
-    return part.vectors[rows] if orderly and part.has[rows].all() else None
+    vectors, has = loaded(int(part[0]))
+    some = slice(row[0], row[-1] + 1)
+    return vectors[some] if has[some].all() else None
 
 
 def _old_rows(

@@ -54,20 +54,25 @@ class Part(NamedTuple):
     Attributes
     ----------
     file : Path
+    number : int
+        Of the batch in the file.
     ids : pyarrow.Array, shape (b,)
     addresses : ndarray of uint64, shape (b,)
         Fragment and offset where each row stood when it was read.
-    vectors : ndarray, shape (b, dim)
-        Mapped from the file.
-    has : ndarray of bool, shape (b,)
-        False where the new vector is to be removed.
     """
 
     file: Path
+    number: int
     ids: pa.Array
     addresses: np.ndarray
-    vectors: np.ndarray
-    has: np.ndarray
+
+    def load(self) -> tuple[np.ndarray, np.ndarray]:
+        """Read the vectors, shape (b, dim), and which of them there are; the others are to be removed.
+
+        Not mapped, so that a fragment's vectors are not all in memory before its column is written.
+        """
+        with pa.OSFile(os.fspath(self.file)) as source:
+            return matrix_of(pa.ipc.open_file(source).get_batch(self.number).column("vector"))
 
 
 class Staging:
@@ -120,9 +125,8 @@ class Staging:
     def parts(self) -> Iterator[Part]:
         """Yield what is staged, oldest first; nothing of the vectors is read before it is used."""
         for file in sorted(self._counts):
-            for batch in _read(file).to_batches():
-                vectors, has = matrix_of(batch.column("vector"))
-                yield Part(file, batch.column("id"), np.asarray(batch.column("address")), vectors, has)
+            for number, batch in enumerate(_read(file).to_batches()):
+                yield Part(file, number, batch.column("id"), np.asarray(batch.column("address")))
 
     def keep(self, file: Path, rows: np.ndarray) -> None:
         """Forget the rows of a file that a mask leaves out."""
