@@ -245,7 +245,9 @@ class Points:
         ids, payloads = [one.id for one in records], [one.payload for one in records]
         others = [one.vector if isinstance(one.vector, dict) else {} for one in records]
         if vectors is not None and not any(others):
-            return models.Batch(ids=ids, vectors={self.column: vectors} if self.column else vectors, payloads=payloads)
+            rows = {self.column: vectors} if self.column else vectors
+            # Validation would look at every number once more.
+            return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
         own: list[dict[str, Any]] = [{} for _ in ids] if vectors is None else [{self.column: one} for one in vectors]
         return [
             models.PointStruct(id=one, payload=payload, vector={**other, **vector})
