@@ -55,7 +55,7 @@ class Kind:
     example : str
         As its users write it.
     opener : str
-        ``module:class`` below this package; imported when it is asked for.
+        ``module:class``, or a function that returns one, below this package; imported when it is asked for.
     """
 
     name: str
@@ -93,7 +93,7 @@ DATABASES: Mapping[str, Kind] = {
             ("qdrant", "http", "https"),
             (),
             "http://localhost:6333",
-            "qdrant:Qdrant",
+            "qdrant:open_qdrant",
         ),
         Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"),
     )

@@ -235,6 +235,19 @@ class Database(ABC):
     def delete(self, ids: pa.Array) -> None:
         """Remove the new vectors of rows, those that others have deleted from the old side."""
 
+    def as_stored(self, vectors: np.ndarray) -> np.ndarray:
+        """Return new vectors as they will be given back, but for rounding: some databases store vectors of unit norm only.
+
+        Parameters
+        ----------
+        vectors : ndarray of float32, shape (b, dim)
+
+        Returns
+        -------
+        ndarray of float32, shape (b, dim)
+        """
+        return vectors
+
     def flush(self) -> None:
         """Make what was written so far last: after it, a kill loses nothing of it. Does nothing where :meth:`write` does it."""
         return
