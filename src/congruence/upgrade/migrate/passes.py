@@ -232,7 +232,7 @@ def repair(
         old = Checksum()
         written = removed = 0
         for block in reader.scan_pairs(batch=rows_a_block(dim)):
-            wanted = mapper(block.ids, block.old, block.modalities)
+            wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
             wrong = ~block.has_new
             if block.has_new.any():
                 wrong |= differing(block.new, wanted, element_type)

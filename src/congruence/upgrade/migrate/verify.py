@@ -93,7 +93,7 @@ def verify(
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
     rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
     there = rows >= 0
-    wanted = mapper(old.ids, old.vectors, old.modalities)
+    wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
     found = new.vectors[rows[there]]
     wrong = int((~there).sum()) + int(differing(found, wanted[there], element_type).sum())
     if wrong:
