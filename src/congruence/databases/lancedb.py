@@ -257,6 +257,7 @@ class LanceDB(LanceReader):
                         nearest={"column": quoted(column), "q": query, "k": k, **metric},
                         filter=self._where,
                         prefilter=True,
+                        disable_scoring_autoprojection=True,  # without it a warning for each query
                     )
                     .column(0)
                     .combine_chunks()
