@@ -151,7 +151,7 @@ class DatabaseContract:
             pytest.skip("this database has no rows without a vector")
         ids, vectors, others = make_rows(id_type, 20)
         where = self.make(tmp_path, ids, vectors, others)
-        empty = "item-empty" if id_type == "text" else 10_000
+        empty = {"text": "item-empty", "int": 10_000, "uuid": "00000000-0000-4000-8000-000000010000"}[id_type]
         self.user_add(where, empty, None, {"kind": "image", "title": "none"})
         with self.open(where) as database:
             info = database.info()
