@@ -134,7 +134,7 @@ class DuckDBReader(Database):
             found = self._read(
                 f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE {quoted(old)} IS NOT NULL LIMIT 1"
             )
-            width = found["n"][0].as_py() if len(found) else 0
+            width = str(found["n"][0].as_py() if len(found) else 0)
         return old, int(width)
 
     def _where(self, *conditions: str) -> str:
