@@ -95,7 +95,9 @@ DATABASES: Mapping[str, Kind] = {
             "http://localhost:6333",
             "qdrant:open_qdrant",
         ),
-        Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"),
+        Kind(
+            "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:open_chroma"
+        ),
     )
 }
 
