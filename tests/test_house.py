@@ -156,6 +156,27 @@ def test_private_names_stay_in_their_package():
     assert not wrong
 
 
+def test_no_modules_import_each_other_for_types_alone():
+    """lint-imports looks at imports that run; a circle of names is as hard to read. Packages stand above their modules, and are left out."""
+    modules = {
+        "congruence." + ".".join(path.relative_to(SOURCES).with_suffix("").parts): path
+        for path in SOURCES.rglob("*.py")
+    }
+    modules = {name: path for name, path in modules.items() if not name.endswith("__init__")}
+    imports = {
+        name: {
+            found
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for found in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} & modules.keys()
+        }
+        for name, path in modules.items()
+    }
+    while leaves := {name for name, needed in imports.items() if not needed & imports.keys()}:
+        imports = {name: needed for name, needed in imports.items() if name not in leaves}
+    assert not imports, sorted(imports)  # what is left is in a circle, or imports one that is
+
+
 def test_imports_are_absolute():
     # So that the tests of imports see them all.
     for path in SOURCES.rglob("*.py"):

@@ -36,12 +36,16 @@ WORDS = ["[UNK]", "a", "photo", "of", "the", "cat", "dog", "red", "sky"]
 TEXTS = ["a photo of the cat", "red sky", "the dog"]
 
 
-def tiny(*more) -> library.SentenceTransformer:
+def wide(width: int, *more) -> library.SentenceTransformer:
     tokenizer = Tokenizer(models.WordLevel({word: k for k, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    weights = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
+    weights = np.random.default_rng(0).standard_normal((len(WORDS), width)).astype(np.float32)
     modules = [StaticEmbedding(tokenizer, embedding_weights=weights), *more]
     return library.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "the "})
+
+
+def tiny(*more) -> library.SentenceTransformer:
+    return wide(6, *more)
 
 
 RAW, UNIT = tiny(), tiny(Normalize())

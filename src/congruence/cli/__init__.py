@@ -120,6 +120,7 @@ COMMANDS = (
         "export",
         "certify",
         "bridge",
+        "search",
         "anchors",
         "exposure",
         "similarity",
