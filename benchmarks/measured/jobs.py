@@ -202,7 +202,7 @@ JOBS = {
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)
         )),
-        Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 2 --requests 8 --windows 0.003 --json OUT",), timing=True),
+        Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 4 --requests 8 --windows 0.003 --json OUT",), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",
