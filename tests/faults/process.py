@@ -7,30 +7,36 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import cache
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 from commands import CASES
 
-#: Forked from one process that has done what every command does first: see ``warm``.
+#: Forked from one process that has imported all that commands need: a case costs what the command does, not what importing it does.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["warm"])
-
-
-@cache
-def _start_server() -> None:
-    """Start that process where it finds ``warm``: it does not take over this one's ``sys.path``."""
-    kept = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(__file__), kept)))
-    try:
-        forkserver.ensure_running()
-    finally:
-        if kept is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = kept
+CONTEXT.set_forkserver_preload(
+    [
+        # What libraries import when they are first called counts as well: typer and torch's optimizers took most of a case's time.
+        *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
+        *(
+            "array_api_compat.numpy",
+            "pyarrow.parquet",
+            "jinja2",
+            "yaml",
+            "rich.console",
+            "rich.table",
+            "typer._adapters",
+        ),
+        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.papers"),
+        *(
+            "congruence.integrations.faiss",
+            "congruence.upgrade.certify",
+            "congruence.upgrade.transform",
+            "congruence.embed",
+        ),
+        *("congruence.compare.layers", "congruence.negatives", "congruence.datasets"),
+    ]
+)
 
 
 def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
@@ -40,7 +46,6 @@ def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
 
 
 def start(case: str, folder: Path, *more: str, dies: int | None = None, barrier: Any = None) -> Any:
-    _start_server()
     process = CONTEXT.Process(target=_command, args=(case, str(folder), more, dies, barrier))
     process.start()
     return process
@@ -62,7 +67,6 @@ def said(folder: Path) -> str:
 
 
 def _command(case: str, folder: str, more: tuple[str, ...], dies: int | None, barrier: Any) -> None:
-    assert "warm" in sys.modules, "every case would import all that its command needs"
     os.chdir(folder)
     log = os.open(os.path.join(os.path.dirname(folder), "said.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):

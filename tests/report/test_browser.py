@@ -54,7 +54,7 @@ def page(request, tmp_path_factory):
 def test_it_renders_without_console_errors(page, look, width, dark):
     image = pytest.importorskip("PIL.Image")
     tab = look(page, width=width, height=3000, dark=dark)
-    picture = np.asarray(image.open(io.BytesIO(tab.picture())).convert("RGB")).astype(int)
+    picture = np.asarray(image.open(io.BytesIO(tab.picture())).convert("RGB")).astype(np.int16)
     assert not tab.said()
     assert picture.shape == (3000, width, 3)
     background = picture[-1, 2]
