@@ -61,7 +61,7 @@ def parse_config(text: str, name: str) -> Config:
         )
     validate(_Paper, data["paper"], where.below("paper", group="paper"))
     for k, rule in enumerate(data["paper"].get("rules") or []):
-        # The line of a rule is looked up in the text for a message only: that is most of the time a file takes.
+        # The line of a rule is looked up for a message only: that takes longer than to parse the file.
         parse_rule(rule, partial(where.at, "paper", "rules", k), data.get("metrics", []))
     given = data.get("parameters") or {}
     inside = where.below("parameters", group=f"parameters of kind {kind}")
