@@ -108,8 +108,8 @@ def thresholds(data: dict[str, Any], bridge: Bridge, seed: int) -> dict[str, Any
     m = len(parts["queries"])
     order = np.random.default_rng(seed + 1000).permutation(m)
     halves = order[: m // 2], order[m // 2 :]
-    labels = data.get("labels")
-    judged = judge(parts["queries"], parts["index"], labels=labels)
+    labels, qrels = data.get("labels"), data.get("qrels")
+    judged = judge(parts["queries"], parts["index"], labels=labels, qrels=qrels)
     rows = unit(parts["index"].vectors)
     scores = {
         "old": unit(parts["queries_old"].vectors) @ rows.T,
@@ -122,7 +122,7 @@ def thresholds(data: dict[str, Any], bridge: Bridge, seed: int) -> dict[str, Any
     cuts = np.quantile(known[0]["old"], 1 - np.array(RATES))
     learned = [parts[key].take(halves[0]) for key in ("queries", "queries_old")]
     half_labels = None if labels is None else (labels[0][halves[0]], labels[1])
-    bridge.fit_thresholds(*learned, parts["index"], labels=half_labels)
+    bridge.fit_thresholds(*learned, parts["index"], labels=half_labels, qrels=qrels)
     found = [bridge.translate(cut) for cut in cuts]
     sampled = np.random.default_rng(seed).choice(
         len(known[0]["old"]), min(200_000, len(known[0]["old"])), replace=False
@@ -149,7 +149,7 @@ def thresholds(data: dict[str, Any], bridge: Bridge, seed: int) -> dict[str, Any
 
 def measure(data: dict[str, Any], seed: int) -> dict[str, Any]:
     bridge = Bridge(data["mapping"])
-    given = {key: data[key] for key in ("queries_old", "index_new", "labels") if key in data}
+    given = {key: data[key] for key in ("queries_old", "index_new", "labels", "qrels") if key in data}
     found = bridge.evaluate(data["queries"], data["index"], modality="image" if "labels" in data else "text", **given)
     return {"scores": found.to_dict(), "thresholds": thresholds(data, bridge, seed)}
 
@@ -187,6 +187,27 @@ def speed(repeats: int = 15, calls: int = 300) -> dict[str, Any]:
     return out
 
 
+def show(runs: list[dict[str, Any]]) -> None:
+    """Print means and standard errors over splits, and what becomes of cut-offs."""
+    systems = [one["system"] for one in runs[0]["scores"]["systems"]]
+    for k, system in enumerate(systems):
+        cells = []
+        for name in runs[0]["scores"]["systems"][k]["scores"]:
+            values = np.array([run["scores"]["systems"][k]["scores"][name] for run in runs])
+            cells.append(f"{name} {values.mean():.3f} ± {values.std(ddof=1) / np.sqrt(len(values)):.3f}")
+        print(f"{system:<12}" + "  ".join(cells))
+    for r, rate in enumerate(RATES):
+        print(
+            f"cut-off at {rate:g}: old {np.mean([run['thresholds']['old']['fpr'][r] for run in runs]):.5f} recall {np.mean([run['thresholds']['old']['recall'][r] for run in runs]):.3f}"
+        )
+        for way in runs[0]["thresholds"]["ways"]:
+            fpr = np.array([run["thresholds"]["ways"][way]["fpr"][r] for run in runs])
+            recall = np.array([run["thresholds"]["ways"][way]["recall"][r] for run in runs])
+            before = np.array([run["thresholds"]["old"]["fpr"][r] for run in runs])
+            error = np.exp(np.mean(np.abs(np.log(np.maximum(fpr, 1e-7) / np.maximum(before, 1e-7)))))
+            print(f"    {way:<26} fpr {fpr.mean():.5f}  recall {recall.mean():.3f}  off by a factor of {error:.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", choices=("sample", "lvis", "caltech", "speed"))
@@ -208,23 +229,7 @@ def main() -> None:
         "caltech": lambda seed: caltech(given.file, seed),
     }
     runs = [measure(openers[given.data](seed), seed) for seed in range(given.splits)]
-    systems = [one["system"] for one in runs[0]["scores"]["systems"]]
-    for k, system in enumerate(systems):
-        cells = []
-        for name in runs[0]["scores"]["systems"][k]["scores"]:
-            values = np.array([run["scores"]["systems"][k]["scores"][name] for run in runs])
-            cells.append(f"{name} {values.mean():.3f} ± {values.std(ddof=1) / np.sqrt(len(values)):.3f}")
-        print(f"{system:<12}" + "  ".join(cells))
-    for r, rate in enumerate(RATES):
-        print(
-            f"cut-off at {rate:g}: old {np.mean([run['thresholds']['old']['fpr'][r] for run in runs]):.5f} recall {np.mean([run['thresholds']['old']['recall'][r] for run in runs]):.3f}"
-        )
-        for way in runs[0]["thresholds"]["ways"]:
-            fpr = np.array([run["thresholds"]["ways"][way]["fpr"][r] for run in runs])
-            recall = np.array([run["thresholds"]["ways"][way]["recall"][r] for run in runs])
-            before = np.array([run["thresholds"]["old"]["fpr"][r] for run in runs])
-            error = np.exp(np.mean(np.abs(np.log(np.maximum(fpr, 1e-7) / np.maximum(before, 1e-7)))))
-            print(f"    {way:<26} fpr {fpr.mean():.5f}  recall {recall.mean():.3f}  off by a factor of {error:.2f}")
+    show(runs)
     write_json(given, runs)
 
 

@@ -2,7 +2,8 @@
 
 ``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to MPNet, fitted on the names
 of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one does not (``source``). Rounds alternate between
-them, so that what else the machine does meets both. Clients are one other process, each sends a short text, waits for its answer, and sends the
+them, and every second round in the reverse order, so that what else the machine does meets both; ratios are taken within rounds. A request that is
+not answered ends the run without numbers. Clients are one other process, each sends a short text, waits for its answer, and sends the
 next. ``cpu``: processor time of the serving process a request, which other work on the machine disturbs less than the clock. ``windows``:
 the server with the bridge again, where a free encoder waits so many seconds for more texts.
 """
@@ -41,9 +42,12 @@ async def ask(url: str, texts: list[str], clients: int, requests: int) -> dict[s
             for j in range(requests):
                 body = {"model": "m", "input": texts[(k * requests + j) % len(texts)], "encoding_format": "base64"}
                 began = time.perf_counter()
-                answered = await http.post(f"{url}/v1/embeddings", json=body)
+                try:
+                    status = (await http.post(f"{url}/v1/embeddings", json=body)).status_code
+                except httpx.TransportError:
+                    status = 0
                 seconds.append(time.perf_counter() - began)
-                errors += answered.status_code != 200
+                errors += status != 200
 
         began = time.perf_counter()
         await asyncio.gather(*(one(k) for k in range(clients)))
@@ -58,7 +62,9 @@ def running(app: Any) -> Iterator[str]:
     from congruence.integrations.server import listen
 
     taken = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    # On a busy machine a client may rest for longer than the 5 s after which uvicorn closes an idle connection.
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=300)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
     thread.start()
     try:
@@ -93,8 +99,21 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
         "p99": float(np.percentile(seconds, 99)),
         "per_second": len(seconds) / sum(one["whole"] for one in rounds),
         "cpu": sum(one["cpu"] for one in rounds) / len(seconds),
-        "cpu_by_round": [one["cpu"] / len(one["seconds"]) for one in rounds],
+        "by_round": {
+            "p50": [float(np.percentile(one["seconds"], 50)) for one in rounds],
+            "p99": [float(np.percentile(one["seconds"], 99)) for one in rounds],
+            "cpu": [one["cpu"] / len(one["seconds"]) for one in rounds],
+        },
     }
+
+
+def ratios(found: dict[str, Any], plain: dict[str, Any]) -> dict[str, list[float]]:
+    """Lowest, median and highest ratio to the server without the bridge in the same round, of each quantity."""
+    out = {}
+    for name, values in found["by_round"].items():
+        each = np.array(values) / np.array(plain["by_round"][name])
+        out[name] = [float(each.min()), float(np.median(each)), float(each.max())]
+    return out
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -113,12 +132,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     ways |= {f"window {window:g}": {"window": window} for window in options.windows}
     rounds: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for k in range(options.rounds + 1):
-        for way, how in ways.items():
+        for way, how in list(ways.items())[:: -1 if k % 2 else 1]:
             with running(create_app(bridge, encoder, names=["m"], check=False, **how)) as url:
                 one = round_of(url, options)
             if k:  # the first round warms up
                 rounds[way].append(one)
-    return {way: summary(of) for way, of in rounds.items()}
+    found = {way: summary(of) for way, of in rounds.items()}
+    if errors := {way: one["errors"] for way, one in found.items() if one["errors"]}:
+        raise SystemExit(f"requests without an answer, of {options.clients} clients: {errors}")
+    return {way: {**one, "ratios": ratios(one, found["no bridge"])} for way, one in found.items()}
 
 
 def main() -> None:
@@ -140,7 +162,11 @@ def main() -> None:
     for way, found in results.items():
         print(
             f"{way:12} p50 {1000 * found['p50']:.0f} ms  p99 {1000 * found['p99']:.0f} ms  {found['per_second']:.0f}/s  "
-            f"errors {found['errors']}  cpu {1000 * found['cpu']:.2f} ms a request"
+            f"errors {found['errors']} of {found['requests']}  cpu {1000 * found['cpu']:.2f} ms a request  "
+            + "  ".join(
+                f"{name} {middle:.2f} × ({low:.2f} … {high:.2f})"
+                for name, (low, middle, high) in found["ratios"].items()
+            )
         )
     write_json(options, results)
 

@@ -35,8 +35,11 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that no worker is left with one of them at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Begin with the longest tests, so that no worker is left with one of them at the end, then those that import the largest libraries.
+
+    Workers begin with equal stretches of this list, so that these imports are paid for by the first worker alone.
+    """
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("slow", "heavy")])
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

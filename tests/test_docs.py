@@ -17,6 +17,10 @@ from congruence.synthetic import rigid_problem
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = [module.name for module in pkgutil.walk_packages(congruence.__path__, "congruence.")]
+HEAVY = {
+    f"congruence.integrations.{name}"
+    for name in ("chroma", "lancedb", "langchain", "llama_index", "sentence_transformers")
+}
 COMMANDS = {path.stem for path in (ROOT / "src/congruence/cli").glob("[a-z]*.py")}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -130,12 +134,17 @@ def test_names_on_the_pages_exist(page):
     assert options <= known, options - known
 
 
-@pytest.mark.parametrize("name", MODULES, ids=lambda n: n.removeprefix("congruence."))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.heavy] if name in HEAVY else []) for name in MODULES],
+    ids=lambda n: n.removeprefix("congruence."),
+)
 def test_examples_in_docstrings(name):
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0
 
 
+@pytest.mark.heavy
 def test_every_public_function_is_documented():
     for home in MODULES:
         module = importlib.import_module(home)

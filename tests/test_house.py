@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def test_fitting_and_carrying_never_load_torch():
     assert not modules_after(code) & {"torch", "faiss", "h5py", "huggingface_hub", "matplotlib", "yaml", "pydantic"}
 
 
+def test_collecting_tests_imports_none_of_the_largest_libraries(request):
+    """Every process that runs some tests collects all of them; those that need such a library follow each other in one process."""
+    large = r"transformers|sentence_transformers|openai|langchain_core|llama_index|chromadb|lancedb"
+    ours = r"congruence\.integrations\.(?:chroma|lancedb|langchain|llama_index|sentence_transformers)"
+    for path in Path(__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found = re.search(rf"^(?:import|from) (?:{large}|{ours})\b|^\w.*importorskip\(\"(?:{large})", text, flags=re.M)
+        assert not found, (path.name, found)
+    order = [[item.get_closest_marker(name) is None for name in ("slow", "heavy")] for item in request.session.items]
+    assert order == sorted(order)
+
+
 def test_help_loads_no_numerics():
     code = "import sys; sys.argv=['congruence','--help']\nfrom congruence.cli import main\ntry:\n  main()\nexcept SystemExit: pass"
     assert not modules_after(code) & {"torch", "sklearn", "scipy", "pyarrow", "numpy"}
@@ -64,6 +77,7 @@ def test_every_public_name_exists():
         _ = congruence.nonsense
 
 
+@pytest.mark.heavy
 def test_no_module_takes_the_place_of_a_function():
     for module in pkgutil.walk_packages(congruence.__path__, "congruence."):
         importlib.import_module(module.name)
@@ -75,6 +89,7 @@ def test_no_module_takes_the_place_of_a_function():
     assert not {"annotations", "importlib", "Any", "TYPE_CHECKING", "_arrays"} & set(dir(congruence))
 
 
+@pytest.mark.heavy
 def test_every_public_module_says_what_is_public():
     found = [module.name for module in pkgutil.walk_packages(congruence.__path__, "congruence.")]
     public = [name for name in found if not re.search(r"\._", name)]
@@ -114,6 +129,7 @@ def annotations(name: str, item: object) -> Iterator[tuple[str, object]]:
                 yield f"{name}.{key}", kind
 
 
+@pytest.mark.heavy
 def test_public_functions_say_what_they_return():
     found = set()
     for module in pkgutil.walk_packages(congruence.__path__, "congruence."):
@@ -134,12 +150,18 @@ def test_every_package_is_shown_to_contributors():
     assert shown == there - {"__init__", "_version"}
 
 
-def imported(tree: ast.Module) -> set[str]:
+@cache
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def imported(path: Path) -> set[str]:
     names = set()
-    for node in ast.walk(tree):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return {name for name in names if name.startswith("congruence.")}
 
@@ -148,7 +170,7 @@ def test_private_names_stay_in_their_package():
     wrong = []
     for path in sorted(SOURCES.rglob("*.py")):
         package = path.relative_to(SOURCES).parts[0]
-        for name in sorted(imported(ast.parse(path.read_text(encoding="utf-8")))):
+        for name in sorted(imported(path)):
             _, home, *inside = name.split(".")
             private = any(part.startswith("_") and not part.startswith("__") for part in inside)
             if private and home != package and not any(name.startswith(f"{shared}.") for shared in SHARED):
@@ -156,11 +178,31 @@ def test_private_names_stay_in_their_package():
     assert not wrong
 
 
+def test_no_modules_import_each_other_for_types_alone():
+    """lint-imports looks at imports that run; a circle of names is as hard to read. Packages stand above their modules, and are left out."""
+    modules = {
+        "congruence." + ".".join(path.relative_to(SOURCES).with_suffix("").parts): path
+        for path in SOURCES.rglob("*.py")
+    }
+    modules = {name: path for name, path in modules.items() if not name.endswith("__init__")}
+    imports = {
+        name: {
+            found
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for found in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} & modules.keys()
+        }
+        for name, path in modules.items()
+    }
+    while leaves := {name for name, needed in imports.items() if not needed & imports.keys()}:
+        imports = {name: needed for name, needed in imports.items() if name not in leaves}
+    assert not imports, sorted(imports)  # what is left is in a circle, or imports one that is
+
+
 def test_imports_are_absolute():
     # So that the tests of imports see them all.
     for path in SOURCES.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level], path
+        assert not [node.lineno for node in imports(path) if isinstance(node, ast.ImportFrom) and node.level], path
 
 
 def test_the_error_tree_is_drawn_as_it_is():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +17,6 @@ from congruence.cli import app
 from congruence.cli._base import name_flags
 
 SOURCES = Path(congruence.__file__).parent
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(SOURCES.rglob("*.py"))}
-CLASSES = {name for name, item in vars(errors).items() if isinstance(item, type)} | {"warn"}
-CLASSES |= {
-    node.name
-    for tree in TREES.values()
-    for node in ast.walk(tree)
-    if isinstance(node, ast.ClassDef) and CLASSES & {getattr(base, "id", "") for base in node.bases}
-}
-COMMANDS = typer.main.get_command(app).commands
-FLAGS = {
-    text for command in COMMANDS.values() for option in command.params for text in option.opts + option.secondary_opts
-}
 
 #: Words that scikit-learn's checks of estimators look for.
 NOT_GOT = {
@@ -53,27 +42,32 @@ def text_of(node: ast.AST) -> str | None:
     return None
 
 
+@cache
 def messages() -> list[tuple[str, str]]:
-    found = []
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and node.args:
+    classes = {name for name, item in vars(errors).items() if isinstance(item, type)} | {"warn"}
+    calls: list[tuple[str, str, ast.Call]] = []
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and classes & {getattr(base, "id", "") for base in node.bases}:
+                classes.add(node.name)
+            elif isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                text = text_of(node.args[0]) if name in CLASSES else None
-                if text is not None:
-                    found.append((f"{path.relative_to(SOURCES).as_posix()}:{node.lineno}", text))
-    return found
+                calls.append((name, f"{path.relative_to(SOURCES).as_posix()}:{node.lineno}", node))
+    texts = [(place, text_of(call.args[0])) for name, place, call in calls if name in classes]
+    return [(place, text) for place, text in texts if text is not None]
 
 
-MESSAGES = messages()
+@cache
+def commands() -> dict:
+    return typer.main.get_command(app).commands
 
 
 def offenders(wrong) -> list[str]:
-    return [f"{place} {text}" for place, text in MESSAGES if wrong(place, text)]
+    return [f"{place} {text}" for place, text in messages() if wrong(place, text)]
 
 
 def test_every_message_is_found():
-    assert len(MESSAGES) > 550
+    assert len(messages()) > 550
 
 
 def test_messages_say_what_was_got_and_what_was_expected():
@@ -110,11 +104,17 @@ def test_private_words_do_not_reach_users():
 
 def test_flags_are_named_by_commands_only_and_exist():
     """The library names arguments; what runs another command may show its flags."""
+    known = {
+        text
+        for command in commands().values()
+        for option in command.params
+        for text in option.opts + option.secondary_opts
+    }
 
     def wrong(place, text):
         flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
         if place.startswith("cli/"):
-            return flags - FLAGS - {"--query-"}
+            return flags - known - {"--query-"}
         return flags and "congruence " not in text
 
     assert not offenders(wrong)
@@ -165,7 +165,7 @@ def test_flags_are_named_by_commands_only_and_exist():
 def test_a_message_names_flags_of_the_command(command, library, typed):
     assert (
         name_flags(
-            library, COMMANDS[command].params, frozenset({"n_components", "alpha"} if command == "train" else ())
+            library, commands()[command].params, frozenset({"n_components", "alpha"} if command == "train" else ())
         )
         == typed
     )

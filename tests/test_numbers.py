@@ -14,6 +14,8 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import numpy as np  # noqa: E402
 
+import bench_serve  # noqa: E402
+import dual_encoders  # noqa: E402
 import peers  # noqa: E402
 import regenerate  # noqa: E402
 from measured import (  # noqa: E402
@@ -169,6 +171,33 @@ def test_a_map_leads_within_one_standard_error_of_the_best_that_was_not_chosen()
     assert leads(maps, "a") == [True, True]
     assert leads(maps, "b") == [False, True]
     assert leads({"a": best, "chosen": best - 0.1}, "chosen") == [False, False]
+
+
+def test_servers_are_compared_within_rounds():
+    """A machine four times as slow in the second round changes both servers alike."""
+
+    def rounds(*seconds):
+        return [{"seconds": [one] * 4, "errors": 0, "whole": one, "cpu": one} for one in seconds]
+
+    bridge, plain = bench_serve.summary(rounds(1.5, 4.0)), bench_serve.summary(rounds(1.0, 4.0))
+    assert bench_serve.ratios(bridge, plain) == {"p50": [1, 1.25, 1.5], "p99": [1, 1.25, 1.5], "cpu": [1, 1.25, 1.5]}
+
+
+def test_dual_encoders_and_their_index_share_no_photo_and_no_wording_is_asked_that_was_learned():
+    old, new, index = dual_encoders.parts(8242, seed=0)
+    assert (len(old), len(new), len(index)) == (2500, 2500, 3242)
+    assert len(set(old) | set(new) | set(index)) == 8242
+    pair = dual_encoders.Pair(None, None, np.array([3, 1, 3]), ["a.jpg", "b.jpg", "c.jpg"], list("pqrstu"))
+    learned, asked = dual_encoders.anchors_and_asked(pair, seed=0, known=False)
+    assert sorted([*learned, *asked]) == list(range(6))
+    assert [list(classes) for classes in dual_encoders.anchors_and_asked(pair, seed=0, known=True)] == [
+        list(range(6))
+    ] * 2
+    texts = np.arange(6 * 4, dtype=float).reshape(6, 4, 1)
+    rows = dual_encoders.anchor_rows(texts, learned)
+    assert len(rows) == 3 * 3
+    assert not set(rows.ravel()) & set(texts[:, dual_encoders.ASKED].ravel())
+    assert pair.judgments(np.array([1, 3])) == {"q": {"b.jpg": 1}, "s": {"a.jpg": 1, "c.jpg": 1}}
 
 
 def test_check_fails_where_a_page_prints_something_else(tmp_path, monkeypatch, capsys):

@@ -26,10 +26,10 @@ def _mean(values: list[float]) -> str:
     return f"{array.mean():.3f} ± {array.std(ddof=1) / np.sqrt(len(array)):.3f}"
 
 
-def scores(results: list[Any]) -> str:
+def scores(results: list[Any], data: tuple[str, ...] = DATA) -> str:
     """Mean and standard error over splits."""
     rows = []
-    for words, found in zip(DATA, results, strict=True):
+    for words, found in zip(data, results, strict=True):
         there = [name for name in SYSTEMS if name in found["runs"][0]["scores"]]
         for k, system in enumerate(there):
             values = np.array([run["scores"][system] for run in found["runs"]])
@@ -37,10 +37,10 @@ def scores(results: list[Any]) -> str:
     return table(["queries and index", "", "recall@1", "recall@10", "nDCG@10"], rows)
 
 
-def thresholds(results: list[Any]) -> str:
+def thresholds(results: list[Any], data: tuple[str, ...] = DATA) -> str:
     """False-positive rates on the other half of the queries, and by which factor each way misses the old model's, a split at a time."""
     rows = []
-    for words, found in zip(DATA, results, strict=True):
+    for words, found in zip(data, results, strict=True):
         if words == DATA[2]:
             continue
         for r, rate in enumerate(RATES):
@@ -48,8 +48,9 @@ def thresholds(results: list[Any]) -> str:
             cells = [f"{old.mean():.5f}"]
             for way in WAYS:
                 new = np.array([run["ways"][way]["fpr"][r] for run in found["runs"]])
-                factor = np.exp(np.abs(np.log(new / old)).mean())
-                cells.append(f"{new.mean():.5f} ({factor:.2f}×)")
+                # No factor where in a split nothing passed.
+                factor = f"{np.exp(np.abs(np.log(new / old)).mean()):.2f}×" if new.all() else "–"
+                cells.append(f"{new.mean():.5f} ({factor})")
             rows.append([words.split(",")[0] * (r == 0), rate, *cells])
     return table(["", "chosen for", "old model", *WAYS], rows)
 

@@ -70,6 +70,12 @@ def bridge_scores(results: dict[str, Any]) -> dict[str, Any]:
     return {"metrics": list(results["results"][0]["scores"]["systems"][0]["scores"]), "runs": runs}
 
 
+def photo_towers(results: dict[str, Any]) -> dict[str, Any]:
+    """As :func:`bridge_scores`, for unseen and for known names; crossed towers whole."""
+    found = results["results"]
+    return {part: bridge_scores({"results": found[part]}) for part in ("unseen", "known")} | {"towers": found["towers"]}
+
+
 def _readme_training() -> tuple[str, ...]:
     """README's training command, over three seeds."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -139,6 +145,7 @@ JOBS = {
             f"python benchmarks/bench_text_anchors.py --data {SHARED} --part {part} --json OUT" for part in ("order --splits 6", "pairs --splits 10")
         )),
         Job("towers", "minutes", tuple(f"python benchmarks/towers.py {part} --json OUT" for part in ("sample", f"lvis {LVIS}"))),
+        Job("photo-towers", "minutes", (f"python benchmarks/photo_towers.py {CALTECH} --json OUT",), photo_towers),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
@@ -195,7 +202,7 @@ JOBS = {
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)
         )),
-        Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 2 --requests 8 --windows 0.003 --json OUT",), timing=True),
+        Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 4 --requests 8 --windows 0.003 --json OUT",), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",

@@ -11,7 +11,6 @@ from measured.jobs import JOBS
 def serving(results: list[Any]) -> str:
     (one,) = results
     found = one["results"]
-    plain = found["no bridge"]
     rows = []
     ways = {
         "bridge": "bridge",
@@ -20,9 +19,13 @@ def serving(results: list[Any]) -> str:
     }
     for way, words in ways.items():
         here = found[way]
-        times = [f"{1000 * here[key]:,.0f} ms ({here[key] / plain[key]:.2f} ×)" for key in ("p50", "p99")]
-        cpu = f"{1000 * here['cpu']:.2f} ms ({here['cpu'] / plain['cpu']:.2f} ×)"
-        rows.append([words, *times, f"{here['per_second']:.1f}", cpu, f"{here['errors']} of {here['requests']}"])
+        times = []
+        for key, digits in (("p50", 0), ("p99", 0), ("cpu", 2)):
+            low, middle, high = here["ratios"][key]
+            beside = f" ({middle:.2f} ×; {low:.2f} … {high:.2f})" * (way != "no bridge")
+            times.append(f"{1000 * here[key]:,.{digits}f} ms{beside}")
+        errors = f"{here['errors']} of {here['requests']}"
+        rows.append([words, *times[:2], f"{here['per_second']:.1f}", times[2], errors])
     return table(["server", "p50", "p99", "requests a second", "processor time a request", "errors"], rows)
 
 

@@ -1,9 +1,12 @@
-"""Table of docs/towers.md."""
+"""Tables of docs/towers.md."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from measured import bridges
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
@@ -27,4 +30,36 @@ def towers(results: list[Any]) -> str:
     return table(["image tower", "text tower", "right at 1", "among 10"], rows)
 
 
-BLOCKS = {"towers": Block(towers, JOBS["towers"])}
+#: Parts of the job of the photo towers, and their words.
+PARTS = {"unseen": "50 unseen names, over 3,242 photos", "known": "100 known names, over 3,242 photos"}
+NATIVE = {"MobileNet-v2 × MiniLM", "EfficientNet-Lite0 × MPNet"}
+
+
+def crossed(results: list[Any]) -> str:
+    """Mean and standard error over splits."""
+    runs = results[0]["towers"]
+    rows, last = [], ""
+    for pair in runs[0]:
+        image, text = pair.split(" × ")
+        values = np.array([run[pair] for run in runs])
+        errors = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        cells = [f"{m:.3f} ± {e:.3f}" for m, e in zip(values.mean(axis=0), errors, strict=True)]
+        rows.append([image if image != last else "", f"{text}{', native' * (pair in NATIVE)}", *cells])
+        last = image
+    return table(["image tower", "text tower", "right at 1", "among 10", "photos classified"], rows)
+
+
+def _bridged(results: list[Any]) -> list[Any]:
+    return [results[0][part] for part in PARTS]
+
+
+BLOCKS = {
+    "towers": Block(towers, JOBS["towers"]),
+    "photo-towers": Block(crossed, JOBS["photo-towers"]),
+    "photo-towers-bridge": Block(
+        lambda results: bridges.scores(_bridged(results), tuple(PARTS.values())), JOBS["photo-towers"]
+    ),
+    "photo-towers-thresholds": Block(
+        lambda results: bridges.thresholds(_bridged(results), tuple(PARTS.values())), JOBS["photo-towers"]
+    ),
+}

@@ -14,6 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
@@ -31,6 +32,10 @@ LONG = "n" * 300
 def data(tmp_path):
     np.savez(tmp_path / "a.npz", v=X)
     np.savez(tmp_path / "b.npz", v=X @ Q)
+    (tmp_path / "names.txt").write_text("\n".join(f"i{k}" for k in range(60)))
+    index = faiss.IndexFlatIP(6)
+    index.add(X @ Q)
+    faiss.write_index(index, str(tmp_path / "old.index"))
     (tmp_path / "captions.txt").write_text("a red cat sits on a mat\ntwo dogs run in the park\n")
     congruence.OrthogonalMap().fit(X, X @ Q).save(tmp_path / "map")
     return tmp_path
@@ -51,7 +56,10 @@ WRITERS = {
     "fit": ("fit", "a.npz", "b.npz", "-o"),
     "transform": ("transform", "map", "a.npz", "-o"),
     "export": ("export", "map", "-o"),
-    "bridge": ("bridge", "map", "--queries", "a.npz", "--index", "b.npz", "-o"),
+    "export --index": ("export", "map", "--index", "old.index", "-o"),
+    "export onnx": ("export", "map", "--to", "onnx", "-o"),
+    "bridge": ("bridge", "map", "--queries", "a.npz", "--index", "b.npz", "--ids", "names.txt", "-o"),
+    "search": ("search", "map", "--queries", "a.npz", "--old", "b.npz", "-o"),
     "train": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o"),
     "train --report": ("train", "procrustes", "--pairs", "a.npz,b.npz", "-o", "new", "--report"),
     "report": ("report", "map", "sample", "-o"),
@@ -67,7 +75,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer, monkeypatch):
-    suffix = {"transform": ".npy", "negatives": ".csv"}.get(writer, ".html")
+    suffix = {"transform": ".npy", "negatives": ".csv", "search": ".csv"}.get(writer, ".html")
     link, pipe = f"link{suffix}", f"pipe{suffix}"
     (data / link).symlink_to("/dev/null")
     os.mkfifo(data / pipe)
@@ -92,7 +100,13 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     assert state() == before
 
 
-@pytest.mark.parametrize("writer", ["fit", "transform", "export", "similarity", "negatives", "train"])
+@pytest.mark.parametrize(
+    "writer",
+    [
+        *("fit", "transform", "bridge", "search", "export", "export --index", "export onnx"),
+        *("similarity", "negatives", "train"),
+    ],
+)
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO], ids=errno.errorcode.get
 )
@@ -116,7 +130,7 @@ def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, wr
     monkeypatch.setattr("builtins.open", opened)
     monkeypatch.setattr(os, "mkdir", made)
     before = set(data.iterdir())
-    out = {"transform": "x.npy", "negatives": "x.csv"}.get(writer, "x")
+    out = {"transform": "x.npy", "negatives": "x.csv", "search": "x.csv"}.get(writer, "x")
     said = one_sentence(here(*WRITERS[writer], out))
     assert os.strerror(number) in said
     assert out in said

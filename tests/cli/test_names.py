@@ -24,7 +24,7 @@ from congruence.errors import CongruenceWarning, IdError
 from congruence.negatives import write_negatives
 from congruence.negatives.generate import Negative
 from congruence.report import draw_experiment, write_layers
-from congruence.report.render import fill
+from congruence.report.render import fill, templates
 from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
 
@@ -91,7 +91,7 @@ def test_facts_of_a_strange_form_are_one_sentence(here, tmp_path):
 def test_a_page_shows_control_characters(monkeypatch):
     """On the line that all pages go through: what templates and plots wrote is looked at once more, as a whole."""
     template = DictLoader({"a.html": "<td>{{ name }}</td>\n<svg>{{ plot }}</svg>"})
-    monkeypatch.setitem(fill.__globals__, "PackageLoader", lambda *_: template)
+    monkeypatch.setattr(templates(), "loader", template)
     page = fill("a.html", name=f"<b>{RUDE.strip()}", plot=Markup("\x00"))
     assert page == r"<td>&lt;b&gt;a\x1b[2J\x9b31m\x1b]0;owned\x07\u202eb</td>" + "\n" + r"<svg>\x00</svg>"
 

@@ -152,6 +152,7 @@ def test_parameters_are_the_same_with_and_without_scikit_learn(name):
 def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
     # Of all sixteen this takes 0.1 s, and of a test that runs commands in this process most of its time.
     assert list(_program("fit").commands) == ["fit"]
+    assert list(_program("frame").commands) == ["frame"]
     assert _program("fit") is _program("fit")
     every = list(typer.main.get_command(app).commands)
     assert list(_program("--help").commands) == every

@@ -6,13 +6,20 @@ import json
 
 import numpy as np
 import pytest
-import transformers
 from PIL import Image
 from tiny_models import SMALL, VISION, make, make_tokenizer, text_config
 
 
 @pytest.fixture(scope="session")
-def clip(tmp_path_factory):
+def transformers():
+    """Give the library, imported by the first test that asks for it: collecting imports it in every process."""
+    import transformers
+
+    return transformers
+
+
+@pytest.fixture(scope="session")
+def clip(tmp_path_factory, transformers):
     config = transformers.CLIPConfig(
         text_config=text_config(bos_token_id=2, eos_token_id=3), vision_config=VISION, projection_dim=8
     )
@@ -25,7 +32,7 @@ def clip(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def siglip(tmp_path_factory):
+def siglip(tmp_path_factory, transformers):
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
     config = transformers.SiglipConfig(text_config=text_config(), vision_config=VISION)
@@ -36,7 +43,7 @@ def siglip(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def siglip2(tmp_path_factory):
+def siglip2(tmp_path_factory, transformers):
     from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
     vision = {**SMALL, "patch_size": 8, "num_patches": 16}
@@ -47,7 +54,7 @@ def siglip2(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def flava(tmp_path_factory):
+def flava(tmp_path_factory, transformers):
     from transformers.models.flava.image_processing_pil_flava import FlavaImageProcessorPil
 
     config = transformers.FlavaConfig(
@@ -64,20 +71,20 @@ def _dino_processor():
 
 
 @pytest.fixture(scope="session")
-def dinov2(tmp_path_factory):
+def dinov2(tmp_path_factory, transformers):
     model = transformers.Dinov2Model(transformers.Dinov2Config(**VISION, mlp_ratio=2))
     return make(tmp_path_factory.mktemp("dinov2"), model, _dino_processor())
 
 
 @pytest.fixture(scope="session")
-def dinov2_registers(tmp_path_factory):
+def dinov2_registers(tmp_path_factory, transformers):
     config = transformers.Dinov2WithRegistersConfig(**VISION, mlp_ratio=2, num_register_tokens=4)
     model = transformers.Dinov2WithRegistersModel(config)
     return make(tmp_path_factory.mktemp("registers"), model, _dino_processor())
 
 
 @pytest.fixture(scope="session")
-def dinov3(tmp_path_factory):
+def dinov3(tmp_path_factory, transformers):
     model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**VISION, num_register_tokens=2))
     folder = make(tmp_path_factory.mktemp("dinov3"), model)
     # Its own processor needs torchvision; this is what it saves.
@@ -94,13 +101,13 @@ def dinov3(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def bert(tmp_path_factory):
+def bert(tmp_path_factory, transformers):
     model = transformers.BertModel(transformers.BertConfig(**text_config()))
     return make(tmp_path_factory.mktemp("bert"), model, None, make_tokenizer())
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory):
+def llama(tmp_path_factory, transformers):
     config = transformers.LlamaConfig(**text_config(pad_token_id=None, bos_token_id=2, eos_token_id=3))
     tokenizer = make_tokenizer(pad_token=None, cls_token=None, sep_token=None, eos_token="[SEP]")
     return make(tmp_path_factory.mktemp("llama"), transformers.LlamaModel(config), None, tokenizer)

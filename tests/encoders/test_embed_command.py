@@ -7,12 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-import transformers
 from tiny_models import TEXTS
 
 from congruence import read_embeddings
 from congruence.encoders import load_encoder
 from congruence.stores import matrices
+
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_an_interrupted_command_says_how_to_go_on(here, bert, tmp_path, monkeypa
     assert "the same command goes on" in result.err
 
 
-def test_weights_in_torchs_format_need_leave(here, bert, tmp_path):
+def test_weights_in_torchs_format_need_leave(here, bert, tmp_path, transformers):
     import torch
 
     old = shutil.copytree(bert, tmp_path / "old")

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
@@ -23,6 +22,7 @@ from congruence.errors import (
     ParameterError,
 )
 
+pytestmark = pytest.mark.heavy
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -33,6 +33,8 @@ def unit(X):
 
 def by_hand(folder, modality, items, **tokens):
     """Return the model, and its inputs one item at a time."""
+    import transformers
+
     model = transformers.AutoModel.from_pretrained(folder).eval()
     if modality == "image":
         processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
@@ -139,7 +141,7 @@ def test_dino_pools_its_cls_token_and_its_patches_without_registers(kind, prefix
     assert encoder.space.normalized is False
 
 
-def test_dinov3_is_prepared_without_torchvision(dinov3, images):
+def test_dinov3_is_prepared_without_torchvision(dinov3, images, transformers):
     encoder = load_encoder(f"hf:{dinov3}")
     model = transformers.AutoModel.from_pretrained(dinov3).eval()
     square = images[0]  # of the model's size, so that resizing changes nothing and the rest has a closed form
@@ -266,7 +268,7 @@ def test_half_precision_is_near_and_known_by_its_fingerprint(clip, images, dtype
     assert load_encoder(f"hf:{clip}", "image").fingerprint == full.fingerprint  # what "auto" means on a CPU
 
 
-def test_the_fingerprint_tells_weights_and_preparation_not_the_place(clip, bert, tmp_path):
+def test_the_fingerprint_tells_weights_and_preparation_not_the_place(clip, bert, tmp_path, transformers):
     encoder = load_encoder(f"hf:{clip}", "image")
     copy = shutil.copytree(clip, tmp_path / "copy")
     assert load_encoder(f"hf:{copy}", "image").fingerprint == encoder.fingerprint
@@ -293,7 +295,7 @@ def test_progress_counts_items(bert):
     assert seen == [3, 1]
 
 
-def test_the_librarys_own_settings_are_left_as_they_were(bert):
+def test_the_librarys_own_settings_are_left_as_they_were(bert, transformers):
     log = transformers.utils.logging
     before = log.get_verbosity(), log.is_progress_bar_enabled()
     load_encoder(f"hf:{bert}")
@@ -357,7 +359,7 @@ def test_missing_and_damaged_images_are_named(clip, images, tmp_path):
         encoder.encode_all([b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n"])
 
 
-def test_a_model_that_gives_nan_is_noticed(bert, tmp_path):
+def test_a_model_that_gives_nan_is_noticed(bert, tmp_path, transformers):
     folder = shutil.copytree(bert, tmp_path / "broken")
     model = transformers.AutoModel.from_pretrained(bert)
     with torch.no_grad():
@@ -368,7 +370,7 @@ def test_a_model_that_gives_nan_is_noticed(bert, tmp_path):
         encoder.encode_all(["sky", "red bird", "the cat"], 2)
 
 
-def test_models_that_are_not_there_or_not_safe_are_refused(bert, tmp_path, monkeypatch):
+def test_models_that_are_not_there_or_not_safe_are_refused(bert, tmp_path, monkeypatch, transformers):
     with pytest.raises(FileError, match="no folder at"):
         load_encoder(f"hf:{tmp_path / 'nowhere'}")
     empty = tmp_path / "empty"

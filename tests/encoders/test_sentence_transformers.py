@@ -6,15 +6,24 @@ import sys
 
 import numpy as np
 import pytest
-import sentence_transformers as library
 from tiny_models import TEXTS
 
 from congruence.encoders import load_encoder
 from congruence.errors import FileError, MissingExtraError, ParameterError
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="session")
-def tiny(bert, tmp_path_factory):
+def library():
+    """Give the library, imported by the first test that asks for it: collecting imports it in every process."""
+    import sentence_transformers
+
+    return sentence_transformers
+
+
+@pytest.fixture(scope="session")
+def tiny(bert, library, tmp_path_factory):
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     folder = tmp_path_factory.mktemp("sentences")
@@ -24,7 +33,7 @@ def tiny(bert, tmp_path_factory):
     return folder
 
 
-def test_vectors_are_the_librarys(tiny):
+def test_vectors_are_the_librarys(tiny, library):
     want = library.SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, batch_size=1)
     encoder = load_encoder(f"sentence-transformers:{tiny}")
     np.testing.assert_allclose(encoder.encode_all(TEXTS, 3), want, atol=1e-5)

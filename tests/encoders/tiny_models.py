@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import transformers
 
 WORDS = ["a", "photo", "of", "the", "cat", "dog", "bird", "red", "blue", "big", "small", "on", "grass", "and", "sky"]
 TEXTS = ["a photo of the cat", "red bird", "the big dog and the small cat on blue grass", "sky"]
@@ -13,6 +12,7 @@ VISION = {**SMALL, "image_size": 16, "patch_size": 8}
 
 def make_tokenizer(**special):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
 
     vocabulary = {word: k for k, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -22,7 +22,7 @@ def make_tokenizer(**special):
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", **special}
     given = {key: value for key, value in names.items() if value is not None}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=12, **given)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=12, **given)
 
 
 def text_config(**more):

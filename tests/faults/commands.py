@@ -97,6 +97,29 @@ def is_index(path: Path) -> None:
     assert faiss.read_index(str(path)).d == D
 
 
+def is_old_index(path: Path) -> None:
+    import faiss
+
+    assert faiss.read_index(str(path)).ntotal == N
+
+
+def is_graph(path: Path) -> None:
+    import onnx
+
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+
+
+def is_model(path: Path) -> None:
+    is_map(path / "map")
+    assert json.loads((path / "congruence.json").read_text())["entries"] == ["README.md", "map"]
+    assert sorted(p.name for p in path.iterdir()) == ["README.md", "congruence.json", "map"]
+
+
+def is_hits(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 1 + 3 * N
+    is_table(path)
+
+
 def is_json(path: Path) -> None:
     json.loads(path.read_text(encoding="utf-8"))
 
@@ -159,6 +182,7 @@ def write_inputs(folder: Path) -> None:
     mapping.save(folder / "rotation")
     CanonicalFrame().fit({"a": Embeddings(A, ids), "b": Embeddings(B, ids)}).save(folder / "frame")
     ProcrustesHeads(n_components=3).fit(A, B).save(folder / "heads")
+    _write_index(folder / "old.index", B)
     (folder / "captions.csv").write_text("id,caption\n1,a black cat sits on a red mat\n2,two dogs run in the park\n")
     (folder / "words.txt").write_text("\n".join(WORDS))
     with open_sink(folder / "parts", n=N, dim=D, has_ids=True, parts=[("p0", 25), ("p1", 15)]) as sink:
@@ -173,6 +197,14 @@ def write_inputs(folder: Path) -> None:
     for path in content.iterdir():
         path.unlink()
     content.rmdir()
+
+
+def _write_index(path: Path, rows: np.ndarray) -> None:
+    import faiss
+
+    index = faiss.IndexFlatIP(D)
+    index.add(rows)
+    faiss.write_index(index, str(path))
 
 
 def _arrow(ids: np.ndarray) -> Any:
@@ -210,6 +242,22 @@ def letters_encoder() -> None:
     import congruence.embed.run as run
 
     run.PART_ITEMS = 4
+
+
+def without_the_library() -> None:
+    """Leave out sentence-transformers, which takes 6 s to import: the folder of a model, and how it is published, are ours."""
+    import sys
+    from types import SimpleNamespace
+
+    from congruence.integrations.model_folder import model_folder
+
+    def export(mapping: Any, model: str, path: str, *, force: bool, **_: Any) -> None:
+        with model_folder(path, force=force) as folder:
+            mapping.save(folder / "map")
+            (folder / "README.md").write_text("a model")
+
+    name = "congruence.integrations.sentence_transformers"
+    sys.modules[name] = SimpleNamespace(export_sentence_transformers=export)  # type: ignore[assignment]
 
 
 def local_archive() -> None:
@@ -264,7 +312,26 @@ CASES: dict[str, Case] = {
         ),
         {"out.html": is_page},
     ),
+    "search": Case(
+        (
+            *("search", "rotation", "--queries", "a.npz", "--old", "b.npz", "--new", "more_a.npz"),
+            "-k",
+            "3",
+            "-o",
+            "out.csv",
+        ),
+        {"out.csv": is_hits},
+    ),
     "export": Case(("export", "rotation", "-o", "out.index"), {"out.index": is_index}),
+    "export --index": Case(
+        ("export", "rotation", "--index", "old.index", "-o", "out.index"), {"out.index": is_old_index}
+    ),
+    "export onnx": Case(("export", "rotation", "--to", "onnx", "-o", "out.onnx"), {"out.onnx": is_graph}),
+    "export sentence-transformers": Case(
+        ("export", "rotation", "--to", "sentence-transformers", "--model", "encoder", "-o", "out"),
+        {"out": is_model},
+        patch=without_the_library,
+    ),
     "similarity": Case(
         ("similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot", "out.svg"),
         {"out.svg": is_drawing},

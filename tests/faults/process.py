@@ -18,6 +18,7 @@ CONTEXT.set_forkserver_preload(
     [
         # What libraries import when they are first called counts as well: typer and torch's optimizers took most of a case's time.
         *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
+        *("onnx.checker", "onnx.helper", "onnx.numpy_helper"),
         *(
             "array_api_compat.numpy",
             "pyarrow.parquet",

@@ -89,6 +89,49 @@ def read_map(path: Path) -> None:
         shutil.rmtree(again, ignore_errors=True)
 
 
+def write_bridge(rng: random.Random, folder: Path) -> Path:
+    """Write a bridge of each kind of map that makes one, with and without means of two modalities and thresholds."""
+    draw = np.random.default_rng(0)
+    mapping = _fitted(rng.choice(("orthogonal", "linear", "mlp")))
+    modality = None
+    if mapping.kind == "orthogonal" and rng.random() < 0.5:
+        for name in ("image", "text"):
+            means = draw.standard_normal((9, D_SOURCE)), draw.standard_normal((9, D_TARGET))
+            mapping = mapping.recenter(*means, modality=name)
+        modality = rng.choice(("image", "text"))
+    bridge = congruence.Bridge(mapping, normalize=rng.choice((True, False)), modality=modality)
+    if rng.random() < 0.7:
+        bridge.fit_thresholds(
+            *(draw.standard_normal((30, width)) for width in (D_SOURCE, D_TARGET)), draw.standard_normal((40, D_TARGET))
+        )
+    return bridge.save(folder / "map")
+
+
+def read_bridge(path: Path) -> None:
+    found = congruence.load(path)
+    bridge = congruence.Bridge.load(path)
+    assert isinstance(found, (congruence.Bridge, congruence.maps.Map))  # a damaged kind may name that of its map
+    repr(bridge), json.dumps(bridge.describe())
+    rows = np.random.default_rng(0).standard_normal((3, bridge.map.n_features_in_))
+    with refusing():
+        out = bridge.transform(rows)
+        assert out.shape == (3, bridge.map.d_out)
+        assert np.isfinite(out).all(), "a bridge gave numbers that are not finite"
+        if bridge.normalize is True:
+            np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1, atol=1e-5)
+    with refusing():
+        at = bridge.translate(0.0)
+        assert np.isfinite([at.value, at.fpr, *at.fpr_interval]).all()
+        assert 0 <= at.fpr <= 1
+    again = path.parent / f"again-{path.name}"
+    try:
+        with refusing():
+            bridge.save(again)
+            congruence.load(again)
+    finally:
+        shutil.rmtree(again, ignore_errors=True)
+
+
 def write_frame(rng: random.Random, folder: Path) -> Path:
     draw = np.random.default_rng(0)
     models = {"a": draw.standard_normal((20, D_SOURCE)), "b": draw.standard_normal((20, D_TARGET))}
@@ -333,6 +376,8 @@ def read_marker(path: Path) -> None:
 OWN: dict[str, Target] = {
     **{f"map {kind}": Target(write_map(kind), read_map) for kind in MAPS},
     **{f"map {kind}, right checksums": Target(write_map(kind), read_map, seal_map) for kind in MAPS},
+    "bridge": Target(write_bridge, read_bridge),
+    "bridge, right checksums": Target(write_bridge, read_bridge, seal_map),
     "frame": Target(write_frame, read_frame),
     "frame, right checksums": Target(write_frame, read_frame, seal_map),
     "checkpoint": Target(write_checkpoint, read_checkpoint),

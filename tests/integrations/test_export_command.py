@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 
 import numpy as np
@@ -68,6 +69,36 @@ def test_sentence_transformers(here, data):
     np.testing.assert_allclose(got, MAPS["mlp"].transform(RAW.encode(TEXTS)), atol=1e-5)
     assert "Pass --force" in here(*arguments).err
     assert "expected a model of sentence-transformers" in here(*arguments[:5], "mlp", "-o", "x").err
+
+
+@pytest.mark.parametrize(
+    ("to", "bytes_"),
+    [("sentence-transformers", 300), ("sentence-transformers", 30_000), ("onnx", 30_000), ("faiss", 30_000)],
+)
+def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to, bytes_):
+    """The system refuses the tokenizer (300 bytes) or the weights: what is written before them is smaller."""
+    pytest.importorskip("sentence_transformers")
+    from test_sentence_transformers_map import wide
+
+    draw = np.random.default_rng(0)
+    rows = draw.standard_normal((150, 120)).astype(np.float32)
+    OrthogonalMap().fit(rows, rows @ np.linalg.qr(draw.standard_normal((120, 120)))[0]).save(tmp_path / "map")
+    wide(120).save_pretrained(str(tmp_path / "encoder"), create_model_card=False)
+    more = ("--model", "encoder") if to == "sentence-transformers" else ()
+    arguments = ("export", "map", "--to", to, *more, "-o", "out.index")
+    assert here(*arguments).code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, hard))  # Python ignores the signal, and is told by an error
+    try:
+        done = here(*arguments, "--force")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.code == 2, done.err
+    assert done.err.startswith("error: Got a refusal from the disk while writing out.index (")
+    assert done.err.endswith("Nothing was left behind.\n")
+    assert done.err.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 @pytest.mark.parametrize(

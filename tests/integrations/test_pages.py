@@ -12,6 +12,7 @@ from toy_models import TEXTS, Toy, new_model
 
 from congruence.integrations.server import create_app
 
+pytestmark = pytest.mark.heavy
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

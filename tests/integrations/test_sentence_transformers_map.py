@@ -10,13 +10,8 @@ import pytest
 import torch
 from fitted_maps import MAPS, SIDES, P, expected, rows
 
-library = pytest.importorskip("sentence_transformers")
-
-from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-
-from congruence import Bridge, Embeddings, LinearMap, OrthogonalMap  # noqa: E402
-from congruence.errors import (  # noqa: E402
+from congruence import Bridge, Embeddings, LinearMap, OrthogonalMap
+from congruence.errors import (
     CorruptFileError,
     FileError,
     MissingExtraError,
@@ -25,27 +20,42 @@ from congruence.errors import (  # noqa: E402
     ParameterError,
     ShapeError,
 )
-from congruence.integrations.sentence_transformers import (  # noqa: E402
-    MapModule,
-    export_sentence_transformers,
-    map_model,
-    to_modules,
-)
 
+pytestmark = pytest.mark.heavy
 WORDS = ["[UNK]", "a", "photo", "of", "the", "cat", "dog", "red", "sky"]
 TEXTS = ["a photo of the cat", "red sky", "the dog"]
 
 
-def tiny(*more) -> library.SentenceTransformer:
+def wide(width: int, *more) -> library.SentenceTransformer:
     tokenizer = Tokenizer(models.WordLevel({word: k for k, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    weights = np.random.default_rng(0).standard_normal((len(WORDS), 6)).astype(np.float32)
+    weights = np.random.default_rng(0).standard_normal((len(WORDS), width)).astype(np.float32)
     modules = [StaticEmbedding(tokenizer, embedding_weights=weights), *more]
     return library.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "the "})
 
 
-RAW, UNIT = tiny(), tiny(Normalize())
-VECTORS = UNIT.encode(TEXTS)
+def tiny(*more) -> library.SentenceTransformer:
+    return wide(6, *more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries():
+    """Import when the first test runs: this takes seconds, and collecting imports a module in every process."""
+    global Normalize, StaticEmbedding, Tokenizer, models, pre_tokenizers, library
+    global MapModule, export_sentence_transformers, map_model, to_modules, RAW, UNIT, VECTORS
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from congruence.integrations.sentence_transformers import (
+        MapModule,
+        export_sentence_transformers,
+        map_model,
+        to_modules,
+    )
+
+    RAW, UNIT = tiny(), tiny(Normalize())
+    VECTORS = UNIT.encode(TEXTS)
 
 
 def unit_map(seed: int = 0) -> OrthogonalMap:

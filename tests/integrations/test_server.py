@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 import httpx
 import numpy as np
-import openai
 import pytest
 import uvicorn
 from toy_models import Toy, new_model
@@ -25,8 +24,16 @@ from congruence.integrations.server.batching import Batcher, StoppedError
 from congruence.integrations.server.protocol import Limits
 from congruence.integrations.server.run import LOOPBACK
 
+pytestmark = pytest.mark.heavy
 TEXTS = ["a cat sleeps", "the owl that sings", "frogs"]
 SECRET = "a text that nobody else may read"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client_library():
+    """Import when the first test runs: collecting imports a module in every process."""
+    global openai
+    import openai
 
 
 class Served:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import io
-import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -15,24 +11,6 @@ from test_training_page import make, trained
 import congruence
 from congruence.datasets import load_sample
 from congruence.report import summarize, summarize_training, write_report, write_training
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian package of that name)")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--enable-logging=stderr",
-)
-
-
-def browse(page, tmp_path, *options):
-    command = [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *options, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def report(path):
@@ -73,13 +51,11 @@ def page(request, tmp_path_factory):
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_renders_without_console_errors(page, tmp_path, width, dark):
+def test_it_renders_without_console_errors(page, look, width, dark):
     image = pytest.importorskip("PIL.Image")
-    shot = tmp_path / "shot.png"
-    options = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
-    run = browse(page, tmp_path, f"--window-size={width},3000", f"--screenshot={shot}", *options)
-    assert "CONSOLE" not in run.stderr, run.stderr
-    picture = np.asarray(image.open(io.BytesIO(shot.read_bytes())).convert("RGB")).astype(int)
+    tab = look(page, width=width, height=3000, dark=dark)
+    picture = np.asarray(image.open(io.BytesIO(tab.picture())).convert("RGB")).astype(np.int16)
+    assert not tab.said()
     assert picture.shape == (3000, width, 3)
     background = picture[-1, 2]
     assert (background.mean() < 64) if dark else (background.mean() > 240)
@@ -91,9 +67,8 @@ def test_it_renders_without_console_errors(page, tmp_path, width, dark):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_sticks_out_and_words_are_large_enough(page, tmp_path, width):
-    """Measured inside a frame of that width, in a copy that may run a script."""
-    script = """<script>
+def test_nothing_sticks_out_and_words_are_large_enough(page, look, width):
+    inner, scroll, wide, clipped, smallest, cells, hidden = look(page, width=width, height=2000).evaluate("""(() => {
       const small = [...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height);
       const wide = [...document.querySelectorAll('body *:not(.scroll *)')].filter(
         e => getComputedStyle(e).position !== 'absolute' && e.getBoundingClientRect().right > innerWidth + 1);
@@ -103,34 +78,30 @@ def test_nothing_sticks_out_and_words_are_large_enough(page, tmp_path, width):
       const shown = [...document.querySelectorAll('.stack td')].filter(c => c.getClientRects().length);
       const hidden = shown.filter(c => { const b = c.getBoundingClientRect();
         return b.width < 1 || b.left < 0 || b.right > innerWidth + 1 || c.scrollWidth > c.clientWidth + 1; });
-      parent.document.title = ['w', innerWidth, document.documentElement.scrollWidth, wide.length,
-        clipped.length, Math.min(...small).toFixed(1), shown.length, hidden.length, 'w'].join(' ');
-    </script></body>"""
-    text = re.sub("<meta http-equiv[^>]*>", "", page.read_text(encoding="utf-8")).replace("</body>", script)
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        f'<!DOCTYPE html><title></title><iframe style="width:{width}px;height:2000px;border:0" srcdoc="{html.escape(text)}"></iframe>',
-        encoding="utf-8",
-    )
-    run = browse(frame, tmp_path, "--window-size=1400,900", "--dump-dom", "--virtual-time-budget=3000")
-    found = re.search(r"<title>w (\d+) (\d+) (\d+) (\d+) ([\d.]+) (\d+) (\d+) w</title>", run.stdout)
-    assert found, run.stderr[-2000:]
-    inner, scroll, wide, clipped, smallest, cells, hidden = map(float, found.groups())
+      return [innerWidth, document.documentElement.scrollWidth, wide.length,
+        clipped.length, Math.min(...small), shown.length, hidden.length];
+    })()""")
     assert inner == width
     assert scroll <= width
     assert wide == 0
     assert clipped == 0
-    assert smallest >= 11
+    assert round(smallest, 1) >= 11
     # Every number of a table that becomes cards is inside the window without scrolling.
-    assert (cells > 20) == ('class="stack"' in text)
+    assert (cells > 20) == ('class="stack"' in page.read_text(encoding="utf-8"))
     assert hidden == 0
 
 
-def test_this_browser_does_report_errors(tmp_path):
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'"><img src=x.png>',
+        "<script>console.log(1)</script>",
+        "<script>nonsense()</script>",
+    ],
+)
+def test_this_browser_does_report_errors(look, tmp_path, bad):
     """Without this, the silence above would prove nothing."""
-    bad = tmp_path / "bad.html"
-    bad.write_text(
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'"><img src=x.png>', encoding="utf-8"
-    )
-    run = browse(bad, tmp_path, f"--screenshot={tmp_path / 'x.png'}")
-    assert "CONSOLE" in run.stderr
+    (tmp_path / "bad.html").write_text(bad, encoding="utf-8")
+    tab = look(tmp_path / "bad.html", width=400, height=300)
+    tab.picture()
+    assert tab.said()

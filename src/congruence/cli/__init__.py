@@ -120,6 +120,7 @@ COMMANDS = (
         "export",
         "certify",
         "bridge",
+        "search",
         "migrate",
         "anchors",
         "exposure",
@@ -169,7 +170,9 @@ def __getattr__(name: str) -> Any:
 @cache
 def _program(command: str) -> Any:
     """Return the program as it runs one command, or with all of them for any other word: reading the options of all takes 0.1 s."""
-    return typer.main.get_command(_build((command,), frames=False) if command in COMMANDS else _build())
+    if command in COMMANDS:
+        return typer.main.get_command(_build((command,), frames=False))
+    return typer.main.get_command(_build(() if command == "frame" else COMMANDS))
 
 
 def main() -> None:

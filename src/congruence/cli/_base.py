@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from congruence.embeddings import Embeddings, Space
+    from congruence.maps import Map
+    from congruence.upgrade.bridge import Bridge
 
 
 def print_json(data: Any) -> None:
@@ -86,6 +88,20 @@ def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], No
         yield None if bar is None else bar.advance
 
 
+def load_map(path: str) -> tuple[Map, Bridge | None]:
+    """Load a saved map; or a bridge, and its map. The process of a command on a map does without what bridges import."""
+    from congruence import persist
+    from congruence.maps import restore_map
+
+    arrays, config = persist.read_folder(path)
+    if config.get("kind") != "bridge":
+        return restore_map(arrays, config, path), None
+    from congruence.upgrade.bridge import Bridge
+
+    bridge = Bridge.load(path)
+    return bridge.map, bridge
+
+
 def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool = False) -> Embeddings:
     """Read embeddings named on the command line."""
     from congruence.stores import read_embeddings
@@ -131,6 +147,12 @@ _OFFERED = re.compile(r", or pass (?P<name>[a-z][a-z_]*)=(?:[^.]|\.(?!\s|$))*(?=
 #: Arguments of the library whose option has another name.
 _OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
 
+#: One argument, and the options that commands have for its two sides.
+_TWO_SIDED = {
+    "unpaired": (("unpaired_source", "unpaired_target"), ("images", "texts")),
+    "background": (("background_old", "background_new"),),
+}
+
 
 def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = frozenset()) -> str:
     """Rewrite the arguments that a message of the library names as the flags of the command that was run.
@@ -158,8 +180,8 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"] or ""
-        if name == "unpaired" and value.startswith(("(", "…")):  # one argument, an option for each side
-            for sides in (("unpaired_source", "unpaired_target"), ("images", "texts")):
+        if name in _TWO_SIDED and value.startswith(("(", "…")):
+            for sides in _TWO_SIDED[name]:
                 if known.keys() >= set(sides):
                     return " and ".join(known[side].opts[0] for side in sides)
         bare = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value

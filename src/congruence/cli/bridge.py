@@ -48,6 +48,17 @@ def command(
         typer.Option(help="What recall counts: any (queries with a relevant row) or share (of relevant rows found)."),
     ] = "any",
     candidates: Annotated[int, typer.Option(help="Rows that the first of two stages finds.")] = 100,
+    center: Annotated[
+        bool, typer.Option("--center", help="Search with queries and index each less its own mean, on every line.")
+    ] = False,
+    hubness: Annotated[
+        str | None,
+        typer.Option(help="csls or qb_norm: search with hubs corrected for, on every line, the queries as the bank."),
+    ] = None,
+    bank: Annotated[
+        str | None,
+        typer.Option(help="Earlier queries in the new model, for --center and --hubness instead of those measured."),
+    ] = None,
     threshold: Annotated[
         list[float] | None,
         typer.Option(help="A cut-off of the old model's cosine to translate; needs --queries-old. May be repeated."),
@@ -80,6 +91,10 @@ def command(
         raise ParameterError(
             "Got --threshold without --queries-old; expected the same queries in the old model, whose scores are translated. Pass --queries-old with their file."
         )
+    if threshold and (center or hubness is not None):
+        raise ParameterError(
+            f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, which cut-offs are translated for. Leave out one of the two."
+        )
     if (query_labels is None) != (index_labels is None):
         raise ParameterError(
             "Got one of --query-labels and --index-labels; expected both, or neither. Pass the class of each query and of each row of the index."
@@ -101,7 +116,17 @@ def command(
     if query_labels is not None and index_labels is not None:
         judged["labels"] = read_column(query_labels), read_column(index_labels)
     scores = bridge.evaluate(
-        asked, rows, queries_old=old, index_new=new, **judged, at=tuple(at or (1, 10)), mode=mode, candidates=candidates
+        asked,
+        rows,
+        queries_old=old,
+        index_new=new,
+        **judged,
+        at=tuple(at or (1, 10)),
+        mode=mode,
+        candidates=candidates,
+        center=center,
+        hubness=hubness,
+        bank=None if bank is None else read(bank, False, Space(modality=modality)),
     )
     translated = []
     if old is not None and (threshold or out is not None):
@@ -120,6 +145,8 @@ def command(
         say(note)
     if out is not None:
         say(f"saved: {out}")
+        if bridge.thresholds is not None and (center or scores.hubness):
+            say("Its thresholds are for plain cosines, without the correction.")
 
 
 def _print_scores(scores: BridgeScores) -> None:
@@ -129,6 +156,7 @@ def _print_scores(scores: BridgeScores) -> None:
     title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"
     if scores.candidates is not None:
         title += f"; two-stage: {scores.candidates} candidates"
+    title += "; centered" * scores.center + (f"; hubness: {scores.hubness}" if scores.hubness else "")
     rows = []
     for one in scores.systems:
         cells = [number(one.scores[name]) + (f" ± {one.errors[name]:.3f}" if one.errors else "") for name in names]

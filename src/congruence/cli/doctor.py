@@ -45,6 +45,7 @@ def command(
 ) -> None:
     """Say from the vectors alone which model's rows a store holds, and find the rows that do not belong."""
     from congruence.cli._base import print_json, read, say
+    from congruence.cli._tables import check_table_name
     from congruence.compare.origins import OriginDetector
     from congruence.embeddings import Space
     from congruence.maps import load
@@ -54,7 +55,7 @@ def command(
     if rows is not None:
         from congruence._utils.atomic import check_output
 
-        _check_suffix(rows)
+        check_table_name(rows, "--rows")
         check_output(rows, force=force)
         check_output_place(source, rows)
     named = {name: read(spec, False, Space()) for name, spec in _named(known or [])}
@@ -123,20 +124,11 @@ def _print(store: str, report: Any) -> None:
         )
 
 
-def _check_suffix(out: str) -> None:
-    from congruence.errors import ParameterError
-
-    if not out.lower().endswith((".csv", ".parquet")):
-        raise ParameterError(f"Got --rows {out}; expected a .csv or a .parquet. Pass --rows rows.csv.")
-
-
 def _write_rows(out: str, source: Any, report: Any, force: bool) -> None:
     """Write a line a row: its id or number, the model it looks like (empty for none), and its p-value."""
     import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
 
-    from congruence._utils.atomic import atomic_path
+    from congruence.cli._tables import write_table
 
     names = pa.array([*report.names, None], pa.string())
     table = pa.table(
@@ -147,8 +139,4 @@ def _write_rows(out: str, source: Any, report: Any, force: bool) -> None:
             "p": pa.array(report.p_value, from_pandas=True),
         }
     )
-    with atomic_path(out, force=force) as temporary:
-        if out.lower().endswith(".csv"):
-            pyarrow.csv.write_csv(table, temporary)
-        else:
-            pyarrow.parquet.write_table(table, temporary)
+    write_table(table, out, force=force)

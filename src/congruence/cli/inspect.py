@@ -1,32 +1,39 @@
-"""``congruence inspect``: what a saved map knows about itself."""
+"""``congruence inspect``: what a saved map or bridge knows about itself."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from congruence.upgrade.bridge import Bridge
+
 __all__ = ["command"]
+
+#: False-positive rates of the old model whose cut-offs are shown.
+_RATES = (0.1, 0.01, 0.001)
 
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map or bridge.")],
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Show what a map joins, how it was fitted, and how far it can be trusted."""
-    import congruence
-    from congruence.cli._base import print_json, print_table
+    """Show what a map joins, how it was fitted, and how far it can be trusted; of a bridge, its thresholds too."""
+    from congruence.cli._base import load_map, print_json, print_table
     from congruence.cli._scores import held_out_rows
     from congruence.errors import CorruptFileError
 
-    mapping = congruence.maps.load(map_path)
+    mapping, bridge = load_map(map_path)
     facts = mapping.describe()
     singular = getattr(mapping, "singular_values_", None)
     if as_json:
         if singular is not None:
             facts["singular_values"] = singular.tolist()
-        print_json(facts)
+        print_json(facts if bridge is None else {**bridge.describe(), "map": facts})
         return
+    if bridge is not None:
+        print_table("Bridge", ["", ""], _of_bridge(bridge))
     rows = [["source", str(mapping.source_space_)], ["target", str(mapping.target_space_)]]
     try:
         rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
@@ -41,6 +48,22 @@ def command(
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]
         rows.append(["singular values", "  ".join(f"{singular[k]:.2e}" for k in picks) + "  (quartiles)"])
     print_table(type(mapping).__name__, ["", ""], rows)
+
+
+def _of_bridge(bridge: Bridge) -> list[list[str]]:
+    """Say what a bridge adds to its map: which queries it takes, and what became of cut-offs."""
+    facts = bridge.describe()
+    rows = [["queries", str(bridge.source)], ["index", str(bridge.target)]]
+    rows.append(["bridged queries", "unit rows" if facts["unit_rows"] else "as mapped"])
+    rows += [[name, _text(value)] for name, value in facts["parameters"].items()]
+    found = bridge.thresholds
+    if found is None:
+        return [*rows, ["thresholds", "none; congruence bridge with --queries-old and --out fits them"]]
+    counts = f"{found.n_queries:,} queries, {found.n_pairs:,} irrelevant and {found.n_relevant:,} relevant pairs"
+    rows += [["thresholds", f"from {counts}"], ["known cut-offs", f"{found.lowest:.4f} to {found.highest:.4f}"]]
+    for rate, one in found.at_rates(_RATES):
+        rows.append([f"cut-off of {rate:.1%} false positives", f"{one.threshold:.4f} becomes {one.value:.4f}"])
+    return rows
 
 
 def _flat(facts: dict[str, Any]) -> list[tuple[str, Any]]:

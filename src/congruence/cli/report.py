@@ -10,7 +10,9 @@ __all__ = ["command"]
 
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    map_path: Annotated[
+        str, typer.Argument(metavar="MAP", help="Folder of a saved map, or of a bridge, whose map is measured.")
+    ],
     data: Annotated[
         str | None,
         typer.Argument(
@@ -48,14 +50,13 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
 ) -> None:
     """Measure a map on both models' embeddings and draw scores, plots and examples."""
-    import congruence
     from congruence._utils.atomic import check_output
-    from congruence.cli._base import print_json, say
+    from congruence.cli._base import load_map, print_json, say
     from congruence.errors import ParameterError
     from congruence.maps import TwoSidedMap
 
     check_output(out, force=force)  # said before the work, not after it
-    mapping = congruence.maps.load(map_path)
+    mapping, _ = load_map(map_path)  # of a bridge its map: it has no measures of its own but those of congruence bridge
     for_pairs = {
         "--pairs": pairs,
         "--negatives": negatives,

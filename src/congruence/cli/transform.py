@@ -12,7 +12,12 @@ NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
 
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
+    map_path: Annotated[
+        str,
+        typer.Argument(
+            metavar="MAP", help="Folder of a saved map, or of a bridge: its queries into the index's space."
+        ),
+    ],
     vectors: Annotated[
         str, typer.Argument(metavar="IN", help="Vectors to map: a file, file:key, or a folder of parts.")
     ],
@@ -49,9 +54,8 @@ def command(
     """
     import numpy as np
 
-    import congruence
     from congruence._utils.validation import check_choice
-    from congruence.cli._base import number, print_json, print_table, progress
+    from congruence.cli._base import load_map, number, print_json, print_table, progress
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
     from congruence.maps import OrthogonalMap
@@ -61,7 +65,15 @@ def command(
     if dtype is not None:
         check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
-    mapping = congruence.maps.load(map_path)
+    mapping, bridge = load_map(map_path)
+    unit = NORMALIZE[normalize]
+    if bridge is not None:
+        if inverse:
+            raise ParameterError(
+                f"Got --inverse for a bridge; expected a map, since a bridge leads from {bridge.source} to {bridge.target} only. Leave out --inverse, or pass "
+                "the folder of the map that it was made of."
+            )
+        unit = bridge.normalize if unit == "auto" else unit
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(
@@ -70,13 +82,16 @@ def command(
             )
         mapping = mapping.inverse()
     source = open_source(vectors, ids=ids, space=Space(model, revision))
+    if bridge is not None:
+        modality = modality or source.space.modality or bridge.modality
+        mapping = bridge.for_modality(modality)  # queries of a bridge say which means are theirs
     with progress("mapping", source.n, as_json) as callback:
         report = transform_file(
             mapping,
             source,
             out,
             modality=modality,
-            normalize=NORMALIZE[normalize],
+            normalize=unit,
             dtype=None if dtype is None else np.dtype(dtype),
             force=force,
             check=check_space,

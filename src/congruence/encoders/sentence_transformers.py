@@ -63,10 +63,20 @@ class SentenceTransformersEncoder(TorchEncoder):
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return how many tokens of each text the model reads."""
-        length = self._model.get_max_seq_length()
-        read = self._model.tokenizer(texts, truncation=length is not None, max_length=length)
-        return [len(tokens) for tokens in read["input_ids"]]
+        """Return how many tokens of each text the model reads, with its default prompt; None if its first module tells none."""
+        if not texts:
+            return []
+        model = self._model
+        prompt = (model.prompts or {}).get(model.default_prompt_name) or ""
+        # What the first module is given: its tokenizer alone may be no function (StaticEmbedding), or none at all.
+        prepare = getattr(model, "preprocess", model.tokenize)  # by its name before sentence-transformers 6
+        read = prepare([prompt + text for text in texts])
+        if "attention_mask" in read:
+            counts: list[int] = read["attention_mask"].sum(dim=1).tolist()
+            return counts
+        if "offsets" in read:
+            return np.diff(read["offsets"].tolist(), append=len(read["input_ids"])).tolist()
+        return None
 
     def _embed(self, items: list[Item]) -> np.ndarray:
         with self._lowered():

@@ -22,7 +22,6 @@ __all__ = ["CongruenceEmbeddingFunction"]
 KEYS = ("encoder", "bridge", "modality")
 
 
-@register_embedding_function
 class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     """Chroma's ``EmbeddingFunction``: texts through an encoder and a bridge.
 
@@ -123,3 +122,6 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
             config["encoder"], config.get("bridge"), modality=config.get("modality", "text"), lazy=True
         )
         return made
+
+
+register_embedding_function(CongruenceEmbeddingFunction)  # no decorator: that of chromadb 1.0.0 gives None

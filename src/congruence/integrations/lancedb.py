@@ -11,7 +11,8 @@ from congruence.integrations._texts import TextVectors
 
 require("lancedb", extra="lancedb")
 
-from lancedb.embeddings import TextEmbeddingFunction, register  # noqa: E402
+from lancedb.embeddings import TextEmbeddingFunction  # noqa: E402
+from lancedb.embeddings.registry import register  # noqa: E402
 from pydantic import PrivateAttr  # noqa: E402
 
 __all__ = ["CongruenceEmbeddingFunction"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +53,14 @@ def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     OutputExistsError, FileError, StorageError
     """
     with atomic_path(path, force=force, directory=True, foreign=_why_no_export) as folder:
-        yield folder
+        try:
+            yield folder
+        except Exception as error:
+            # Libraries in Rust, which write weights and tokenizers, tell of a full disk by errors of their own.
+            number = re.search(r"\(os error (\d+)\)", str(error))
+            if number is None or isinstance(error, OSError):
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
         facts = {
             "format": FORMAT,
             "format_version": 1,

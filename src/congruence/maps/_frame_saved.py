@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -12,71 +13,190 @@ from congruence import persist
 from congruence._utils.display import as_markdown
 from congruence.embeddings import MODALITIES, Space
 from congruence.errors import CorruptFileError
+from congruence.maps._estimator import BaseEstimator
 from congruence.maps._frame_model import Consensus, FrameModel
 from congruence.maps._saved import TOLERANCE, check_parameters, count
 
-if TYPE_CHECKING:
-    from congruence.maps.frame import CanonicalFrame
 
-    Frame = TypeVar("Frame", bound=CanonicalFrame)
+class SavedFrame(BaseEstimator, ABC):
+    """Base of :class:`congruence.CanonicalFrame`: what a fitted frame consists of, and its folder."""
 
+    kind: ClassVar[str] = "frame"
+    models_: dict[str, FrameModel]
+    consensus_: dict[str, Consensus]
+    axes_: list[str]
+    objective_: np.ndarray
+    n_iter_: int
+    converged_: bool
 
-def save_frame(frame: CanonicalFrame, path: str | Path, *, force: bool) -> Path:
-    """Write a frame's folder; see :meth:`congruence.CanonicalFrame.save`."""
-    arrays: dict[str, np.ndarray] = {"objective": frame.objective_}
-    models, items = [], []
-    for m, (name, model) in enumerate(frame.models_.items()):
-        arrays[f"rotation.{m}"] = model.rotation
-        arrays |= {f"mean.{m}.{q}": mean for q, mean in model.means.items()}
-        models.append(
-            {
-                "name": name,
-                "space": model.space.to_dict(),
-                "means_from": model.means_from,
-                "n_anchors": model.n_anchors,
-                "rank": model.rank,
-            }
-        )
-    for q, found in frame.consensus_.items():
-        # Ids in the arrays and not in JSON, which is read with a limit: texts one after another, and where each ends.
-        texts = [text.encode("utf-8") for text in found.ids.tolist()]
-        arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
-        arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
-        arrays[f"items.{q}"] = found.vectors
-        arrays[f"center.{q}"] = found.center
-        items.append({"modality": q, "has_ids": found.has_ids})
-    facts = {
-        "models": models,
-        "items": items,
-        "axes": frame.axes_,
-        "n_iter": frame.n_iter_,
-        "converged": frame.converged_,
-    }
-    config = {"kind": frame.kind, "parameters": frame.get_params(deep=False), "facts": facts, "scores": {}}
-    return persist.write_folder(path, arrays, config, _card(frame), force=force)
+    @abstractmethod
+    def _check_parameters(self) -> None:
+        """Refuse parameters that a frame does not take."""
 
+    @abstractmethod
+    def _check_fitted(self) -> None:
+        """Refuse to go on before a fit. Raises NotFittedMapError."""
 
-def describe_frame(frame: CanonicalFrame) -> dict[str, Any]:
-    """Return what is known about a frame as plain data."""
-    models = {
-        name: {
-            "space": model.space.to_dict(),
-            "anchors": model.n_anchors,
-            "directions_probed": model.rank,
-            "means_from": model.means_from,
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+
+        Parameters
+        ----------
+        path : path-like
+        force : bool, default=False
+            Replace a frame or map that is there.
+
+        Returns
+        -------
+        Path
+
+        Raises
+        ------
+        NotFittedMapError, OutputExistsError, StorageError
+        """
+        self._check_fitted()
+        arrays: dict[str, np.ndarray] = {"objective": self.objective_}
+        models, items = [], []
+        for m, (name, model) in enumerate(self.models_.items()):
+            arrays[f"rotation.{m}"] = model.rotation
+            arrays |= {f"mean.{m}.{q}": mean for q, mean in model.means.items()}
+            models.append(
+                {
+                    "name": name,
+                    "space": model.space.to_dict(),
+                    "means_from": model.means_from,
+                    "n_anchors": model.n_anchors,
+                    "rank": model.rank,
+                }
+            )
+        for q, found in self.consensus_.items():
+            # Ids in the arrays and not in JSON, which is read with a limit: texts one after another, and where each ends.
+            texts = [text.encode("utf-8") for text in found.ids.tolist()]
+            arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+            arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
+            arrays[f"items.{q}"] = found.vectors
+            arrays[f"center.{q}"] = found.center
+            items.append({"modality": q, "has_ids": found.has_ids})
+        facts = {
+            "models": models,
+            "items": items,
+            "axes": self.axes_,
+            "n_iter": self.n_iter_,
+            "converged": self.converged_,
         }
-        for name, model in frame.models_.items()
-    }
-    return {
-        "models": models,
-        "items": {q: len(found.ids) for q, found in frame.consensus_.items()},
-        "alignment": float(frame.objective_[-1]),
-        "n_iter": frame.n_iter_,
-        "converged": frame.converged_,
-    }
+        config = {"kind": self.kind, "parameters": self.get_params(deep=False), "facts": facts, "scores": {}}
+        return persist.write_folder(path, arrays, config, _card(self), force=force)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Load a frame saved with :meth:`save`. Nothing in the folder is executed.
+
+        Raises
+        ------
+        FileError, CorruptFileError, VersionError
+        """
+        arrays, config = persist.read_folder(path)
+        if config.get("kind") != cls.kind:
+            raise CorruptFileError(
+                f"Got a map of kind {config.get('kind')!r} in {path}; expected a frame. Load it with congruence.load."
+            )
+        try:
+            return cls._restored(arrays, config)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CorruptFileError(
+                f"Got a saved frame in {path} with parts missing or damaged ({error!r}); expected a complete one. Fit it again."
+            ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known about the frame as plain data."""
+        self._check_fitted()
+        models = {
+            name: {
+                "space": model.space.to_dict(),
+                "anchors": model.n_anchors,
+                "directions_probed": model.rank,
+                "means_from": model.means_from,
+            }
+            for name, model in self.models_.items()
+        }
+        return {
+            "models": models,
+            "items": {q: len(found.ids) for q, found in self.consensus_.items()},
+            "alignment": float(self.objective_[-1]),
+            "n_iter": self.n_iter_,
+            "converged": self.converged_,
+        }
+
+    @classmethod
+    def _restored(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
+        check_parameters(cls, config["parameters"])
+        frame, facts = cls(**config["parameters"]), config["facts"]
+        frame._check_parameters()
+        frame.axes_ = [_modality(q) for q in facts["axes"]]
+        frame.objective_, frame.n_iter_, frame.converged_ = (
+            arrays["objective"],
+            count(facts, "n_iter"),
+            facts["converged"],
+        )
+        frame.models_, frame.consensus_ = {}, {}
+        expected = {"objective"}
+        for one in facts["items"]:
+            q = _modality(one["modality"])
+            names = [f"{part}.{q}" for part in ("ids", "ends", "items", "center")]
+            text, ends, vectors, center = (arrays[name] for name in names)
+            expected |= set(names)
+            if (
+                text.dtype != np.uint8
+                or ends.dtype != np.int64
+                or vectors.dtype != np.float32
+                or type(one["has_ids"]) is not bool
+            ):
+                raise TypeError("items of another type")
+            if (
+                len(ends) != len(vectors)
+                or (np.diff(ends, prepend=0) < 0).any()
+                or (len(ends) and ends[-1] != len(text))
+            ):
+                raise ValueError("ids that are not those of the items")
+            raw = text.tobytes()
+            ids = np.empty(len(ends), dtype=object)
+            ids[:] = [raw[a:b].decode("utf-8") for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+            if len(set(ids.tolist())) < len(ids):
+                raise ValueError("ids that repeat")
+            frame.consensus_[q] = Consensus(ids, vectors, one["has_ids"], _finite(center, 1))
+        widths = {found.vectors.shape[1] for found in frame.consensus_.values()}
+        widths |= {len(found.center) for found in frame.consensus_.values()}
+        if len(widths) != 1 or not all(np.isfinite(found.vectors).all() for found in frame.consensus_.values()):
+            raise ValueError("items of several widths, or with NaN")
+        (k,) = widths
+        for m, one in enumerate(facts["models"]):
+            means_from = {_modality(q): word for q, word in one["means_from"].items()}
+            if not set(means_from.values()) <= {"items", "rows", "frame"} or not set(means_from) <= set(
+                frame.consensus_
+            ):
+                raise ValueError("means of unknown origin")
+            rotation = _finite(arrays[f"rotation.{m}"], 2)
+            means = {q: _finite(arrays[f"mean.{m}.{q}"], 1) for q in means_from}
+            expected |= {f"rotation.{m}"} | {f"mean.{m}.{q}" for q in means}
+            if rotation.shape[1] != k + len(frame.axes_) or any(len(mean) != len(rotation) for mean in means.values()):
+                raise ValueError("a rotation and means that do not fit")
+            if np.linalg.norm(rotation, 2) > 1 + TOLERANCE:
+                raise ValueError("a rotation that stretches")
+            space = Space.from_dict(one["space"])
+            if space.dim not in (None, len(rotation)) or type(one["name"]) is not str or one["name"] in frame.models_:
+                raise ValueError("a model whose space or name does not fit")
+            rank = count(one, "rank", most=min(len(rotation), k))
+            frame.models_[one["name"]] = FrameModel(
+                space, rotation, means, means_from, k, count(one, "n_anchors"), rank
+            )
+        if set(arrays) != expected or len(frame.models_) < 2 or type(frame.converged_) is not bool:
+            raise ValueError("arrays missing or of no use, or fewer than two models")
+        if len(_finite(frame.objective_, 1)) != frame.n_iter_ + 1:
+            raise ValueError("an objective of another number of sweeps")
+        return frame
 
 
-def _card(frame: CanonicalFrame) -> str:
+def _card(frame: SavedFrame) -> str:
     lines = [
         "---",
         "library_name: congruence",
@@ -98,77 +218,6 @@ def _card(frame: CanonicalFrame) -> str:
         cells = [as_markdown(name), as_markdown(str(model.space)), str(model.n_anchors), str(model.rank)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
-
-
-def load_frame(cls: type[Frame], path: str | Path) -> Frame:
-    """Read a frame's folder; see :meth:`congruence.CanonicalFrame.load`."""
-    arrays, config = persist.read_folder(path)
-    if config.get("kind") != cls.kind:
-        raise CorruptFileError(
-            f"Got a map of kind {config.get('kind')!r} in {path}; expected a frame. Load it with congruence.load."
-        )
-    try:
-        return _restored(cls, arrays, config)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CorruptFileError(
-            f"Got a saved frame in {path} with parts missing or damaged ({error!r}); expected a complete one. Fit it again."
-        ) from error
-
-
-def _restored(cls: type[Frame], arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Frame:
-    check_parameters(cls, config["parameters"])
-    frame, facts = cls(**config["parameters"]), config["facts"]
-    frame._check_parameters()
-    frame.axes_ = [_modality(q) for q in facts["axes"]]
-    frame.objective_, frame.n_iter_, frame.converged_ = arrays["objective"], count(facts, "n_iter"), facts["converged"]
-    frame.models_, frame.consensus_ = {}, {}
-    expected = {"objective"}
-    for one in facts["items"]:
-        q = _modality(one["modality"])
-        names = [f"{part}.{q}" for part in ("ids", "ends", "items", "center")]
-        text, ends, vectors, center = (arrays[name] for name in names)
-        expected |= set(names)
-        if (
-            text.dtype != np.uint8
-            or ends.dtype != np.int64
-            or vectors.dtype != np.float32
-            or type(one["has_ids"]) is not bool
-        ):
-            raise TypeError("items of another type")
-        if len(ends) != len(vectors) or (np.diff(ends, prepend=0) < 0).any() or (len(ends) and ends[-1] != len(text)):
-            raise ValueError("ids that are not those of the items")
-        raw = text.tobytes()
-        ids = np.empty(len(ends), dtype=object)
-        ids[:] = [raw[a:b].decode("utf-8") for a, b in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
-        if len(set(ids.tolist())) < len(ids):
-            raise ValueError("ids that repeat")
-        frame.consensus_[q] = Consensus(ids, vectors, one["has_ids"], _finite(center, 1))
-    widths = {found.vectors.shape[1] for found in frame.consensus_.values()}
-    widths |= {len(found.center) for found in frame.consensus_.values()}
-    if len(widths) != 1 or not all(np.isfinite(found.vectors).all() for found in frame.consensus_.values()):
-        raise ValueError("items of several widths, or with NaN")
-    (k,) = widths
-    for m, one in enumerate(facts["models"]):
-        means_from = {_modality(q): word for q, word in one["means_from"].items()}
-        if not set(means_from.values()) <= {"items", "rows", "frame"} or not set(means_from) <= set(frame.consensus_):
-            raise ValueError("means of unknown origin")
-        rotation = _finite(arrays[f"rotation.{m}"], 2)
-        means = {q: _finite(arrays[f"mean.{m}.{q}"], 1) for q in means_from}
-        expected |= {f"rotation.{m}"} | {f"mean.{m}.{q}" for q in means}
-        if rotation.shape[1] != k + len(frame.axes_) or any(len(mean) != len(rotation) for mean in means.values()):
-            raise ValueError("a rotation and means that do not fit")
-        if np.linalg.norm(rotation, 2) > 1 + TOLERANCE:
-            raise ValueError("a rotation that stretches")
-        space = Space.from_dict(one["space"])
-        if space.dim not in (None, len(rotation)) or type(one["name"]) is not str or one["name"] in frame.models_:
-            raise ValueError("a model whose space or name does not fit")
-        rank = count(one, "rank", most=min(len(rotation), k))
-        frame.models_[one["name"]] = FrameModel(space, rotation, means, means_from, k, count(one, "n_anchors"), rank)
-    if set(arrays) != expected or len(frame.models_) < 2 or type(frame.converged_) is not bool:
-        raise ValueError("arrays missing or of no use, or fewer than two models")
-    if len(_finite(frame.objective_, 1)) != frame.n_iter_ + 1:
-        raise ValueError("an objective of another number of sweeps")
-    return frame
 
 
 def _modality(name: Any) -> str:

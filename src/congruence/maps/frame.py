@@ -5,10 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
-
-import numpy as np
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.embeddings import MODALITIES
@@ -22,7 +19,6 @@ from congruence.errors import (
 from congruence.linalg.moments import pooled_cross, pooled_size
 from congruence.maps import _frame_solve as solving
 from congruence.maps._checks import NotFittedMapError
-from congruence.maps._estimator import BaseEstimator
 from congruence.maps._frame_items import (
     Items,
     as_rows,
@@ -32,8 +28,8 @@ from congruence.maps._frame_items import (
     name_modalities,
     width_of,
 )
-from congruence.maps._frame_model import Consensus, FrameModel, infer_means, known_modalities
-from congruence.maps._frame_saved import describe_frame, load_frame, save_frame
+from congruence.maps._frame_model import Consensus, infer_means, known_modalities
+from congruence.maps._frame_saved import SavedFrame
 from congruence.maps.orthogonal import OrthogonalMap
 
 __all__ = ["CanonicalFrame"]
@@ -42,7 +38,7 @@ __all__ = ["CanonicalFrame"]
 SHRINKAGES = ("auto", "wiener", "probed", "full")
 
 
-class CanonicalFrame(BaseEstimator):
+class CanonicalFrame(SavedFrame):
     """One coordinate frame for many models, and a map between any two of them through it.
 
     Each model has one rotation into the frame and a mean for each modality. A map from one model to another is the rotation of the
@@ -109,14 +105,6 @@ class CanonicalFrame(BaseEstimator):
     >>> bool(np.allclose(frame.map("a", "c").transform(truth @ turn["a"]), truth @ turn["c"]))
     True
     """
-
-    kind = "frame"
-    models_: dict[str, FrameModel]
-    consensus_: dict[str, Consensus]
-    axes_: list[str]
-    objective_: np.ndarray
-    n_iter_: int
-    converged_: bool
 
     def __init__(
         self,
@@ -340,41 +328,6 @@ class CanonicalFrame(BaseEstimator):
             "means_from": {q: [a.means_from[q], b.means_from[q]] for q in table},
         }
         return out
-
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
-
-        Parameters
-        ----------
-        path : path-like
-        force : bool, default=False
-            Replace a frame or map that is there.
-
-        Returns
-        -------
-        Path
-
-        Raises
-        ------
-        NotFittedMapError, OutputExistsError, StorageError
-        """
-        self._check_fitted()
-        return save_frame(self, path, force=force)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Load a frame saved with :meth:`save`. Nothing in the folder is executed.
-
-        Raises
-        ------
-        FileError, CorruptFileError, VersionError
-        """
-        return load_frame(cls, path)
-
-    def describe(self) -> dict[str, Any]:
-        """Return what is known about the frame as plain data."""
-        self._check_fitted()
-        return describe_frame(self)
 
     # ------------------------------------------------------------------ inside
 

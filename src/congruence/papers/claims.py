@@ -46,14 +46,14 @@ _COMPARISONS: dict[type, Callable[[float, float], bool]] = {
 _LISTED = 4
 
 
-def parse_rule(rule: str, where: str = "the rules", metrics: Sequence[str] = ()) -> ast.Compare:
+def parse_rule(rule: str, where: str | Callable[[], str] = "the rules", metrics: Sequence[str] = ()) -> ast.Compare:
     """Read a rule and refuse what is none; nothing in it is ever executed.
 
     Parameters
     ----------
     rule : str
-    where : str
-        For the message.
+    where : str or callable
+        For the message; a function is called for a rule that is refused.
     metrics : sequence of str, optional
         What is measured, where that is known: a rule about anything else is refused.
 
@@ -83,8 +83,9 @@ def parse_rule(rule: str, where: str = "the rules", metrics: Sequence[str] = ())
         RecursionError,
         MemoryError,
     ) as error:  # the last where Python's parser nests too deeply
+        place = where if isinstance(where, str) else where()
         raise ParameterError(
-            f"Got the rule {short(repr(rule), 300)} in {where} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
+            f"Got the rule {short(repr(rule), 300)} in {place} ({short(str(error), 300)}); expected a comparison such as text_cosine > text_cosine(quantity='before'). Write the rule so."
         ) from error
     return tree
 

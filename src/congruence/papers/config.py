@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,7 +52,8 @@ def parse_config(text: str, name: str) -> Config:
         )
     kind, studies = data.get("kind"), kinds()
     study = studies.get(kind) if isinstance(kind, str) else None
-    validate(_experiment(study, tuple(studies)), data, where)
+    names = (tuple(study.sample_data), tuple(study.metrics)) if study else None
+    validate(_experiment(tuple(studies), names), data, where)
     assert study is not None  # else its kind was refused
     if data["name"] != name:
         raise ParameterError(
@@ -60,7 +61,8 @@ def parse_config(text: str, name: str) -> Config:
         )
     validate(_Paper, data["paper"], where.below("paper", group="paper"))
     for k, rule in enumerate(data["paper"].get("rules") or []):
-        parse_rule(rule, where.at("paper", "rules", k), data.get("metrics", []))
+        # The line of a rule is looked up for a message only: that takes longer than to parse the file.
+        parse_rule(rule, partial(where.at, "paper", "rules", k), data.get("metrics", []))
     given = data.get("parameters") or {}
     inside = where.below("parameters", group=f"parameters of kind {kind}")
     validate(_schema(study, data["kind"]), given, inside)
@@ -79,8 +81,10 @@ class _Paper(BaseModel):
     rules: list[str] | None = None
 
 
-def _experiment(study: Study[Any] | None, known: tuple[str, ...]) -> type[BaseModel]:
-    """Return the schema of the experiments of a study, or of one whose kind is not ``known``."""
+@cache
+def _experiment(known: tuple[str, ...], names: tuple[tuple[str, ...], tuple[str, ...]] | None) -> type[BaseModel]:
+    """Return the schema of the experiments of a study with this sample data and these metrics, or of one whose kind is not ``known``."""
+    sample_data, metrics = (_among(some) for some in names) if names else (str, str)
     entries: dict[str, Any] = {
         "name": (str, ...),
         "title": (str, ...),
@@ -88,10 +92,10 @@ def _experiment(study: Study[Any] | None, known: tuple[str, ...]) -> type[BaseMo
         "kind": (_among(known), ...),
         "models": (list[str], []),
         "data": (list[str], []),
-        "sample_data": (list[_among(study.sample_data) if study else str], []),  # type: ignore[misc]
+        "sample_data": (list[sample_data], []),  # type: ignore[valid-type]
         "variant": (str | None, None),
         "seeds": (Annotated[int, Field(ge=1)], 3),
-        "metrics": (list[_among(study.metrics) if study else str], []),  # type: ignore[misc]
+        "metrics": (list[metrics], []),  # type: ignore[valid-type]
         "parameters": (dict | None, None),
         "paper": (dict, ...),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, dra
 from congruence.plotting.look import HEIGHT, WIDTH
 from congruence.report.svg import draw_svg
 
-__all__ = ["fill", "render", "svg", "write_report"]
+__all__ = ["fill", "render", "svg", "templates", "write_report"]
 
 
 def render(summary: dict[str, Any]) -> str:
@@ -36,6 +37,13 @@ def render(summary: dict[str, Any]) -> str:
 
 def fill(template: str, **data: Any) -> str:
     """Fill one of the templates; all words are escaped."""
+    # Words in plots are escaped by who draws them, so control characters are taken from the page as a whole.
+    return visible(templates().get_template(template).render(**data), keep="\n\t")
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates of all pages; to compile one takes longer than to fill it, so that is done once in a process."""
     environment = Environment(
         loader=PackageLoader("congruence.report", "templates"),
         autoescape=True,
@@ -45,8 +53,7 @@ def fill(template: str, **data: Any) -> str:
     )
     environment.filters["number"] = _number
     environment.filters["share"] = lambda value: "–" if value is None else f"{value:.1%}"
-    # Words in plots are escaped by who draws them, so control characters are taken from the page as a whole.
-    return visible(environment.get_template(template).render(**data), keep="\n\t")
+    return environment
 
 
 def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:

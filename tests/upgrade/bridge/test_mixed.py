@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from congruence import Bridge, Embeddings, OrthogonalMap, errors
+from congruence import Bridge, Embeddings, OrthogonalMap, Space, errors
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.bridge import search_mixed
 
@@ -70,8 +73,30 @@ def test_an_item_in_both_parts_counts_as_new(world):
     assert all(len(set(row)) == 5 for row in result.ids.tolist())
     doubled = np.isin(result.ids, ids[80:120])
     assert result.new[doubled].all()
+    assert result.n_in_both == 40
     everything = search_mixed(bridge, queries[:3], Embeddings(old, ids=ids), Embeddings(new, ids=ids), k=2)
     assert everything.new.all()
+    assert everything.n_in_both == len(old)
+    assert search_mixed(bridge, queries[:3], old, Embeddings(new, ids=ids), k=2).n_in_both == 0
+
+
+def test_parts_and_queries_that_say_of_which_model_they_are(world):
+    bridge, queries, old, new = world
+    mapping = copy.copy(bridge.map)
+    mapping.source_space_, mapping.target_space_ = (replace(bridge.map.source_space_, model=name) for name in "ba")
+    named = Bridge(mapping)
+    a, b = (Embeddings(rows, space=Space(name)) for name, rows in (("a", old), ("b", new)))
+    asked = Embeddings(queries[:4], space=Space("b"))
+    found = search_mixed(named, asked, a, b, k=3)
+    assert np.array_equal(found.ids, search_mixed(bridge, queries[:4], old, new, k=3).ids)
+    for given, error, said in (
+        ((asked, b, a), errors.DirectionError, "Got vectors of 'b' for old=…; expected those of 'a': the two parts look exchanged"),
+        ((asked, a, a), errors.DirectionError, "Got vectors of 'a' for new=…"),
+        ((asked, Embeddings(old, space=Space("c")), b), errors.SpaceMismatchError, "Got vectors of 'c' for old=…"),
+        ((Embeddings(old[:4], space=Space("a")), a, b), errors.DirectionError, "index's side of the map"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=said):
+            search_mixed(named, *given)
 
 
 def test_ids_of_one_part_and_row_numbers_of_the_other(world):

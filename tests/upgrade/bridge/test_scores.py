@@ -9,7 +9,8 @@ import pytest
 
 from congruence import Bridge, Embeddings, OrthogonalMap, Space
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.metrics import recall_at_k
+from congruence.metrics import class_retrieval, recall_at_k
+from congruence.metrics.hubness import QBNorm
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.bridge.thresholds import match_quantiles
 
@@ -92,6 +93,37 @@ def test_graded_judgments_and_classes(bridge, sides):
     assert by_class["bridge"]["recall@1"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    "options", [{"center": True}, {"hubness": "csls"}, {"hubness": QBNorm(0.1), "center": True}], ids=str
+)
+@pytest.mark.parametrize("bank", [None, NEW[:120]], ids=["own queries", "a bank"])
+def test_a_correction_is_that_of_a_search_on_every_line(bridge, sides, options, bank):
+    scores = bridge.evaluate(**sides, candidates=40, bank=bank, **options)
+    plain = bridge.evaluate(**sides, candidates=40)
+    asked, own = NEW[HELD], np.arange(500)
+    searched = {"bank": bank, "modality": "text", **options}
+
+    def share(found):
+        return np.mean([own[i] in row for i, row in zip(HELD, found, strict=True)])
+
+    first = bridge.search(asked, ROWS_OLD, 10, **searched).ids
+    second = bridge.search(asked, ROWS_OLD, 10, candidates=40, rerank=ROWS_NEW, **searched).ids
+    assert scores["bridge"] == {**scores["bridge"], "recall@1": share(first[:, :1]), "recall@10": share(first)}
+    assert scores["two-stage"] == {**scores["two-stage"], "recall@1": share(second[:, :1]), "recall@10": share(second)}
+    for system, queries, rows, known in (
+        ("old model", OLD[HELD], ROWS_OLD, None),
+        ("re-embedded", asked, ROWS_NEW, bank),
+        ("unmapped", asked, ROWS_OLD, bank),
+    ):
+        assert scores[system]["recall@1"] == class_retrieval(queries, rows, own[HELD], own, bank=known, **options)
+    assert scores["bridge"] != plain["bridge"]
+    assert scores["chance"] == plain["chance"]
+    named = options.get("hubness")
+    assert (scores.center, scores.hubness) == (options.get("center", False), getattr(named, "name", named))
+    assert any(("transductive" if bank is None else "old model's line") in note for note in scores.notes)
+    assert (plain.center, plain.hubness, plain.notes) == (False, None, [])
+
+
 def test_what_cannot_be_measured_is_refused(bridge, sides):
     with pytest.raises(InputError, match="without ids"):
         bridge.evaluate(NEW[HELD], ROWS_OLD)
@@ -99,6 +131,13 @@ def test_what_cannot_be_measured_is_refused(bridge, sides):
         bridge.evaluate(sides["queries"], sides["index"], at=(0,))
     with pytest.raises(ParameterError, match="mode"):
         bridge.evaluate(sides["queries"], sides["index"], mode="all")
+    with pytest.raises(ParameterError, match="hubness='isf'"):
+        bridge.evaluate(sides["queries"], sides["index"], hubness="isf")
+    with pytest.raises(ParameterError, match="bank of queries that nothing asks for"):
+        bridge.evaluate(sides["queries"], sides["index"], bank=NEW[:9])
+    wide = Embeddings(np.ones((200, 9), np.float32), ids=sides["queries"].ids)
+    with pytest.raises(ShapeError, match=r"9 features, but Bridge\.evaluate \(queries_old\)"):
+        bridge.evaluate(sides["queries"], sides["index"], queries_old=wide)
     with pytest.raises(ShapeError, match="queries_old"):
         bridge.evaluate(sides["queries"], sides["index"], queries_old=OLD[:3])
     with pytest.raises(IdError, match="index_new"):
@@ -248,6 +287,23 @@ def test_the_command_prints_tables(here, files):
         assert words in done.out
 
 
+def test_the_command_corrects_as_a_search_does(here, files, bridge, sides):
+    bank = files / "bank.npz"
+    np.savez(bank, v=NEW[:120])
+    for flags, options in (
+        (("--center",), {"center": True}),
+        (("--hubness", "csls", "--bank", "bank.npz"), {"hubness": "csls", "bank": NEW[:120]}),
+    ):
+        done = here(*COMMAND, *MORE, *flags, "--json")
+        assert done.code == 0, done.err
+        report, expected = json.loads(done.out), bridge.evaluate(**sides, **options)
+        assert [one["scores"] for one in report["systems"]] == [one.scores for one in expected.systems]
+        assert (report["center"], report["hubness"]) == (expected.center, expected.hubness)
+    done = here(*COMMAND, *MORE, "--center", "--hubness", "csls", "-o", "out")
+    assert "200 queries over 500 rows; two-stage: 100 candidates; centered; hubness: csls" in " ".join(done.out.split())
+    assert "thresholds are for plain cosines" in done.out
+
+
 def test_the_command_says_what_is_missing(here, files):
     (files / "bad").write_text("a 0 b\n")
     for extra, says in (
@@ -256,6 +312,9 @@ def test_the_command_says_what_is_missing(here, files):
         (("--query-labels", "index.npz:names"), "--index-labels"),
         (("--normalize", "often"), "--normalize"),
         (("--at", 0), "--at"),
+        (("--hubness", "isf"), "Got --hubness isf"),
+        (("--bank", "queries.npz:v"), "Pass --hubness csls or --center, or leave out --bank"),
+        ((*MORE, "--threshold", 0.5, "--center"), "Got --threshold with --center"),
         (("--mode", "all"), "--mode"),
         ((*MORE, "--threshold", 3), "threshold"),
     ):
@@ -267,6 +326,6 @@ def test_the_command_says_what_is_missing(here, files):
 
 def test_a_bridge_where_a_map_is_asked_for_is_refused_in_one_sentence(here, files):
     Bridge.load(files / "map").save(files / "saved")
-    done = here("transform", "saved", "queries.npz:v", "-o", "x.npy")
+    done = here("evaluate", "saved", "--source-text", "queries.npz:v", "--target-text", "queries_old.npz:v")
     assert done.code == 2
     assert "Got a bridge in saved; expected a map" in done.err

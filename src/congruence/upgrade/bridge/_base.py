@@ -15,6 +15,7 @@ from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
 from congruence.errors import DirectionError, ModalityError, ParameterError, ZeroRowError
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.upgrade.bridge._queries import Folded, as_rows, check_queries, wrong_direction
+from congruence.upgrade.bridge.thresholds import Thresholds
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,7 @@ class BridgedQueries:
             )
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
+        self.thresholds: Thresholds | None = None
         self._folded: dict[str | None, Folded] = {}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
@@ -150,7 +152,7 @@ class BridgedQueries:
         if modality is None and len(known) > 1:
             raise ModalityError(
                 f"Got queries without a modality for a map with means of {', '.join(known)}; expected one of these, since each has its own offset. "
-                f"Pass modality={known[-1]!r}, or make the bridge with Bridge(mapping, modality={known[-1]!r})."
+                f"Pass modality={known[-1]!r}, to the bridge itself if all queries are of one."
             )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:

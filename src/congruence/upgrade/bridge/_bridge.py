@@ -9,30 +9,23 @@ from typing import Any, Self
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair
-from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_text
 from congruence._utils.ids import is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_width
-from congruence.embeddings import Embeddings, Pairs
+from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.evaluation.judgments import judge
-from congruence.maps import Map
 from congruence.metrics.hubness import Hubness
-from congruence.upgrade.bridge._base import BridgedQueries
-from congruence.upgrade.bridge._queries import as_rows
+from congruence.upgrade.bridge._searching import CANDIDATES, BridgedSearch
 from congruence.upgrade.bridge.saved import read_bridge, write_bridge
 from congruence.upgrade.bridge.scores import BridgeScores, evaluate_bridge
-from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
-from congruence.upgrade.bridge.thresholds import Thresholds, Translation, fit_thresholds
+from congruence.upgrade.bridge.thresholds import Translation, fit_thresholds
 
 __all__ = ["Bridge"]
 
-#: Rows that the first stage of a two-stage search finds, unless ten times k are more.
-CANDIDATES = 100
 
-
-class Bridge(BridgedQueries):
+class Bridge(BridgedSearch):
     """A new model's queries over an index of an old model's vectors, which are not rewritten.
 
     Parameters
@@ -78,88 +71,7 @@ class Bridge(BridgedQueries):
     (12,)
     """
 
-    def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
-        super().__init__(mapping, normalize=normalize, modality=modality)
-        self.thresholds: Thresholds | None = None
-
-    # ------------------------------------------------------------------ search
-
-    def search(
-        self,
-        queries: RowsLike,
-        index: Any,
-        k: int = 10,
-        *,
-        modality: str | None = None,
-        candidates: int | None = None,
-        rerank: RowsLike | Lookup | None = None,
-        metric: str = "cosine",
-        center: bool = False,
-        hubness: str | Hubness | None = None,
-        bank: RowsLike | None = None,
-    ) -> SearchResult:
-        """Search the untouched index with queries of the new model.
-
-        Parameters
-        ----------
-        queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
-        index : Embeddings, array_like of shape (n, d_target), FAISS index, or callable
-            The old model's vectors, searched block by block; an object with FAISS's ``search(vectors, n)``; or a function of ``(vectors, n)`` that
-            returns ``(scores, ids)``, each of shape (m, n), nearest first.
-        k : int, default=10
-        modality : str, optional
-            As for :meth:`transform`.
-        candidates : int, optional
-            With ``rerank``: how many rows the first stage finds; by default 100, or 10 k if that is more.
-        rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
-            Vectors of the index's items in the new model, by which candidates are ordered again: by row of the index, by id, or a function of an array
-            of ids. Items without a vector (a row of NaN; None from the function; an id that embeddings do not have) follow those that have one, in
-            the order of the first stage.
-        metric : {"cosine", "inner", "euclidean"}, default="cosine"
-            Of the first stage. An index that searches by itself has its own.
-        center, hubness, bank
-            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given by its vectors; ``bank`` are queries of the new model.
-
-        Returns
-        -------
-        SearchResult
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
-        DirectionError, SpaceMismatchError, ModalityError
-            As :meth:`transform`.
-        """
-        check_positive(k, "k", integer=True)
-        if candidates is not None:
-            check_positive(candidates, "candidates", integer=True)
-            if rerank is None or candidates < k:
-                raise ParameterError(
-                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; expected k candidates or more, for a second stage. "
-                    "Pass rerank=… with the new model's vectors and a larger candidates=…, or leave candidates out."
-                )
-        if isinstance(queries, Embeddings):
-            rows, one, modality = queries.vectors, False, modality or queries.space.modality
-            vectors = self.transform(queries, modality).vectors
-        else:
-            given, one = as_rows(queries)
-            rows = to_rows(given, "queries")
-            vectors = self.transform(rows, modality)
-        scores, ids = find(
-            vectors,
-            index,
-            k if rerank is None else candidates or max(CANDIDATES, 10 * k),
-            metric=metric,
-            center=center,
-            hubness=hubness,
-            bank=None if bank is None else np.asarray(self.transform(bank, modality)),
-            source_dim=self.map.n_features_in_,
-        )
-        if rerank is None:
-            found = SearchResult(scores, ids, np.zeros(ids.shape, bool))
-        else:
-            found = rerank_rows(rows, scores, ids, rerank, k)
-        return found.one() if one else found
+    # ------------------------------------------------------------------ how well it finds
 
     def evaluate(
         self,
@@ -174,6 +86,9 @@ class Bridge(BridgedQueries):
         mode: str = "any",
         candidates: int = CANDIDATES,
         modality: str | None = None,
+        center: bool = False,
+        hubness: str | Hubness | None = None,
+        bank: RowsLike | None = None,
     ) -> BridgeScores:
         """Measure what the bridge finds, beside the old model, two stages, the re-embedded index and chance.
 
@@ -200,6 +115,9 @@ class Bridge(BridgedQueries):
             Rows that the first of two stages finds.
         modality : str, optional
             As for :meth:`transform`.
+        center, hubness, bank
+            As for :meth:`search`, and for every other line too, so that they compare: each by its own queries and rows, in the first of two
+            stages only. ``bank`` are queries of the new model; the old model's line takes its own queries instead.
 
         Returns
         -------
@@ -226,6 +144,9 @@ class Bridge(BridgedQueries):
             mode=mode,
             candidates=candidates,
             modality=modality,
+            center=center,
+            hubness=hubness,
+            bank=bank,
         )
 
     # ------------------------------------------------------------------ thresholds
@@ -370,10 +291,11 @@ class Bridge(BridgedQueries):
         return {
             "kind": "bridge",
             "parameters": {"normalize": self.normalize, "modality": self.modality},
+            "unit_rows": self._unit,
             "source": self.source.to_dict(),
             "target": self.target.to_dict(),
             "map": self.map.describe(),
-            "thresholds": None if self.thresholds is None else self.thresholds.facts(),
+            "thresholds": None if self.thresholds is None else self.thresholds.describe(),
         }
 
     def _shown(self) -> dict[str, str]:

@@ -12,8 +12,8 @@ from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import Embeddings
-from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.embeddings import Embeddings, Space
+from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.upgrade.bridge._bridge import Bridge
 from congruence.upgrade.bridge._queries import as_rows
 from congruence.upgrade.bridge.search import find
@@ -39,11 +39,14 @@ class MixedResult:
         Of the part, or row numbers in it where it has no ids.
     new : ndarray of bool, shape (m, k) or (k,)
         The row is one of the new model.
+    n_in_both : int
+        Rows of the old part that were left out, since the new part has their ids.
     """
 
     scores: np.ndarray
     ids: np.ndarray
     new: np.ndarray
+    n_in_both: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,7 +95,7 @@ def search_mixed(
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
         Among them: a part that searches by itself, without ``background``; fewer than 20 rows of a part to standardize by.
     DirectionError, SpaceMismatchError, ModalityError
-        As :meth:`Bridge.transform`.
+        As :meth:`Bridge.transform`; and a part whose embeddings say that they are the other model's, or a third one's.
 
     Notes
     -----
@@ -114,13 +117,15 @@ def search_mixed(
     check_choice(merge, MERGES, "merge")
     check_seed(random_state)
     if isinstance(queries, Embeddings):
-        rows, one, modality = queries.vectors, False, modality or queries.space.modality
+        rows, one = queries.vectors, False
+        bridged = bridge.transform(queries, modality).vectors
     else:
         given, one = as_rows(queries)
         rows = as_embeddings(given, "queries").vectors
-    old_part = _Part(old, np.asarray(bridge.transform(rows, modality)), "old")
-    new_part = _Part(new, rows, "new")
-    old_part.leave_out(new_part)
+        bridged = np.asarray(bridge.transform(rows, modality))
+    old_part = _Part(old, bridged, "old", bridge.target, bridge.source)
+    new_part = _Part(new, rows, "new", bridge.source, bridge.target)
+    n_in_both = old_part.leave_out(new_part)
     rng = np.random.default_rng(random_state)
     found = []
     for part, some in zip((new_part, old_part), (None, None) if background is None else background[::-1], strict=True):
@@ -136,33 +141,38 @@ def search_mixed(
         found = [(scores, ids.astype(object), is_new) for scores, ids, is_new in found]
     scores, ids, is_new = (np.hstack(side) for side in zip(*found, strict=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    sides = [np.take_along_axis(side, order, axis=1) for side in (scores, ids, is_new)]
-    return MixedResult(*(side[0] for side in sides)) if one else MixedResult(*sides)
+    scores, ids, is_new = (np.take_along_axis(side, order, axis=1) for side in (scores, ids, is_new))
+    if one:
+        scores, ids, is_new = scores[0], ids[0], is_new[0]
+    return MixedResult(scores, ids, is_new, n_in_both)
 
 
 class _Part:
     """One part of the index, and the queries in its space."""
 
-    def __init__(self, index: Any, asked: np.ndarray, name: str) -> None:
+    def __init__(self, index: Any, asked: np.ndarray, name: str, own: Space, other: Space) -> None:
         self.asked, self.name = asked, name
         self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
         if self.rows is not None and self.rows.dim != asked.shape[1]:
             raise ShapeError(
-                f"Got {self.rows.dim}-d rows for {name}=…; expected {asked.shape[1]}-d ones, of the {name} model. Pass old= the rows of the index's former "
-                "model and new= those of the queries' model."
+                f"Got {self.rows.dim}-d rows for {name}=…; expected {asked.shape[1]}-d ones, of the {name} model. Pass old=… with the rows of the index's "
+                "former model, and new=… with those of the queries' model."
             )
+        if self.rows is not None:
+            _check_model(self.rows.space, name, own, other)
         self.index = index if self.rows is None else self.rows
         self.empty = False
 
-    def leave_out(self, other: _Part) -> None:
-        """Leave out the rows whose ids are among the other part's."""
+    def leave_out(self, other: _Part) -> int:
+        """Leave out the rows whose ids are among the other part's, and return how many."""
         if self.rows is None or other.rows is None or not (self.rows.has_ids and other.rows.has_ids):
-            return
+            return 0
         there = set(id_texts(other.rows.ids).tolist())
         keep = np.array([name not in there for name in id_texts(self.rows.ids).tolist()], dtype=bool)
         if not keep.all():
             self.empty = not keep.any()
             self.index = self.rows = self.rows if self.empty else self.rows.take(np.flatnonzero(keep))
+        return int(np.count_nonzero(~keep))
 
     def scale(self, background: RowsLike | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of each query's cosines with rows of this part, shapes (m, 1)."""
@@ -197,3 +207,17 @@ class _Part:
                 f"Got rows of the {self.name} part that are all alike to a query; expected different ones. Pass background=(old rows, new rows), or merge='none'."
             )
         return mean, sd
+
+
+def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
+    """Refuse a part that is known to be of another model: of models of one width, widths do not tell parts that were exchanged."""
+    if None in (rows.model, own.model) or rows.model == own.model:
+        return
+    if rows.model == other.model:
+        raise DirectionError(
+            f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}: the two parts look exchanged. Pass old=… as the part that "
+            "is still of the index's model, and new=… as the part of the queries' model."
+        )
+    raise SpaceMismatchError(
+        f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}. Pass the {name} model's part of the index, or a bridge between these models."
+    )

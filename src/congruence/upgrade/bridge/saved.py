@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from congruence._utils.display import as_markdown
 from congruence.embeddings import MODALITIES
 from congruence.errors import CorruptFileError
 from congruence.maps import restore_map
+from congruence.upgrade.bridge._base import BridgedQueries
 from congruence.upgrade.bridge.thresholds import Thresholds
 
-if TYPE_CHECKING:
-    from congruence.upgrade.bridge._bridge import Bridge
-
-    BridgeT = TypeVar("BridgeT", bound=Bridge)
-
 __all__ = ["KIND", "read_bridge", "restore_bridge", "write_bridge"]
+
+BridgeT = TypeVar("BridgeT", bound=BridgedQueries)
 
 #: What ``config.json`` calls a bridge, where a map names its method.
 KIND = "bridge"
@@ -33,15 +31,15 @@ _OF_MAP = ("kind", "parameters", "facts")
 
 
 def read_bridge(cls: type[BridgeT], path: str | Path) -> BridgeT:
-    """Read a bridge's folder, or a map's; see :meth:`Bridge.load`."""
+    """Read a bridge's folder, or a map's; see :meth:`congruence.Bridge.load`."""
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:
         return cls(restore_map(arrays, config, path))
     return restore_bridge(cls, arrays, config, path)
 
 
-def write_bridge(bridge: Bridge, path: str | Path, *, force: bool) -> Path:
-    """Write a bridge's folder; see :meth:`Bridge.save`."""
+def write_bridge(bridge: BridgedQueries, path: str | Path, *, force: bool) -> Path:
+    """Write a bridge's folder; see :meth:`congruence.Bridge.save`."""
     config = bridge.map.config()
     whole = {
         **config,
@@ -85,7 +83,7 @@ def restore_bridge(
         ) from error
 
 
-def _card(bridge: Bridge) -> str:
+def _card(bridge: BridgedQueries) -> str:
     source, target = bridge.source, bridge.target
     lines = [
         "---",

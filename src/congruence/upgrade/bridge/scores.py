@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.ids import id_rows
 from congruence._utils.typing import Labels, RowsLike
-from congruence._utils.validation import check_positive, check_same_rows
+from congruence._utils.validation import check_positive, check_same_rows, check_width
 from congruence.embeddings import Embeddings
 from congruence.errors import IdError, ParameterError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.ranked import expected_scores, ranked_scores
-from congruence.metrics.search import nearest
-
-if TYPE_CHECKING:
-    from congruence.upgrade.bridge._bridge import Bridge
+from congruence.metrics.hubness import Hubness, as_hubness
+from congruence.upgrade.bridge._searching import BridgedSearch
+from congruence.upgrade.bridge.search import find
 
 __all__ = ["BridgeScores", "SystemScores", "evaluate_bridge"]
 
@@ -61,7 +60,11 @@ class BridgeScores:
     mode : str
         What recall counts.
     notes : list of str
-        Queries and judgments that were left out.
+        Queries and judgments that were left out; and which queries a correction was read off.
+    center : bool
+        Every line was searched with each side less its own mean.
+    hubness : str or None
+        Name of the correction that every line was searched with.
     """
 
     systems: list[SystemScores]
@@ -70,6 +73,8 @@ class BridgeScores:
     candidates: int | None
     mode: str
     notes: list[str] = field(default_factory=list)
+    center: bool = False
+    hubness: str | None = None
 
     def __getitem__(self, system: str) -> dict[str, float]:
         for one in self.systems:
@@ -89,7 +94,7 @@ class BridgeScores:
 
 
 def evaluate_bridge(
-    bridge: Bridge,
+    bridge: BridgedSearch,
     queries: RowsLike,
     index: RowsLike,
     *,
@@ -101,6 +106,9 @@ def evaluate_bridge(
     mode: str,
     candidates: int,
     modality: str | None,
+    center: bool,
+    hubness: str | Hubness | None,
+    bank: RowsLike | None,
 ) -> BridgeScores:
     """Measure a bridge; see :meth:`congruence.Bridge.evaluate`."""
     for k in at:
@@ -116,6 +124,7 @@ def evaluate_bridge(
     old = None
     if queries_old is not None:
         old, there = _beside(asked, queries_old, "queries_old")
+        check_width(old.shape[1], rows.dim, "Bridge.evaluate (queries_old)")
         if not there.all():
             notes.append(f"{int((~there).sum())} queries are not among those of the old model; they were left out.")
             kept = kept[there[kept]]
@@ -139,21 +148,40 @@ def evaluate_bridge(
         return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
 
     vectors = asked.vectors[kept]
+    correction = as_hubness(hubness)
+    corrected: dict[str, Any] = {"center": center, "hubness": correction}
+    theirs = {**corrected, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
     systems = []
     if old is not None:
-        systems.append(scored("old model", nearest(old[kept], depth, rows.vectors, metric="cosine")))
+        systems.append(scored("old model", find(old[kept], rows.vectors, depth, **corrected)[1]))
     by_place = rows.vectors  # without ids, so that results are row numbers
-    wanted = modality or asked.space.modality
-    systems.append(scored("bridge", bridge.search(vectors, by_place, depth, modality=wanted).ids))
+    ours = {**corrected, "bank": bank, "modality": modality or asked.space.modality}
+    systems.append(scored("bridge", bridge.search(vectors, by_place, depth, **ours).ids))
     if new is not None:
-        two = bridge.search(vectors, by_place, depth, modality=wanted, candidates=wide, rerank=new)
+        two = bridge.search(vectors, by_place, depth, candidates=wide, rerank=new, **ours)
         systems.append(scored("two-stage", two.ids))
         if np.isfinite(new).all():
-            systems.append(scored("re-embedded", nearest(vectors, depth, new, metric="cosine")))
+            systems.append(scored("re-embedded", find(vectors, new, depth, **theirs)[1]))
     if asked.dim == rows.dim:
-        systems.append(scored("unmapped", nearest(vectors, depth, rows.vectors, metric="cosine")))
+        systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
     systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **said)))  # type: ignore[arg-type]
-    return BridgeScores(systems, len(kept), len(rows), min(wide, len(rows)) if new is not None else None, mode, notes)
+    if center or correction:
+        notes += _of_correction(bank is not None, old is not None)
+    found_first = min(wide, len(rows)) if new is not None else None
+    named = None if correction is None else correction.name
+    return BridgeScores(systems, len(kept), len(rows), found_first, mode, notes, center, named)
+
+
+def _of_correction(has_bank: bool, has_old: bool) -> list[str]:
+    """Say which queries a correction was read off."""
+    if not has_bank:
+        return [
+            "Centering and the correction of hubs take the measured queries as the bank: scores are those of queries that arrive together (transductive). A "
+            "bank of earlier queries gives those of queries that come one by one."
+        ]
+    return [
+        "The bank is of the new model's queries: the old model's line takes its own measured ones instead."
+    ] * has_old
 
 
 def _beside(given: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:

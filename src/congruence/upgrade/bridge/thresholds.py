@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,6 +119,35 @@ class Thresholds:
             recall=one["recall"] if known else None,
             recall_interval=(one["recall_low"], one["recall_high"]) if known else None,
         )
+
+    @property
+    def lowest(self) -> float:
+        """The lowest cut-off of the old model that can be translated."""
+        return float(self.table[0, 0])
+
+    @property
+    def highest(self) -> float:
+        """The highest cut-off of the old model that can be translated."""
+        return float(self.table[0, -1])
+
+    def at_rates(self, rates: Sequence[float]) -> list[tuple[float, Translation]]:
+        """Translate the cut-offs at which the old model's false-positive rate was given ones.
+
+        Parameters
+        ----------
+        rates : sequence of float
+            In (0, 1). Those that no cut-off had are left out.
+
+        Returns
+        -------
+        list of (float, Translation)
+        """
+        fpr, old = self.table[COLUMNS.index("fpr_old")][::-1], self.table[0][::-1]  # rates ascending
+        return [(rate, self.translate(float(np.interp(rate, fpr, old)))) for rate in rates if fpr[0] <= rate <= fpr[-1]]
+
+    def describe(self) -> dict[str, float]:
+        """Return the counts, and between which cut-offs of the old model there is a translation, as plain data."""
+        return {**self.facts(), "lowest": self.lowest, "highest": self.highest}
 
     def facts(self) -> dict[str, int]:
         """Return what is saved beside the table."""

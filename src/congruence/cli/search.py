@@ -1,0 +1,152 @@
+"""``congruence search``: what queries of a new model find in an old index, or in one that is half old and half new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+__all__ = ["command"]
+
+#: Hits that are printed.
+_PRINTED = 20
+
+
+def command(
+    map_path: Annotated[
+        str,
+        typer.Argument(metavar="MAP", help="Folder of a saved bridge or map from the new model to the old one."),
+    ],
+    queries: Annotated[str, typer.Option(help="Queries in the new model.")],
+    old: Annotated[str, typer.Option(help="The index, or the part of it that the old model made.")],
+    new: Annotated[
+        str | None,
+        typer.Option(help="The part that the new model made. An id that is in both parts counts as new."),
+    ] = None,
+    k: Annotated[int, typer.Option("--k", "-k", help="Hits of each query.")] = 10,
+    merge: Annotated[
+        str,
+        typer.Option(
+            help="With --new, how scores of both parts come onto one scale: standardize, or none (cosines as they are)."
+        ),
+    ] = "standardize",
+    background_old: Annotated[
+        str | None,
+        typer.Option(
+            help="Some hundred rows in the old model to standardize by, best the items of --background-new; random rows of the part by default."
+        ),
+    ] = None,
+    background_new: Annotated[str | None, typer.Option(help="The same items in the new model.")] = None,
+    ids: Annotated[
+        str | None, typer.Option(help="Key, column or file of ids, in queries and parts; none for row numbers.")
+    ] = None,
+    modality: Annotated[
+        str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Chooses the random rows of a part to standardize by.")] = 0,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", "-o", help="Write all hits: .csv or .parquet with query, rank, id, model (old, new) and score."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Report as JSON, with all hits unless --out has them.")
+    ] = False,
+) -> None:
+    """Search with a new model's queries: in an old model's index, or in one that is half old and half new, as one list."""
+    import numpy as np
+
+    from congruence import Bridge
+    from congruence._utils.atomic import check_output
+    from congruence.cli._base import print_json, print_table, read, say
+    from congruence.cli._tables import check_table_name, write_table
+    from congruence.embeddings import Space
+    from congruence.errors import ParameterError
+    from congruence.stores import check_output_place, open_source
+    from congruence.upgrade.bridge import search_mixed
+
+    if (background_old is None) != (background_new is None):
+        raise ParameterError(
+            "Got one of --background-old and --background-new; expected both, or neither. Pass the same items in both models."
+        )
+    if new is None and (background_old is not None or merge != "standardize"):
+        given = "--merge" if background_old is None else "--background-old"
+        raise ParameterError(
+            f"Got {given} without --new; expected two parts, whose scores it brings onto one scale. Pass --new with the part of the new model, or leave out {given}."
+        )
+    if out is not None:
+        check_table_name(out, "--out")
+        check_output(out, force=force)  # said before the work, not after it
+        for spec in (queries, old, new) if force else ():
+            if spec is not None:
+                check_output_place(open_source(spec, ids=False), out)  # never over a part of the index
+    bridge = Bridge.load(map_path)
+    named = False if ids == "none" else ids
+    asked = read(queries, named, Space(modality=modality))
+    old_rows = read(old, named, Space())
+    report: dict[str, Any] = {"map": map_path, "output": out, "k": k, "n_queries": len(asked), "n_old": len(old_rows)}
+    title = f"{len(asked):,} queries, {len(old_rows):,} old"
+    notes = []
+    if new is None:
+        single = bridge.search(asked, old_rows, k)
+        scores, found, is_new = single.scores, single.ids, np.zeros(single.ids.shape, bool)
+        title += " rows"
+    else:
+        new_rows = read(new, named, Space())
+        background = None
+        if background_old is not None and background_new is not None:
+            background = read(background_old, False, Space()), read(background_new, False, Space())
+        mixed = search_mixed(
+            bridge, asked, old_rows, new_rows, k, merge=merge, background=background, random_state=seed
+        )
+        scores, found, is_new = mixed.scores, mixed.ids, mixed.new
+        share = float(is_new.mean())
+        report |= {"n_new": len(new_rows), "n_in_both": mixed.n_in_both, "merge": merge, "share_new": share}
+        title += f" and {len(new_rows):,} new rows"
+        notes.append(f"{share:.1%} of the hits are of the new part.")
+        if mixed.n_in_both:
+            notes.append(f"{mixed.n_in_both:,} rows of the old part have an id of the new one, and count as new.")
+    hits = _table(asked.ids, scores, found, is_new)
+    if out is not None:
+        write_table(hits, out, force=force)
+    if as_json:
+        print_json({**report, "hits": hits.to_pylist() if out is None else None})
+        return
+    lines = [
+        [str(one["query"]), str(one["rank"]), str(one["id"]), one["model"], f"{one['score']:.4f}"]
+        for one in hits.slice(0, _PRINTED).to_pylist()
+    ]
+    print_table(title, ["query", "rank", "id", "model", "score"], lines)
+    for note in notes:
+        say(note)
+    if out is not None:
+        say(f"written to {out}: {len(hits):,} hits")
+    elif len(hits) > _PRINTED:
+        say(f"{len(hits) - _PRINTED:,} more hits: pass --out or --json for all.")
+
+
+def _table(queries: np.ndarray, scores: np.ndarray, found: np.ndarray, is_new: np.ndarray) -> pa.Table:
+    """Return a line a hit, query by query, nearest first."""
+    import numpy as np
+    import pyarrow as pa
+
+    def column(ids: np.ndarray) -> pa.Array:
+        # Ids of one part and row numbers of the other become texts: a column has one type.
+        return pa.array(ids) if ids.dtype.kind in "iu" else pa.array([str(one) for one in ids.tolist()], pa.string())
+
+    m, k = found.shape
+    return pa.table(
+        {
+            "query": column(np.repeat(queries, k)),
+            "rank": np.tile(np.arange(1, k + 1), m),
+            "id": column(found.ravel()),
+            "model": pa.array(np.where(is_new, "new", "old").ravel().tolist(), pa.string()),
+            "score": scores.ravel(),
+        }
+    )

@@ -1,0 +1,135 @@
+"""One Chromium for the pages of a test session, driven over its DevTools pipe: starting one takes as long as looking at several pages."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+#: Chromium reads commands from descriptor 3 and writes answers to 4.
+_START = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
+
+
+class Browser:
+    """A running Chromium.
+
+    Parameters
+    ----------
+    executable : str
+    home : Path
+        An empty folder for its profile and what it says on stderr.
+    """
+
+    def __init__(self, executable: str, home: Path) -> None:
+        self._log = home / "stderr"
+        theirs, self._commands = os.pipe()
+        self._answers, written = os.pipe()
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, written)]  # so that 3 and 4 are free
+        command = [sys.executable, "-I", "-S", "-c", _START, *map(str, high), executable, *FLAGS]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, f"--user-data-dir={home / 'profile'}"], pass_fds=high, stdout=log, stderr=log
+            )
+        for end in (theirs, written, *high):
+            os.close(end)
+        self._sent, self._rest, self._events = 0, b"", []
+
+    def open(self, path: Path, *, width: int, height: int, dark: bool = False) -> Tab:
+        """Show a file in a window of that size, and return once it is loaded."""
+        return Tab(self, path, width, height, dark)
+
+    def close(self) -> None:
+        self.ask("Browser.close")
+        self._process.wait(60)
+        os.close(self._commands)
+        os.close(self._answers)
+
+    def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """Send a command and return its result; what happens until then is kept for :meth:`wait` and :meth:`told`."""
+        self._sent += 1
+        message = {"id": self._sent, "method": method, "params": parameters} | (
+            {"sessionId": session} if session else {}
+        )
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._sent:
+            self._events.append(answer)
+        assert "error" not in answer, (method, answer)
+        return answer["result"]
+
+    def wait(self, method: str, session: str) -> None:
+        """Return once an event has been seen."""
+        while not self.told(session, method):
+            self._events.append(self._next())
+
+    def told(self, session: str, *methods: str) -> list[dict[str, Any]]:
+        """Return the events of these kinds so far."""
+        return [one for one in self._events if one.get("sessionId") == session and one.get("method") in methods]
+
+    def _next(self) -> dict[str, Any]:
+        end = time.monotonic() + 120
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, end - time.monotonic()))
+            read = os.read(self._answers, 2**20) if ready else b""
+            if not read:
+                self._process.kill()
+                raise AssertionError(f"no answer of the browser\n{self._log.read_text(errors='replace')[-2000:]}")
+            self._rest += read
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+
+class Tab:
+    """A page that is shown."""
+
+    def __init__(self, browser: Browser, path: Path, width: int, height: int, dark: bool) -> None:
+        self._browser = browser
+        self._target = browser.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = browser.ask("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.ask(f"{domain}.enable")
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.ask("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        self.ask("Page.navigate", url=path.as_uri())
+        browser.wait("Page.loadEventFired", self._session)
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._browser.ask(method, self._session, **parameters)
+
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of an expression of JavaScript."""
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"]["value"]
+
+    def picture(self) -> bytes:
+        """Return what is shown, as PNG."""
+        return base64.b64decode(self.ask("Page.captureScreenshot")["data"])
+
+    def said(self) -> list[dict[str, Any]]:
+        """Return what is on the page's console: what scripts print, what they fail with, and what the browser complains of."""
+        kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
+        return [event["params"] for event in self._browser.told(self._session, *kinds)]
+
+    def close(self) -> None:
+        self._browser.ask("Target.closeTarget", targetId=self._target)

@@ -1,0 +1,133 @@
+"""A saved bridge where commands take a map: inspected, measured in a report, and its queries mapped from file to file."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import congruence
+from congruence import Bridge, OrthogonalMap, Space
+from congruence.synthetic import rigid_problem
+from congruence.upgrade.bridge import thresholds
+
+P = rigid_problem(200, 6, 8, noise=0.1, random_state=7)
+NEW, OLD = (congruence.embeddings.normalize_rows(side).astype(np.float32) for side in (P.X, P.Y))
+
+
+@pytest.fixture(scope="module")
+def bridge():
+    mapping = OrthogonalMap().fit(NEW[:120], OLD[:120], modality="image")
+    mapping = mapping.recenter(NEW[:50] + 0.1, OLD[:50], modality="text")
+    mapping.source_space_ = Space("new", modality="text", dim=6, normalized=True)
+    mapping.target_space_ = Space("old", modality="text", dim=8, normalized=True)
+    return Bridge(mapping).fit_thresholds(NEW[120:], OLD[120:], OLD, modality="text")
+
+
+@pytest.fixture
+def files(tmp_path, bridge):
+    bridge.save(tmp_path / "bridge")
+    np.savez(tmp_path / "q.npz", v=NEW[120:], ids=np.array([f"q{k}" for k in range(80)]))
+    return tmp_path
+
+
+def test_inspect_shows_what_the_bridge_adds_and_its_map(here, files, bridge):
+    done = here("inspect", "bridge")
+    assert done.code == 0, done.err
+    shown = " ".join(done.out.split())
+    one = bridge.thresholds.at_rates([0.01])[0][1]
+    for words in (
+        "queries new, text, 6-d, unit rows",
+        "index old, text, 8-d, unit rows",
+        "bridged queries unit rows",
+        "from 80 queries, 16,000 irrelevant and 0 relevant pairs",
+        f"known cut-offs {bridge.thresholds.lowest:.4f} to {bridge.thresholds.highest:.4f}",
+        f"cut-off of 1.0% false positives {one.threshold:.4f} becomes {one.value:.4f}",
+        "OrthogonalMap",
+        "modalities image, text",
+        "singular values",
+    ):
+        assert words in shown, words
+    Bridge(bridge.map, normalize=False, modality="image").save(files / "plain")
+    shown = " ".join(here("inspect", "plain").out.split())
+    assert "bridged queries as mapped normalize False modality image thresholds none; congruence bridge" in shown
+
+
+def test_inspect_gives_plain_data(here, files, bridge):
+    report = json.loads(here("inspect", "bridge", "--json").out)
+    assert len(report["map"].pop("singular_values")) == 6
+    assert report == json.loads(json.dumps(bridge.describe()))
+    assert report["thresholds"] == {
+        "n_queries": 80,
+        "n_pairs": 16000,
+        "n_relevant": 0,
+        "lowest": bridge.thresholds.lowest,
+        "highest": bridge.thresholds.highest,
+    }
+
+
+def test_cut_offs_of_a_rate_are_those_that_gave_it(bridge):
+    found = bridge.thresholds.at_rates([0.1, 0.01, 0.5])
+    assert [rate for rate, _ in found] == [0.1, 0.01, 0.5]
+    for rate, one in found:
+        assert one.fpr_old == pytest.approx(rate, rel=1e-9)
+        assert one.to_dict() == bridge.translate(one.threshold).to_dict()
+    table = bridge.thresholds.table.copy()
+    table[thresholds.COLUMNS.index("fpr_old")] *= 0.2  # no cut-off that let through more
+    few = thresholds.Thresholds(table, 80, 16000, 0)
+    assert [rate for rate, _ in few.at_rates([0.5, 0.01])] == [0.01]
+
+
+@pytest.mark.parametrize("normalize", ["auto", False])
+def test_transform_maps_queries_as_the_bridge_does(here, files, bridge, normalize):
+    Bridge(bridge.map, normalize=normalize, modality="text").save(files / "bridge", force=True)
+    expected = Bridge(bridge.map, normalize=normalize).transform(NEW[120:], "text")
+    done = here("transform", "bridge", "q.npz:v", "-o", "x.parquet")
+    assert done.code == 0, done.err
+    found = congruence.read_embeddings(files / "x.parquet")
+    np.testing.assert_allclose(found.vectors, expected, atol=2e-6)
+    assert found.ids.tolist() == [f"q{k}" for k in range(80)]
+    assert (found.space.model, found.space.modality) == ("old", "text")
+    assert here("transform", "bridge", "q.npz:v", "-o", "i.npy", "--modality", "image", "--normalize", "yes").code == 0
+    np.testing.assert_allclose(
+        congruence.read_embeddings(files / "i.npy").vectors, Bridge(bridge.map).transform(NEW[120:], "image"), atol=2e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("q.npz:v",), "Got queries without a modality for a map with means of image, text"),
+        (("q.npz:v", "--modality", "audio"), "audio"),
+        (("q.npz:v", "--modality", "text", "--inverse"), "Got --inverse for a bridge; expected a map"),
+        (("q.npz:v", "--modality", "text", "--side", "target"), "Leave out --side"),
+        (("old.npz:v", "--modality", "text"), "Got 8-d vectors, the width this map leads to"),
+        (("raw.npz:v", "--modality", "text"), "Got raw rows; expected unit rows"),
+        (("nan.npz:v", "--modality", "text"), "NaN"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_transform_refuses_what_is_no_query_of_the_bridge(here, files, arguments, said):
+    np.savez(files / "old.npz", v=OLD)
+    np.savez(files / "raw.npz", v=3 * NEW)
+    np.savez(files / "nan.npz", v=np.full_like(NEW, np.nan))
+    done = here("transform", "bridge", *arguments, "-o", "x.npy")
+    assert done.code == 2
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not (files / "x.npy").exists()
+
+
+def test_a_report_measures_the_map_of_a_bridge(here, files, bridge, monkeypatch):
+    seen = []
+
+    def summarize(mapping, bundle, **options):
+        seen.append(mapping)
+        return {"verdict": {"sentence": "measured"}}
+
+    monkeypatch.setattr("congruence.report.summarize", summarize)
+    monkeypatch.setattr("congruence.report.write_report", lambda *_, **__: None)
+    done = here("report", "bridge", "sample", "-o", "r.html")
+    assert done.code == 0, done.err
+    np.testing.assert_array_equal(seen[0].matrix, bridge.map.matrix)

@@ -1,0 +1,184 @@
+"""``congruence search``: the hits of a bridge, of an old index or of one that is half old and half new, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from congruence import Bridge, OrthogonalMap, Space, fit
+from congruence.embeddings import Embeddings
+from congruence.stores import open_sink
+from congruence.synthetic import rigid_problem
+from congruence.upgrade.bridge import search_mixed
+
+P = rigid_problem(160, 8, 8, noise=0.1, random_state=4)
+
+
+def unit(X):
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+NEW, OLD = unit(P.X), unit(P.Y)
+IDS = [f"i{k}" for k in range(160)]
+QUERIES, IN_OLD, IN_NEW, PAIRED = (np.arange(*span) for span in ((40, 50), (0, 90), (70, 160), (100, 130)))
+BRIDGE = Bridge(OrthogonalMap().fit(NEW, OLD, modality="text"))
+NAMED = Bridge(fit(*(Embeddings(rows, space=Space(name)) for rows, name in ((NEW, "new"), (OLD, "old")))))
+
+
+def embeddings(rows, which, model=None):
+    return Embeddings(rows[which], ids=[IDS[i] for i in which], space=Space(model))
+
+
+@pytest.fixture
+def files(tmp_path):
+    BRIDGE.save(tmp_path / "bridge")
+    parts = {"q": (NEW, QUERIES), "old": (OLD, IN_OLD), "new": (NEW, IN_NEW), "p_old": (OLD, PAIRED), "p_new": (NEW, PAIRED)}  # fmt: skip
+    for name, (rows, which) in parts.items():
+        np.savez(tmp_path / f"{name}.npz", v=rows[which], ids=np.array(IDS)[which])
+    return tmp_path
+
+
+SEARCH = ("search", "bridge", "--queries", "q.npz", "--old", "old.npz")
+BOTH = (*SEARCH, "--new", "new.npz")
+
+
+def lines(found, new):
+    """Return what the command should list of a result, hit by hit."""
+    return [
+        (IDS[query], rank + 1, found.ids[row, rank], "new" if new[row, rank] else "old", found.scores[row, rank])
+        for row, query in enumerate(QUERIES)
+        for rank in range(found.ids.shape[1])
+    ]
+
+
+def same(listed, expected):
+    assert [tuple(one.values())[:4] for one in listed] == [one[:4] for one in expected]
+    np.testing.assert_allclose([float(one["score"]) for one in listed], [one[4] for one in expected], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        ((), {}),
+        (("--merge", "none", "-k", "3"), {"merge": "none", "k": 3}),
+        (
+            ("--background-old", "p_old.npz", "--background-new", "p_new.npz"),
+            {"background": (OLD[PAIRED], NEW[PAIRED])},
+        ),
+    ],
+    ids=["standardized", "as they are", "by paired items"],
+)
+def test_hits_of_both_parts_are_those_of_the_library(here, files, flags, options):
+    done = here(*BOTH, *flags, "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    sides = embeddings(NEW, QUERIES), embeddings(OLD, IN_OLD), embeddings(NEW, IN_NEW)
+    expected = search_mixed(BRIDGE, *sides, **options)
+    same(report["hits"], lines(expected, expected.new))
+    assert (report["n_queries"], report["n_old"], report["n_new"], report["n_in_both"]) == (10, 90, 90, 20)
+    assert report["share_new"] == expected.new.mean()
+
+
+def test_hits_of_an_old_index_are_those_of_a_bridge(here, files):
+    done = here(*SEARCH, "-k", 4, "--json")
+    assert done.code == 0, done.err
+    expected = BRIDGE.search(embeddings(NEW, QUERIES), embeddings(OLD, IN_OLD), 4)
+    report = json.loads(done.out)
+    same(report["hits"], lines(expected, np.zeros((10, 4), bool)))
+    assert "merge" not in report
+
+
+def test_hits_are_written_as_tables(here, files):
+    expected = json.loads(here(*BOTH, "--json").out)["hits"]
+    for name in ("hits.csv", "hits.parquet"):
+        done = here(*BOTH, "-o", name, "--json")
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["hits"] is None
+        assert here(*BOTH, "-o", name).code == 2
+        assert here(*BOTH, "-o", name, "--force").code == 0
+    assert pq.read_table(files / "hits.parquet").to_pylist() == expected
+    with open(files / "hits.csv", newline="") as stream:
+        found = list(csv.DictReader(stream))
+    same([{**one, "rank": int(one["rank"])} for one in found], [tuple(one.values()) for one in expected])
+
+
+def test_row_numbers_stay_numbers_until_they_meet_ids(here, files):
+    assert {type(hit["id"]) for hit in json.loads(here(*BOTH, "--ids", "none", "--json").out)["hits"]} == {int}
+    np.savez(files / "plain.npz", v=OLD[IN_OLD])
+    mixed = json.loads(here(*SEARCH[:-1], "plain.npz", "--new", "new.npz", "--json").out)
+    assert {hit["id"][0] == "i" for hit in mixed["hits"]} == {True, False}
+    assert all((hit["id"][0] == "i") == (hit["model"] == "new") for hit in mixed["hits"])
+    assert mixed["n_in_both"] == 0
+
+
+def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
+    done = here(*BOTH)
+    assert done.code == 0, done.err
+    assert "10 queries, 90 old and 90 new rows" in done.out
+    assert "20 rows of the old part have an id of the new one, and count as new." in done.out
+    assert "80 more hits: pass --out or --json for all." in done.out
+    assert done.out.count("  old  ") + done.out.count("  new  ") == 20
+    assert "written to hits.csv: 100 hits" in here(*BOTH, "-o", "hits.csv").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--queries", "nan.npz"), "of nan.npz:v"),
+        (("--old", "nan.npz"), "of nan.npz:v"),
+        (("--queries", "wide.npz"), "Got 9-d vectors; expected 8-d"),
+        (("--old", "wide.npz"), "Got 9-d rows for --old; expected 8-d ones, of the old model. Pass --old with"),
+        (("--new", "wide.npz"), "Got 9-d rows for --new; expected 8-d ones, of the new model"),
+        (("--new", "empty.npz"), "Got an empty array"),
+        (("--queries", "twice.npz"), "Got 30 duplicate ids"),
+        (("--old", "new_named", "--new", "old_named"), "Got vectors of 'new' for --old; expected those of 'old'"),
+        (("--queries", "old_named"), "index's side of the map"),
+        (("--modality", "audio"), "audio"),
+        (("--modality", "smell"), "smell"),
+        (("--queries", "raw.npz"), "Divide each query by its norm first"),
+        (("--new", "few.npz"), "Got 5 rows of the new part to standardize scores by; expected at least 20. Pass --background-old and --background-new, "),
+        (("--background-old", "p_old.npz"), "Got one of --background-old and --background-new"),
+        (("--background-old", "p_new.npz", "--background-new", "wide.npz"), "9-d background rows for the new part"),
+        (("--merge", "mean"), "--merge mean"),
+        (("--k", "0"), "Got --k 0"),
+        (("--seed", "-1"), "--seed -1"),
+        (("-o", "hits.txt"), "Got --out hits.txt; expected a .csv or a .parquet"),
+        (("--new", "parted.parquet", "-o", "parted.parquet", "--force"), "parted.parquet"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_what_cannot_be_searched_is_refused_in_one_sentence(here, files, flags, said):
+    (NAMED if "old_named" in flags else BRIDGE).save(files / "bridge", force=True)
+    np.savez(files / "nan.npz", v=np.full((30, 8), np.nan, np.float32))
+    np.savez(files / "wide.npz", v=np.eye(30, 9, dtype=np.float32) + 0.1)
+    np.savez(files / "empty.npz", v=np.empty((0, 8), np.float32))
+    np.savez(files / "twice.npz", v=NEW[:60], ids=np.array(IDS[:30] * 2))
+    np.savez(files / "raw.npz", v=3 * NEW[:30])
+    np.savez(files / "few.npz", v=NEW[:5], ids=np.array(IDS[:5]))
+    for name, model, rows in (("old_named", "old", OLD), ("new_named", "new", NEW), ("parted.parquet", None, NEW)):
+        with open_sink(files / name, n=160, dim=8, space=Space(model)) as sink:
+            sink.write(None, rows)
+    given = [*BOTH]
+    for flag, value in zip(flags[::2], flags[1::2], strict=False):
+        if flag in given:
+            given[given.index(flag) + 1] = value
+        else:
+            given += [flag, value]
+    done = here(*given, *(["--force"] if "--force" in flags else []))
+    assert done.code == 2, done.out
+    assert said in done.err
+    assert done.err.startswith("error: Got ")
+    assert done.err.count("\n") == 1
+    assert not (files / "hits.txt").exists()
+    assert pq.read_table(files / "parted.parquet").num_rows == 160
+
+
+def test_options_of_two_parts_without_a_new_one_are_refused(here, files):
+    for flags in (("--merge", "none"), ("--background-old", "p_old.npz", "--background-new", "p_new.npz")):
+        done = here(*SEARCH, *flags)
+        assert done.code == 2
+        assert f"Got {flags[0]} without --new; expected two parts" in done.err
