@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from congruence import OrthogonalMap
 from congruence.databases import Database, Stage
 from congruence.errors import CongruenceError, MigrationError
+from congruence.upgrade.migrate import Migration, passes
 
 N, DIM, DIM_NEW = 157, 8, 6
 
@@ -241,6 +243,29 @@ class DatabaseContract:
             database.flush()
             assert database.count("new") - sum(len(part) for part in database.orphans()) == N
         assert gone not in self.user_rows(where)
+
+    def test_a_whole_migration_with_a_map(self, made, tmp_path):
+        """The engine reads in another thread than it writes in."""
+        where, ids, vectors, _ = made
+        before = self.user_rows(where)
+        rng = np.random.default_rng(3)
+        target = vectors @ np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
+        mapping = OrthogonalMap(center=False).fit(vectors[:100], target[:100], modality="image")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(passes, "rows_a_block", lambda dim: 20)
+            patch.setattr(passes, "CHECKPOINT_SECONDS", 0.01)
+            with Migration(self.open(where), mapping, journal=tmp_path / "journal", modality="image") as migration:
+                migration.run()
+                found = migration.verify()
+                assert found.passed, found.problems
+                assert (found.rows_old, found.rows_new, found.read_back, found.wrong) == (N, N, N, 0)
+                migration.switch()
+        row = {one: k for k, one in enumerate(ids)}
+        for one, seen in self.user_rows(where).items():
+            np.testing.assert_allclose(np.frombuffer(seen.vector, np.float32), target[row[one]], atol=2e-5)
+        with Migration(self.open(where), journal=tmp_path / "journal") as migration:
+            assert migration.rollback()["identical"]
+        assert self.user_rows(where) == before
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import chromadb
 import numpy as np
 import pyarrow as pa
 import pytest
 from database_contract import DIM, DIM_NEW, DatabaseContract, UserRow, make_rows
+from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
+
+pytestmark = pytest.mark.heavy
+
+chromadb = LazyModule("chromadb")
 
 
 def client_of(where):

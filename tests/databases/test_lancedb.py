@@ -8,15 +8,18 @@ import uuid
 from pathlib import Path
 from pkgutil import resolve_name
 
-import lance
-import lancedb
 import numpy as np
 import pyarrow as pa
 import pytest
 from database_contract import DIM, DatabaseContract, UserRow
+from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CongruenceError, CorruptFileError, DatabaseError, MigrationError, ParameterError
+
+pytestmark = pytest.mark.heavy
+
+lance, lancedb = LazyModule("lance"), LazyModule("lancedb")
 
 
 def lists(vectors):

@@ -7,8 +7,9 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +65,13 @@ class DuckDBReader(Database):
             self.close()
             raise
 
+    def reader(self) -> Self:
+        """Return a reader with a cursor of its own: a connection of DuckDB serves one thread at a time."""
+        other = copy(self)
+        with self._errors():
+            other._connection = self._connection.cursor()
+        return other
+
     def _errors(self) -> Any:
         return refusals(str(self._place), self._rows)
 
@@ -75,7 +83,7 @@ class DuckDBReader(Database):
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
                 raise ParameterError(
-                    f"Got {rows!r}, which is more than a condition; expected one for WHERE. Correct it."
+                    f"Got {rows!r}, which is more than a condition; expected one for WHERE. Pass rows=… with a single condition."
                 )
             self._read(f"{query} AND false")
 

@@ -153,7 +153,7 @@ def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> Con
         error, (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
     ):
         return ParameterError(
-            f"Got the condition {rows!r}, which DuckDB refuses ({said}); expected one for WHERE. Correct it."
+            f"Got the condition {rows!r}, which DuckDB refuses ({said}); expected one for WHERE. Pass rows=… with a condition in DuckDB's SQL."
         )
     if "No space left" in text:
         return StorageError(

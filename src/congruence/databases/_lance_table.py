@@ -206,7 +206,7 @@ def _as_ours(error: Exception, place: Path, where: str | None) -> CongruenceErro
         return StorageError(say_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
         return ParameterError(
-            f"Got the condition {where!r}, which Lance refuses ({said}); expected one for its where. Correct it."
+            f"Got the condition {where!r}, which Lance refuses ({said}); expected one for its where. Pass rows=… with a condition in LanceDB's SQL."
         )
     if _CONFLICT.search(text):
         return DatabaseUnavailableError(

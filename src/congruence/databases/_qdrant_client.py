@@ -91,6 +91,7 @@ def connect(address: Address) -> Connection:
 
 
 def folder_of(address: Address) -> Path | None:
+    """Return the folder that an address of the client's local mode names, or None for a server."""
     if address.scheme != "qdrant":
         return None
     parts = urlsplit(address.text)

@@ -18,7 +18,18 @@ from congruence.errors import DatabaseUnavailableError, StorageError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
 
-__all__ = ["Checksum", "Retry", "check_room", "checksum_of", "differing", "fill", "repair", "rows_a_block"]
+__all__ = [
+    "Checksum",
+    "Reservoir",
+    "Retry",
+    "check_room",
+    "checksum_of",
+    "differing",
+    "fill",
+    "read_on",
+    "repair",
+    "rows_a_block",
+]
 
 #: Seconds of work that a kill may cost: the journal is written that often.
 CHECKPOINT_SECONDS = 5.0
