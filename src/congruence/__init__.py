@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from congruence.upgrade.bridge import load as load
     from congruence.upgrade.certify import certify as certify
     from congruence.upgrade.fit import fit as fit
+    from congruence.upgrade.migrate import Migration as Migration
+    from congruence.upgrade.migrate import migrate as migrate
     from congruence.upgrade.transform import transform_file as transform_file
 
 #: Public name: (module, name there).
@@ -77,6 +79,8 @@ _HOME = {
     "SOTAlign": ("congruence.train", "SOTAlign"),
     "fit": ("congruence.upgrade.fit", "fit"),
     "Bridge": ("congruence.upgrade.bridge", "Bridge"),
+    "Migration": ("congruence.upgrade.migrate", "Migration"),
+    "migrate": ("congruence.upgrade.migrate", "migrate"),
     "transform_file": ("congruence.upgrade.transform", "transform_file"),
     "compare_maps": ("congruence.evaluation", "compare_maps"),
     "evaluate": ("congruence.evaluation", "evaluate"),
@@ -87,6 +91,7 @@ _HOME = {
 }
 _MODULES = (
     "compare",
+    "databases",
     "datasets",
     "embed",
     "embeddings",

@@ -22,7 +22,10 @@
     │   └── StorageError                   the disk is full, or refuses
     ├── OutOfMemoryError (MemoryError)     something is larger than the memory that is free
     ├── MissingExtraError (ImportError)    an optional dependency is not installed
-    └── TrainingError (RuntimeError)       a training run cannot go on
+    ├── TrainingError (RuntimeError)       a training run cannot go on
+    ├── DatabaseError (RuntimeError)       a database refuses, or holds something else than expected
+    │   └── DatabaseUnavailableError       … does not answer, or is busy
+    └── MigrationError (RuntimeError)      a step of a migration is not possible from where it stands
 
     CongruenceWarning (UserWarning)
     ├── PairingWarning                     anchors, or some of them, do not look paired
@@ -47,6 +50,8 @@ __all__ = [
     "CongruenceWarning",
     "ConvergenceWarning",
     "CorruptFileError",
+    "DatabaseError",
+    "DatabaseUnavailableError",
     "DegenerateWarning",
     "DirectionError",
     "DtypeError",
@@ -54,6 +59,7 @@ __all__ = [
     "FileError",
     "IdError",
     "InputError",
+    "MigrationError",
     "MissingExtraError",
     "ModalityError",
     "NormWarning",
@@ -160,6 +166,18 @@ class MissingExtraError(CongruenceError, ImportError):
 
 class TrainingError(CongruenceError, RuntimeError):
     """A training run cannot go on: its losses are not finite, or its checkpoint is of another run."""
+
+
+class DatabaseError(CongruenceError, RuntimeError):
+    """A database refuses what is asked of it, or holds something else than was expected."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """A database does not answer, or is busy; it may help to try again."""
+
+
+class MigrationError(CongruenceError, RuntimeError):
+    """A step of a migration is not possible from where it stands."""
 
 
 class CongruenceWarning(UserWarning):

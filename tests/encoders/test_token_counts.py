@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-import sentence_transformers as library
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import TEXTS, make_tokenizer
 
 from congruence.encoders import load_encoder
 from congruence.integrations._texts import TextVectors
+
+pytestmark = pytest.mark.heavy
 
 #: The last is cut off: 40 words and two marks, of which the models read 12.
 COUNTED = [*TEXTS, "", "cat " * 40]
@@ -20,6 +21,7 @@ ROOM = 12
 
 @pytest.fixture(scope="session")
 def sentences(bert, tmp_path_factory):
+    import sentence_transformers as library
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     def save(name, **more):
@@ -73,6 +75,7 @@ def test_a_default_prompt_is_read_too(sentences):
 
 
 def test_static_embeddings_have_a_tokenizer_that_is_no_function(tmp_path):
+    import sentence_transformers as library
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     words = StaticEmbedding(make_tokenizer().backend_tokenizer, embedding_dim=8)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
-from commands import CASES, READERS, write_inputs
+from commands import CASES, READERS, RESUMED, write_inputs
 from process import CONTEXT, finish, run, said, start
 
 from congruence.cli import app
@@ -14,8 +15,10 @@ from congruence.cli import app
 def test_every_command_is_known_as_a_writer_or_a_reader():
     commands = {command.name for command in (*app.registered_commands, *app.registered_groups)}
     writers = {case.arguments[0] for case in CASES.values()}
-    assert commands == writers | READERS
-    assert not writers & READERS
+    assert commands == writers | READERS | set(RESUMED)
+    assert not writers & (READERS | set(RESUMED))
+    root = Path(__file__).parents[2]
+    assert all((root / page).is_file() for page in RESUMED.values())
 
 
 def test_every_option_that_names_an_output_is_in_a_case():

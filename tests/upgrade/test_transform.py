@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from congruence import CCAMap, Embeddings, LinearMap, MLPMap, OrthogonalMap, Space, fit, load
+from congruence._utils.ahead import run_ahead
 from congruence.errors import (
     DirectionError,
     ModalityError,
@@ -22,7 +23,7 @@ from congruence.errors import (
 )
 from congruence.stores import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
-from congruence.upgrade.transform import _ahead, transform_file
+from congruence.upgrade.transform import transform_file
 
 P = rigid_problem(20_000, 24, 32, noise=0.1, random_state=0)
 
@@ -132,16 +133,16 @@ def test_an_existing_output_needs_force(mapping, tmp_path):
 
 
 def test_reading_ahead_keeps_order_errors_and_stops_when_left():
-    assert list(_ahead(iter(range(100)))) == list(range(100))
+    assert list(run_ahead(iter(range(100)))) == list(range(100))
 
     def failing():
         yield 1
         raise ValueError("in the thread")
 
     with pytest.raises(ValueError, match="in the thread"):
-        list(_ahead(failing()))
+        list(run_ahead(failing()))
     before = threading.active_count()
-    endless = _ahead(iter(int, 1))
+    endless = run_ahead(iter(int, 1))
     next(endless)
     endless.close()
     assert threading.active_count() == before

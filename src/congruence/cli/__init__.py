@@ -121,6 +121,7 @@ COMMANDS = (
         "certify",
         "bridge",
         "search",
+        "migrate",
         "anchors",
         "exposure",
         "similarity",

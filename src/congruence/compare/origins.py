@@ -16,7 +16,7 @@ from congruence._utils.validation import check_positive, check_seed
 from congruence.compare._origin_report import NEAR, OriginReport
 from congruence.errors import InputError, ParameterError
 
-__all__ = ["FEWEST", "OriginDetector", "OriginReport"]
+__all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
 
 #: Fewest known rows of a model: half of them describe it, half say how far its rows usually lie from that.
 FEWEST = 40

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
+from congruence._utils.ahead import run_ahead
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
+from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.stores import Rows, Source, check_output_place, open_sink
+from congruence.upgrade._blocks import block_function
 
 __all__ = ["TransformReport", "transform_file"]
 
@@ -31,8 +31,6 @@ _ENERGY_ROWS = 1000
 
 #: Ids, vectors, and the rows of the table they stand in.
 _Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
-
-_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ def transform_file(
             ColumnsWarning,
             stacklevel=2,
         )
-    function = transform or _block_function(mapped, compute)
+    function = transform or block_function(mapped, compute)
     energy: list[float] = []
     rows = max(256, _BLOCK_BYTES // (source.dim * compute.itemsize))
     if sink.keeps_columns:
@@ -180,7 +178,7 @@ def transform_file(
 
     def transformed() -> Iterator[_Block]:
         row = 0
-        for ids, block, others in _ahead(scan()):
+        for ids, block, others in run_ahead(scan()):
             names = RowNames(ids, row)
             check_rows(block, source.path, ids=names, allow_zero_rows=allow_zero_rows)
             if row == 0:
@@ -193,7 +191,7 @@ def transform_file(
             yield ids, normalize_rows(out) if unit else out, others
 
     with sink:
-        for ids, block, others in _ahead(transformed()):
+        for ids, block, others in run_ahead(transformed()):
             sink.write(ids, block, others)
             if callback is not None:
                 callback(len(block))
@@ -216,59 +214,3 @@ def _sides(
         )
     check_space(given, mapped.source_space_, mapped.target_space_, modality=False)
     return mapped.source_space_, mapped.target_space_, None
-
-
-def _block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    if not isinstance(mapped, AffineMap):
-        return mapped.transform
-    # Converted once, not for every block.
-    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
-    offset = mapped.offset.astype(compute)
-
-    def apply(block: np.ndarray) -> np.ndarray:
-        out = block @ matrix
-        out += offset
-        return out
-
-    return apply
-
-
-def _ahead(items: Iterator[_Item], depth: int = 2) -> Iterator[_Item]:
-    """Run an iterator in a thread of its own, at most ``depth`` items ahead.
-
-    Reading, products and writing all release the interpreter's lock, so the stages overlap.
-    """
-    waiting: queue.Queue[tuple[_Item] | BaseException | None] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def offer(entry: tuple[_Item] | BaseException | None) -> bool:
-        while not stop.is_set():
-            try:
-                waiting.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not offer((item,)):
-                    return
-            offer(None)
-        except BaseException as error:  # handed to the consumer, which raises it
-            offer(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while True:
-            entry = waiting.get()
-            if entry is None:
-                return
-            if isinstance(entry, BaseException):
-                raise entry
-            yield entry[0]
-    finally:
-        stop.set()
-        thread.join()

@@ -1,0 +1,331 @@
+"""``congruence migrate``: the vectors of a live database to a new model: plan, write beside, verify, switch, roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate import Plan, Verification
+
+__all__ = ["command"]
+
+ACTIONS = ("run", "plan", "verify", "switch", "rollback", "status", "drop-old", "discard")
+
+
+def command(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATABASE",
+            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, …",
+        ),
+    ],
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="[ACTION]",
+            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, status, drop-old, discard.",
+        ),
+    ] = "run",
+    map_path: Annotated[
+        str | None, typer.Option("--map", help="Folder of a saved map. Later steps take it from the journal.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Table or collection, where the address does not name it.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of the vectors, or the named vector.")] = None,
+    ids: Annotated[str | None, typer.Option(help="Column of the ids; the primary key by default.")] = None,
+    modality: Annotated[
+        str | None, typer.Option(help="Modality of all rows: image, text, audio, video, other.")
+    ] = None,
+    modality_column: Annotated[
+        str | None,
+        typer.Option(help="Column that says it of each row: images and texts then get each their own means."),
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Only these rows: a condition in the database's own language.")
+    ] = None,
+    journal: Annotated[
+        str | None, typer.Option(help="Folder of the journal; by default migration-… in the current one.")
+    ] = None,
+    certificate: Annotated[
+        str | None, typer.Option(help="What congruence certify --json printed: shown first, and heeded.")
+    ] = None,
+    normalize: Annotated[
+        str, typer.Option(help="Unit norm for the new vectors: auto (as the target's rows at the fit), yes, no.")
+    ] = "auto",
+    element_type: Annotated[
+        str | None, typer.Option(help="float32 or float16, where the database has it; as the old ones by default.")
+    ] = None,
+    encode_rate: Annotated[
+        float | None, typer.Option(help="Items a second that the new model encodes, to compare.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="Of encoding one item, to compare.")] = None,
+    heldout: Annotated[
+        str | None,
+        typer.Option(help="Vectors of the new model that were not fitted on, with the ids of their rows, for verify."),
+    ] = None,
+    least_recall: Annotated[
+        float, typer.Option(help="Share of the exact nearest rows that the new index must find, for verify.")
+    ] = 0.9,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing: as plan.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is written.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Although the certificate speaks against mapping.")] = False,
+    allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Migrate a live database to a new model, step by step.
+
+    New vectors are written beside the old ones; readers see nothing of it until switch, and rollback gives them the old ones again, bit for bit.
+    """
+    from congruence._utils.validation import check_choice
+    from congruence.cli._base import print_json, say
+    from congruence.cli.transform import NORMALIZE
+    from congruence.databases import open_database
+    from congruence.errors import ParameterError
+    from congruence.maps import load
+    from congruence.upgrade.migrate import Migration
+
+    check_choice(action, ACTIONS, "ACTION")
+    check_choice(normalize, tuple(NORMALIZE), "--normalize")
+    if dry_run:
+        if action not in ("run", "plan"):
+            raise ParameterError(
+                f"Got --dry-run for {action}; expected it for run alone. Leave it out, or see where it stands: status."
+            )
+        action = "plan"
+    verdict = None if certificate is None else _read_json(certificate)
+    mapping = None if map_path is None else load(map_path)
+    database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
+    with ExitStack() as stack:
+        stack.callback(database.close)
+        migration = Migration(
+            database,
+            mapping,
+            journal=journal,
+            modality=modality,
+            normalize=NORMALIZE[normalize],
+            element_type=element_type,
+            allow_zero_rows=allow_zero_rows,
+        )
+        migration.retry.say = _complain
+        again = f"congruence migrate {database.info().place} …"
+        if action == "status":
+            told = migration.status()
+            print_json(told) if as_json else _print_status(told)
+            return
+        if action == "plan" or (action == "run" and not resume):
+            plan = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
+            if action == "plan":
+                print_json(plan.to_dict()) if as_json else _print_plan(plan)
+                raise typer.Exit(1 if plan.refused else 0)
+            if not as_json:
+                _print_plan(plan)
+            if migration.journal is None and not yes and not (plan.refused and not anyway):
+                _confirm(plan)
+        bars = stack.enter_context(_Bars(as_json))
+        told = {}
+        if action == "run":
+            try:
+                migration.run(
+                    certificate=verdict,
+                    resume=resume,
+                    anyway=anyway,
+                    callback=bars.advance,
+                    stage=lambda words: bars.begin(words, migration.info.rows),
+                )
+            except BaseException:
+                bars.close()
+                if migration.journal is not None and migration.folder.exists():
+                    _complain(f"the journal is in {migration.folder}; go on with --resume")
+                raise
+        if action in ("run", "verify"):
+            bars.begin("verifying", migration.info.rows)
+            found = migration.verify(
+                heldout=None if heldout is None else _read_heldout(heldout),
+                least_recall=least_recall,
+                callback=bars.advance,
+            )
+            bars.close()
+            told = found.to_dict()
+            if not as_json:
+                _print_verification(found)
+                if found.passed:
+                    say(f"Next: {again} switch, with the same options")
+        elif action == "switch":
+            bars.begin("comparing", migration.info.rows)
+            told = migration.switch(callback=bars.advance)
+            bars.close()
+            if not as_json:
+                say(
+                    f"switched: readers see the new vectors of {told['rows']:,} rows. The old ones stand beside: rollback, or drop-old"
+                )
+                say(f"summary: {migration.folder / 'summary.json'}")
+        elif action == "rollback":
+            told = migration.rollback()
+            if not as_json:
+                same = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}[
+                    told["identical"]
+                ]
+                say(f"rolled back: readers see the old vectors of {told['rows']:,} rows, {same}")
+        elif action == "drop-old":
+            if not yes:
+                _ask("Remove the old vectors for good?")
+            migration.drop_old()
+            told = {"dropped": True}
+            if not as_json:
+                say("the old vectors are gone")
+        elif action == "discard":
+            if not yes:
+                _ask("Remove the new vectors?")
+            migration.discard()
+            told = {"discarded": True}
+            if not as_json:
+                say("the new vectors are gone")
+        if as_json:
+            print_json({"action": action, "journal": str(migration.folder), **told})
+        if action in ("run", "verify") and not told["passed"]:
+            raise typer.Exit(1)
+
+
+class _Bars:
+    """One progress bar after the other."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._stack = quiet, ExitStack()
+        self._advance: Callable[[int], None] | None = None
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def begin(self, words: str, total: int) -> None:
+        """Show a bar of its own for a walk."""
+        from congruence.cli._base import progress
+
+        self.close()
+        self._advance = self._stack.enter_context(progress(words, total, self._quiet))
+
+    def advance(self, count: int) -> None:
+        if self._advance is not None:
+            self._advance(count)
+
+    def close(self) -> None:
+        self._stack.close()
+        self._advance = None
+
+
+def _complain(text: str) -> None:
+    import sys
+
+    from congruence._utils.display import visible
+
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def _read_json(path: str) -> Any:
+    import json
+
+    from congruence.errors import CorruptFileError, FileError
+
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read(64 * 2**20).decode("utf-8"))
+    except OSError as error:
+        raise FileError(f"Got no certificate at {path} ({error.strerror}); expected a file. Check the path.") from None
+    except (ValueError, RecursionError):
+        raise CorruptFileError(
+            f"Got {path}, which is no JSON; expected what congruence certify --json printed. Pass that file."
+        ) from None
+
+
+def _read_heldout(spec: str) -> Any:
+    from congruence.stores import read_embeddings
+
+    return read_embeddings(spec)
+
+
+def _ask(question: str) -> None:
+    """Go on if a person says so. Raises ParameterError where nobody can be asked."""
+    import sys
+
+    from congruence.errors import ParameterError
+
+    if not sys.stdin.isatty():
+        raise ParameterError(
+            "Got nobody to ask before anything is changed; expected a terminal, or consent. Pass --yes."
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+def _confirm(plan: Plan) -> None:
+    _ask(f"Write {plan.rows:,} new vectors beside the old ones?")
+
+
+def _print_plan(plan: Plan) -> None:
+    from congruence.cli._base import number, print_table, say
+
+    if plan.verdict:
+        say(f"{plan.verdict['headline']}: {plan.verdict['reason']}")
+    facts = [
+        ["rows", f"{plan.rows:,}" + (f" ({plan.rows_without:,} more without a vector)" if plan.rows_without else "")],
+        ["vectors", f"{plan.dim_old} to {plan.dim_new} components, {plan.element_type}"],
+        ["written", f"in a {plan.beside} beside; {'one' if plan.atomic_switch else 'no single'} step switches all"],
+        [
+            "size",
+            f"{plan.bytes_new / 2**20:,.1f} MiB"
+            + (f" of {plan.free_bytes / 2**20:,.0f} free" if plan.free_bytes else ""),
+        ],
+        ["index", plan.index or "none"],
+        [
+            "to read and map",
+            f"{number(plan.minutes, 2)} min at {plan.rows_per_second:,.0f} rows/s; writing and the index come on top",
+        ],
+    ]
+    if plan.encode_minutes is not None:
+        facts.append(["to encode instead", f"{number(plan.encode_minutes, 1)} min"])
+    if plan.encode_cost is not None:
+        facts.append(["price of encoding", f"{plan.encode_cost:,.2f}"])
+    print_table(f"{plan.place} ({plan.kind})", ["", ""], facts)
+    marks = {"good": "ok", "bad": "NO", "unknown": "?"}
+    print_table("Checks", ["", "", ""], [[one["check"], marks[one["outcome"]], one["detail"]] for one in plan.checks])
+
+
+def _print_verification(found: Verification) -> None:
+    from congruence.cli._base import number, print_table, say
+
+    facts = [
+        ["rows", f"{found.rows_old:,} old, {found.rows_new:,} new"],
+        ["read back", f"{found.read_back:,}, {found.wrong} wrong; largest difference {found.largest_difference:.1e}"],
+        [
+            "index against exact search",
+            f"{number(found.index_recall)} (old: {number(found.index_recall_old)}), {found.k} nearest",
+        ],
+    ]
+    if found.heldout:
+        facts.append(
+            [
+                "held-out vectors",
+                f"recall@1 {number(found.heldout['recall@1'])}, @10 {number(found.heldout['recall@10'])} (chance {number(found.heldout['chance@10'], 4)})",
+            ]
+        )
+    print_table("verified" if found.passed else "NOT verified", ["", ""], facts)
+    for problem in found.problems:
+        say(problem)
+
+
+def _print_status(told: dict[str, Any]) -> None:
+    from congruence.cli._base import print_table
+
+    facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
+    if "rows" in told:
+        facts.append(["rows", f"{told['rows_mapped']:,} of {told['rows']:,} mapped"])
+    print_table(told["place"], ["", ""], facts)
+    if told.get("events"):
+        print_table("Events", ["", ""], [[one["at"], one["what"]] for one in told["events"]])

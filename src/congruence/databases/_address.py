@@ -1,0 +1,77 @@
+"""Where a database is, as its users write it, and what of that may be shown."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+__all__ = ["Address", "hide_secrets"]
+
+#: Parameters of a URL, and of a connection string, whose values are never shown.
+_SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
+
+_HIDDEN = "***"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A database's address, its secrets apart.
+
+    Attributes
+    ----------
+    text : str
+        As given: a URL or a path. Never printed.
+    shown : str
+        For messages, journals and summaries: the password and parameters that are secrets struck out.
+    scheme : str
+        Of the URL in lower case; empty for a path.
+    secrets : tuple of str
+        What :meth:`hide` strikes out of a text.
+    """
+
+    text: str = field(repr=False)
+    shown: str
+    scheme: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read a URL or path; any text is one."""
+        match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+        if match is None:
+            return cls(text, text, "")
+        scheme = match[1].lower()
+        try:
+            parts = urlsplit(text)
+            password, query = parts.password, parse_qsl(parts.query, keep_blank_values=True)
+        except ValueError:  # brackets of an address that are not closed: nothing of it is known to be harmless
+            found = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
+            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([found[1]] if found else [])))
+        secrets = [value for name, value in query if _SECRET.search(name) and value]
+        netloc = parts.netloc
+        if password is not None:
+            user, _, host = netloc.rpartition("@")
+            netloc = f"{user.partition(':')[0]}:{_HIDDEN}@{host}"
+            secrets += [password, *_decoded(password)]
+        hidden = [(name, _HIDDEN if _SECRET.search(name) else value) for name, value in query]
+        shown = urlunsplit((parts.scheme, netloc, parts.path, urlencode(hidden, safe="*/"), ""))
+        return cls(text, shown, scheme, tuple(dict.fromkeys(one for one in secrets if one)))
+
+    def hide(self, text: str) -> str:
+        """Strike the secrets out of a text, such as a client's message."""
+        return hide_secrets(text.replace(self.text, self.shown), self.secrets)
+
+
+def _decoded(password: str) -> list[str]:
+    from urllib.parse import unquote
+
+    return [unquote(password), quote(unquote(password), safe="")]
+
+
+def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
+    """Replace each secret in a text, the longest first; secrets of one or two characters would strike out half of it and stay."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) > 2:
+            text = text.replace(secret, _HIDDEN)
+    return text

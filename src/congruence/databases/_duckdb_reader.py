@@ -1,0 +1,321 @@
+"""Read a DuckDB table for a migration: its old vectors, its new ones, and how far it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.optional import require
+from congruence.databases._address import Address
+from congruence.databases._base import (
+    BATCH,
+    Block,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    PairedBlock,
+    Side,
+    Stage,
+)
+from congruence.databases._duckdb_table import NEW, OLD, Table, find_table, quoted, refusals
+from congruence.databases._space import told_space
+from congruence.errors import DatabaseError, MigrationError, ParameterError
+
+__all__ = ["MARK", "DuckDBReader"]
+
+#: Key of the new column's comment.
+MARK = "congruence.migration"
+
+
+class DuckDBReader(Database):
+    """The half of :class:`congruence.databases.duckdb.DuckDB` that changes nothing; parameters as there."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        duckdb = require("duckdb", extra="duckdb")
+        text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
+        self._place, self._rows = Path(text), rows
+        if not self._place.is_file():
+            raise ParameterError(f"Got {address.shown}, where no file is; expected a DuckDB database. Check the path.")
+        with self._errors():
+            self._connection = duckdb.connect(str(self._place))
+        try:
+            with self._errors():
+                self._table: Table = find_table(self._connection, str(self._place), table, column, ids, modality_column)
+            if rows is not None:
+                self._check_condition(rows)
+        except BaseException:
+            self.close()
+            raise
+
+    def reader(self) -> Self:
+        """Return a reader with a cursor of its own: a connection of DuckDB serves one thread at a time."""
+        other = copy(self)
+        with self._errors():
+            other._connection = self._connection.cursor()
+        return other
+
+    def _errors(self) -> Any:
+        return refusals(str(self._place), self._rows)
+
+    def _check_condition(self, rows: str) -> None:
+        """Refuse what is no condition of one query. Raises ParameterError."""
+        with self._errors():
+            # The line break ends a comment, which else would hide the bracket.
+            query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
+            statements = self._connection.extract_statements(query)
+            if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
+                raise ParameterError(
+                    f"Got {rows!r}, which is more than a condition; expected one for WHERE. Pass rows=… with a single condition."
+                )
+            self._read(f"{query} AND false")
+
+    # ---- what there is -----------------------------------------------------------------------------------------------
+
+    def _read(self, query: str, *values: Any) -> pa.Table:
+        """Run a query to its end."""
+        with self._errors():
+            return self._connection.sql(query, params=list(values)).to_arrow_table()
+
+    def _columns(self) -> dict[str, tuple[str, str]]:
+        """Return type and comment of each column by name, as they are now."""
+        rows = self._read(
+            "SELECT column_name AS name, data_type AS type, coalesce(comment, '') AS comment FROM duckdb_columns() WHERE table_oid = "
+            "(SELECT table_oid FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? AND table_name = ?) "
+            "AND database_name = current_database() ORDER BY column_index",
+            self._table.schema,
+            self._table.name,
+        )
+        return {row["name"]: (row["type"], row["comment"]) for row in rows.to_pylist()}
+
+    def _names(self) -> tuple[Stage, str, str]:
+        """Return the stage and the names of the old and the new column."""
+        shown, names = self._table.column, self._columns()
+        new, old = shown + NEW, shown + OLD
+        if shown not in names or {new, old} <= set(names):
+            raise DatabaseError(
+                f"Got columns {', '.join(sorted({shown, new, old} & set(names)))} in {self._place}; expected {shown} and one of {new} "
+                f"and {old} at most. Rename or drop what another program has made."
+            )
+        if old in names:
+            return Stage.SWITCHED, old, shown
+        return (Stage.BESIDE if new in names else Stage.UNTOUCHED), shown, new
+
+    def _made(self) -> dict[str, Any]:
+        """Return what the comment of the new column says: its width and the note."""
+        try:
+            told = json.loads(self._columns()[self._names()[2]][1])[MARK]
+            return {"dim": int(told["dim"]), "note": {str(key): str(value) for key, value in told["note"].items()}}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DatabaseError(
+                f"Got new vectors in {self._place} without this library's comment on their column; expected it. Remove them, or put "
+                "the comment back."
+            ) from error
+
+    def _side(self, side: Side) -> tuple[str, int]:
+        """Return the column of a side and its width. Raises MigrationError."""
+        stage, old, new = self._names()
+        if side == "new":
+            if stage is Stage.UNTOUCHED:
+                raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+            return new, self._made()["dim"]
+        kind = self._columns()[old][0]
+        width = kind.rpartition("[")[2].rstrip("]")
+        if not width:
+            found = self._read(
+                f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE {quoted(old)} IS NOT NULL LIMIT 1"
+            )
+            width = str(found["n"][0].as_py() if len(found) else 0)
+        return old, int(width)
+
+    def _where(self, *conditions: str) -> str:
+        mine = [] if self._rows is None else [f"({self._rows}\n)"]
+        return f"WHERE {' AND '.join([*mine, *conditions])}" if mine or conditions else ""
+
+    def info(self) -> DatabaseInfo:
+        """Describe the old vectors; see :meth:`Database.info`."""
+        old, dim = self._side("old")
+        columns = self._columns()
+        own = {old, self._names()[2], self._table.ids}
+        counts = self._read(
+            f"SELECT count(*) AS rows, count({quoted(old)}) AS full FROM {self._table.path} {self._where()}"
+        )
+        rows, full = counts["rows"][0].as_py(), counts["full"][0].as_py()
+        try:
+            told = json.loads(columns[old][1])
+        except ValueError:
+            told = {}
+        return DatabaseInfo(
+            place=f"{self._place}, {self._table.schema}.{self._table.name}",
+            rows=full,
+            rows_without=rows - full,
+            dim=dim,
+            id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
+            columns=tuple(name for name in columns if name not in own),
+            space=told_space(told if isinstance(told, dict) else {}, str(self._place)),
+            free_bytes=shutil.disk_usage(self._place.absolute().parent).free,
+        )
+
+    def stage(self) -> Stage:
+        """Return how far the migration is; see :meth:`Database.stage`."""
+        return self._names()[0]
+
+    def note(self) -> Mapping[str, str]:
+        """Return what :meth:`prepare` was given, kept as the comment of the new column."""
+        return {} if self.stage() is Stage.UNTOUCHED else self._made()["note"]
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _vectors(self, column: str, dim: int) -> str:
+        return f"CAST({quoted(column)} AS FLOAT[{dim}])"
+
+    def _selected(self, *columns: tuple[str, int]) -> str:
+        told = [f"CAST({quoted(self._table.modalities)} AS VARCHAR)"] if self._table.modalities else []
+        wanted = [self._table.id_text, *(self._vectors(*one) for one in columns), *told]
+        return ", ".join(f"{one} AS c{k}" for k, one in enumerate(wanted))
+
+    def _pages(
+        self, columns: list[tuple[str, int]], after: Cursor | None, batch: int
+    ) -> Iterator[tuple[pa.Table, Cursor]]:
+        """Yield rows by ranges of their numbers, each range a query of its own, up to the number that was the last at the beginning.
+
+        An update moves a row of a table with a primary key behind all others: it comes once nevertheless, and a transaction
+        that stayed open would keep all that is written meanwhile in memory.
+        """
+        start: int = -1
+        stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
+        if after is not None:
+            if not (isinstance(after, list) and len(after) == 2 and all(type(one) is int for one in after)):
+                raise ParameterError(
+                    f"Got cursor {after!r}; expected two numbers. Pass one that a scan of this table gave."
+                )
+            start, stop = int(after[0]), int(after[1])
+        full = f"{quoted(columns[0][0])} IS NOT NULL"
+        query = (
+            f"SELECT {self._selected(*columns)} FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
+        )
+        while stop is not None and start < stop:
+            end = min(start + batch, stop)
+            page = self._read(query, start, end)
+            start = end
+            if len(page):
+                yield page.combine_chunks(), [start, stop]
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield rows in the order of their numbers; see :meth:`Database.scan`."""
+        self.flush()
+        for page, cursor in self._pages([self._side(side)], after, batch):
+            yield self._block(page, cursor)
+
+    def _block(self, page: pa.Table, cursor: Cursor) -> Block:
+        return Block(self._ids_of(page), _matrix(page["c1"]), self._told(page), cursor)
+
+    def _ids_of(self, page: pa.Table) -> pa.Array:
+        column = page["c0"]
+        if column.null_count:
+            raise DatabaseError(
+                f"Got rows without {self._table.ids} in {self._place}; expected an id in each row. Fill them in, or leave these out by "
+                "a condition."
+            )
+        kind = (
+            column.type
+            if column.type == pa.uint64()
+            else pa.int64()
+            if pa.types.is_integer(column.type)
+            else pa.large_string()
+        )
+        return _one(column.cast(kind))
+
+    def _told(self, page: pa.Table) -> pa.Array | None:
+        return _one(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return rows by id; see :meth:`Database.fetch`."""
+        self.flush()
+        column, dim = self._side(side)
+        with self._given(pa.table({"id": ids})) as given:
+            page = self._read(
+                f"SELECT {self._selected((column, dim))} FROM {self._table.path} WHERE {quoted(column)} IS NOT NULL AND "
+                f"{quoted(self._table.ids)} IN (SELECT TRY_CAST(id AS {self._table.id_type}) FROM {given})"
+            ).combine_chunks()
+        return self._block(page, 0)
+
+    @contextmanager
+    def _given(self, table: pa.Table) -> Iterator[str]:
+        """Let a query read a table of this process under the name that is yielded."""
+        self._connection.register("congruence_given", table)
+        try:
+            yield "congruence_given"
+        finally:
+            self._connection.unregister("congruence_given")
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows have a vector."""
+        self.flush()
+        column, _ = self._side(side)
+        return int(
+            self._read(f"SELECT count({quoted(column)}) AS n FROM {self._table.path} {self._where()}")["n"][0].as_py()
+        )
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield rows with both vectors, from one read."""
+        self.flush()
+        for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
+            has = page["c2"].is_valid().to_numpy()
+            yield PairedBlock(self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has, self._told(page))
+
+    def repeated_ids(self) -> list[str]:
+        """Return some ids that several rows have, at most ten."""
+        column = quoted(self._table.ids)
+        found = self._read(
+            f"SELECT CAST({column} AS VARCHAR) AS id FROM {self._table.path} {self._where()} GROUP BY {column} HAVING count(*) > 1 LIMIT 10"
+        )
+        return [str(one) for one in found["id"].to_pylist()]
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Make what was written part of the table; what reads it does so first."""
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return (
+        column.chunk(0)
+        if column.num_chunks == 1
+        else pa.concat_arrays(column.chunks)
+        if column.num_chunks
+        else pa.array([], column.type)
+    )
+
+
+def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Return vectors as rows; zeros for those that are null."""
+    array = _one(column)
+    values, width = array.values, array.type.list_size
+    flat = np.frombuffer(values.buffers()[1] or b"", np.float32, len(values), 4 * values.offset).reshape(-1, width)
+    rows = flat[array.offset : array.offset + len(array)]
+    has = array.is_valid().to_numpy(zero_copy_only=False)
+    if values.null_count:  # a number that is missing in a vector is NaN
+        there = (
+            values.is_valid()
+            .to_numpy(zero_copy_only=False)
+            .reshape(-1, width)[array.offset : array.offset + len(array)]
+        )
+        rows = np.where(there, rows, np.float32("nan"))
+    return np.ascontiguousarray(rows if has.all() else np.where(has[:, None], rows, np.float32(0)))

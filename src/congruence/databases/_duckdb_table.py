@@ -1,0 +1,173 @@
+"""Which table and columns of a DuckDB file are meant, how names are quoted, and what its errors say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    FileError,
+    ParameterError,
+    StorageError,
+)
+
+__all__ = ["NEW", "OLD", "Table", "find_table", "literal", "quoted", "refusals"]
+
+#: What the names of the column beside end with, before and after the switch.
+NEW, OLD = "__congruence_new", "__congruence_old"
+
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_VECTOR = re.compile(r"(FLOAT|DOUBLE)\[\d*\]")
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL has it, for statements that take no parameters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Table(NamedTuple):
+    """A table and the columns that are meant.
+
+    Attributes
+    ----------
+    schema, name : str
+    column : str
+        That readers take the vectors from.
+    ids, id_type : str
+    modalities : str or None
+    """
+
+    schema: str
+    name: str
+    column: str
+    ids: str
+    id_type: str
+    modalities: str | None
+
+    @property
+    def path(self) -> str:
+        """The table's name in SQL."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def id_text(self) -> str:
+        """The ids as blocks have them, in SQL: numbers as they are, UUIDs as text."""
+        return f"CAST({quoted(self.ids)} AS VARCHAR)" if self.id_type == "UUID" else quoted(self.ids)
+
+
+def find_table(
+    connection: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
+) -> Table:
+    """Return the table that is meant and its columns. Raises ParameterError, DatabaseError."""
+    tables = connection.execute(
+        "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = current_database() AND NOT internal AND NOT temporary"
+    ).fetchall()
+    meant = [one for one in tables if table is None or table in (one[1], ".".join(one))]
+    if len(meant) != 1:
+        names = ", ".join(sorted(name if schema == "main" else f"{schema}.{name}" for schema, name in tables)) or "none"
+        raise ParameterError(
+            f"Got table={table!r} for {place}, which has {names}; expected one of its tables. Name one of these."
+        )
+    schema, name = meant[0]
+    columns = dict(
+        connection.execute(
+            "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() AND schema_name = ? "
+            "AND table_name = ? ORDER BY column_index",
+            [schema, name],
+        ).fetchall()
+    )
+    for given, option in ((column, "column"), (ids, "ids"), (modality, "modality_column")):
+        if given is not None and given not in columns:
+            shown = ", ".join(columns)
+            raise ParameterError(
+                f"Got {option}={given!r} for {name}; expected one of its columns, {shown}. Name one of these."
+            )
+    if column is None:
+        column = _only_column(
+            [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))], name
+        )
+    if not _VECTOR.fullmatch(columns[column]):
+        raise DatabaseError(
+            f"Got column {column!r} of {columns[column]}; expected FLOAT[n], FLOAT[], DOUBLE[n] or DOUBLE[]. Name another column."
+        )
+    if ids is None:
+        keys = connection.execute(
+            "SELECT constraint_column_names FROM duckdb_constraints() WHERE database_name = current_database() AND schema_name = ? "
+            "AND table_name = ? AND constraint_type = 'PRIMARY KEY'",
+            [schema, name],
+        ).fetchall()
+        single = [key[0][0] for key in keys if len(key[0]) == 1]
+        ids = single[0] if single else "id" if "id" in columns else None
+    if ids is None:
+        raise ParameterError(
+            f"Got {name} without a primary key or a column id; expected a column of ids. Pass ids= with its name."
+        )
+    if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
+        raise DatabaseError(
+            f"Got ids of {columns[ids]} in {ids!r}; expected whole numbers, texts or UUIDs. Pass another column as ids=."
+        )
+    return Table(schema, name, column, ids, columns[ids], modality)
+
+
+def _only_column(vectors: list[str], table: str) -> str:
+    if len(vectors) != 1:
+        found = ", ".join(vectors) or "none"
+        raise ParameterError(
+            f"Got {len(vectors)} columns of vectors in {table} ({found}); expected one, or its name. Pass column=."
+        )
+    return vectors[0]
+
+
+@contextmanager
+def refusals(place: str, rows: str | None) -> Iterator[None]:
+    """Turn the client's errors into ours."""
+    import duckdb
+
+    try:
+        yield
+    except CongruenceError:
+        raise
+    except duckdb.Error as error:
+        raise _as_ours(duckdb, error, place, rows) from error
+
+
+def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> CongruenceError:
+    text = str(error)
+    said = (text.splitlines() or [""])[0][:500]
+    if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
+        return DatabaseUnavailableError(
+            f"Got {place} in use ({said}); expected it free. Close the other program, or try again."
+        )
+    if rows is not None and isinstance(
+        error, (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
+    ):
+        return ParameterError(
+            f"Got the condition {rows!r}, which DuckDB refuses ({said}); expected one for WHERE. Pass rows=… with a condition in DuckDB's SQL."
+        )
+    if "No space left" in text:
+        return StorageError(
+            f"Got a full disk at {place} ({said}); expected free space. Free space, or write to another disk."
+        )
+    if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
+        return CorruptFileError(f"Got a damaged file, {place} ({said}); expected a DuckDB database. Restore a copy.")
+    if isinstance(error, duckdb.IOException):
+        return FileError(
+            f"Got a refusal to read or write {place} ({said}); expected access. Check the path and its permissions."
+        )
+    if "cannot drop this column" in text.lower():
+        return DatabaseError(
+            f"Got {place}, in which DuckDB drops no column before one of a key ({said}); expected a table where it does. Copy the table "
+            "without the column, or leave the old vectors where they are."
+        )
+    return DatabaseError(f"Got a refusal from DuckDB for {place} ({said}); expected none. Look at what it says.")

@@ -1,0 +1,93 @@
+"""Vector indices of a Lance table: what one is like, and another of the same kind over another column."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from congruence.databases._lance_column import quoted
+
+__all__ = ["VectorIndex", "describe_index", "find_index", "index_like"]
+
+
+class VectorIndex(NamedTuple):
+    """An index over a column of vectors.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        ``IVF_PQ``, ``IVF_HNSW_SQ``, …
+    metric : {"cosine", "dot", "l2"}
+    partitions : int
+    sub_vectors : int or None
+        Of product quantization.
+    bits : int or None
+    hnsw : tuple of int or None
+        Neighbors of a node, and candidates while it is built.
+    dim : int
+    unindexed : int
+        Rows that it does not have; a search reads those themselves.
+    """
+
+    name: str
+    kind: str
+    metric: str
+    partitions: int
+    sub_vectors: int | None
+    bits: int | None
+    hnsw: tuple[int, int] | None
+    dim: int
+    unindexed: int
+
+
+def find_index(data: Any, column: str) -> VectorIndex | None:
+    """Return the vector index of a column, if it has one."""
+    for one in data.describe_indices():
+        if list(one.field_names) != [column] or "metric_type" not in one.details:
+            continue
+        details, facts = one.details, data.stats.index_stats(one.name)
+        coded, graph = details.get("compression") or {}, details.get("hnsw")
+        return VectorIndex(
+            one.name,
+            one.index_type,
+            str(details["metric_type"]).lower(),
+            max((int(part.get("num_partitions") or 1) for part in facts["indices"]), default=1),
+            coded.get("num_sub_vectors"),
+            coded.get("num_bits"),
+            (graph["max_connections"], graph["construction_ef"]) if graph else None,
+            data.schema.field(column).type.list_size if hasattr(data.schema.field(column).type, "list_size") else 0,
+            int(facts["num_unindexed_rows"]),
+        )
+    return None
+
+
+def describe_index(index: VectorIndex) -> str:
+    """Say in a few words what an index is."""
+    words = [index.kind, index.metric, f"{index.partitions} partitions"]
+    if index.sub_vectors:
+        words.append(f"{index.sub_vectors} sub-vectors")
+    if index.hnsw:
+        words.append("m={}, ef_construction={}".format(*index.hnsw))
+    return ", ".join(words)
+
+
+def index_like(data: Any, like: VectorIndex, column: str, name: str | None) -> None:
+    """Build an index of the same kind and parameters over another column, in place of the one of that name.
+
+    The length of sub-vectors is kept, or shortened until it divides the width.
+    """
+    options: dict[str, Any] = {"metric": like.metric, "num_partitions": like.partitions}
+    kind = data.schema.field(column).type
+    dim = kind.list_size if hasattr(kind, "list_size") else kind.storage_type.list_size
+    if like.sub_vectors:
+        length = max(1, like.dim // like.sub_vectors)
+        while dim % length:
+            length -= 1
+        options["num_sub_vectors"] = dim // length
+    if like.bits and like.kind.endswith(("PQ", "RQ")):
+        options["num_bits"] = like.bits
+    if like.hnsw:
+        options["m"], options["ef_construction"] = like.hnsw
+    names = {one.name for one in data.describe_indices()}
+    free = next(one for one in (f"{column}_idx{k or ''}" for k in range(len(names) + 1)) if one not in names)
+    data.create_index(quoted(column), like.kind, name=name or free, replace=name is not None, **options)

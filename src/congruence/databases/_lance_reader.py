@@ -1,0 +1,305 @@
+"""Read a Lance table for a migration: its old vectors, its new ones, and how far it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from congruence._utils.optional import require
+from congruence.databases._address import Address
+from congruence.databases._base import (
+    BATCH,
+    Block,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    PairedBlock,
+    Side,
+    Stage,
+)
+from congruence.databases._lance_column import quoted, stream
+from congruence.databases._lance_index import describe_index, find_index
+from congruence.databases._lance_staging import UNKNOWN, fragment_of, matrix_of
+from congruence.databases._lance_table import (
+    NEW,
+    OLD,
+    as_ids,
+    find_columns,
+    find_table,
+    note_of,
+    refusals,
+    storage_of,
+    texts,
+)
+from congruence.databases._space import told_space
+from congruence.errors import DatabaseError, MigrationError, ParameterError
+
+__all__ = ["LanceReader"]
+
+#: Rows whose addresses are remembered from the last scans, so that writing them does not search for them.
+_REMEMBERED = 2**18
+
+
+class LanceReader(Database):
+    """The half of :class:`congruence.databases.lancedb.LanceDB` that changes nothing; parameters as there."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        self._lance = _client()
+        self._place = find_table(address, table)
+        self._where = rows
+        data = self._open()
+        primary = [one.name() for one in data.lance_schema.fields() if one.is_unenforced_primary_key()]
+        self._column, self._ids, self._modalities = find_columns(
+            data.schema, primary, self._place, column, ids, modality_column
+        )
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[pa.Array, np.ndarray]] = deque()
+        if rows is not None:
+            with self._errors():
+                data.count_rows(rows)
+
+    # ---- what there is -----------------------------------------------------------------------------------------------
+
+    def _open(self) -> Any:
+        """Open the latest version."""
+        with refusals(self._place, None):
+            return self._lance.dataset(str(self._place))
+
+    def _errors(self) -> Any:
+        return refusals(self._place, self._where)
+
+    def _names(self, data: Any) -> tuple[Stage, str, str]:
+        """Return the stage and the names of the old and the new column in a version."""
+        names = set(data.schema.names)
+        new, old = self._column + NEW, self._column + OLD
+        if self._column not in names or {new, old} <= names:
+            raise DatabaseError(
+                f"Got columns {', '.join(sorted(names & {self._column, new, old}))} in {self._place}; expected {self._column} and "
+                f"one of {new} and {old} at most. Rename or drop what another program has made."
+            )
+        if old in names:
+            return Stage.SWITCHED, old, self._column
+        return (Stage.BESIDE if new in names else Stage.UNTOUCHED), self._column, new
+
+    def _side(self, data: Any, side: Side) -> str:
+        stage, old, new = self._names(data)
+        if side == "new" and stage is Stage.UNTOUCHED:
+            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+        return old if side == "old" else new
+
+    def info(self) -> DatabaseInfo:
+        """Describe the old vectors; see :meth:`Database.info`."""
+        data = self._open()
+        _, old, new = self._names(data)
+        own = {old, new, self._ids}
+        value_type = storage_of(data.schema.field(old).type)
+        id_type = storage_of(data.schema.field(self._ids).type)
+        with self._errors():
+            total = data.count_rows(self._where)
+            rows = data.count_rows(self._having(old))
+            found = find_index(data, old)
+            return DatabaseInfo(
+                place=str(self._place),
+                rows=rows,
+                dim=value_type.list_size,
+                element_type="float16" if value_type.value_type == pa.float16() else "float32",
+                rows_without=total - rows,
+                distance=found.metric if found else None,
+                index=describe_index(found) if found else None,
+                id_type="int"
+                if pa.types.is_integer(id_type)
+                else "uuid"
+                if pa.types.is_fixed_size_binary(id_type)
+                else "text",
+                columns=tuple(one for one in data.schema.names if one not in own),
+                space=told_space(texts(data.schema.metadata), str(self._place)),
+                free_bytes=shutil.disk_usage(self._place).free,
+            )
+
+    def stage(self) -> Stage:
+        """Return how far the migration is; see :meth:`Database.stage`."""
+        return self._names(self._open())[0]
+
+    def note(self) -> Mapping[str, str]:
+        """Return what :meth:`prepare` was given, kept in the metadata of the new column."""
+        data = self._open()
+        stage, _, new = self._names(data)
+        return {} if stage is Stage.UNTOUCHED else note_of(data.schema, new)
+
+    def _having(self, column: str) -> str:
+        condition = f"{quoted(column)} IS NOT NULL"
+        return condition if self._where is None else f"({self._where}) AND {condition}"
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def _batches(self, data: Any, columns: list[str], after: Cursor | None, batch: int) -> Iterator[pa.RecordBatch]:
+        """Yield columns, the ids before them and the addresses behind them, of rows behind a cursor in the order of the table."""
+        fragments, behind = data.get_fragments(), np.uint64(0)
+        if after is not None:
+            number, offset = _cursor(after)
+            places = [k for k, one in enumerate(fragments) if one.fragment_id == number]
+            if places:  # otherwise it has been compacted: all rows come again
+                fragments = fragments[places[0] :]
+                behind = np.uint64((number << 32) + offset)
+        modalities = [self._modalities] if self._modalities else []
+        if not fragments:
+            return
+        pieces = stream(
+            data, [self._ids, *columns, *modalities], filter=self._where, batch_size=batch, fragments=fragments
+        )
+        for piece in pieces:
+            if after is not None:
+                addresses = np.asarray(piece.column(piece.num_columns - 1))
+                same = fragment_of(addresses) == fragment_of(np.array([behind]))[0]
+                if same.any():
+                    piece = piece.filter(pa.array(~same | (addresses > behind)))
+            for start in range(0, len(piece), batch):
+                yield piece.slice(start, batch)
+
+    def _told(self, piece: pa.RecordBatch) -> pa.Array | None:
+        """Return the modalities, the last but one of the columns."""
+        return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modalities else None
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield rows in the order of the table; see :meth:`Database.scan`. The version is that of the beginning."""
+        data = self._settled() if side == "new" else self._open()
+        column = self._side(data, side)
+        with self._errors():
+            for piece in self._batches(data, [column], after, batch):
+                block = self._block(piece)
+                if len(block.ids):
+                    yield block
+
+    def _block(self, piece: pa.RecordBatch) -> Block:
+        vectors, has = matrix_of(piece.column(1))
+        told = self._told(piece)
+        ids, addresses = self._remember(piece)
+        cursor: Cursor = [int(addresses[-1] >> np.uint64(32)), int(addresses[-1] & np.uint64(2**32 - 1))]
+        if not has.all():
+            mask = pa.array(has)
+            ids, vectors, told = ids.filter(mask), vectors[has], told.filter(mask) if told is not None else None
+        return Block(ids, np.ascontiguousarray(vectors, np.float32), told, cursor)
+
+    def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
+        """Return the ids and addresses of rows, and keep them for :meth:`write`."""
+        column = piece.column(0)
+        if column.null_count:
+            raise DatabaseError(
+                f"Got {column.null_count} rows without {self._ids} in {self._place}; expected an id in each row. Fill them in, or "
+                "leave these rows out by a condition."
+            )
+        ids, addresses = as_ids(column), np.asarray(piece.column(piece.num_columns - 1))
+        with self._lock:
+            self._seen.append((ids, addresses))
+            while len(self._seen) > 1 and sum(len(one) for _, one in self._seen) > _REMEMBERED:
+                self._seen.popleft()
+        return ids, addresses
+
+    def _addresses(self, ids: pa.Array) -> np.ndarray:
+        """Return where rows stood when they were last read, UNKNOWN if that is long ago."""
+        with self._lock:
+            seen = list(self._seen)
+        out = np.full(len(ids), UNKNOWN)
+        for some, addresses in reversed(seen):
+            if some.equals(ids):
+                return np.array(addresses)
+            if (left := np.flatnonzero(out == UNKNOWN)).size == 0:
+                break
+            at = pc.index_in(ids.take(pa.array(left)), value_set=some).fill_null(-1).to_numpy()
+            out[left[at >= 0]] = addresses[at[at >= 0]]
+        return out
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return rows by id, found in one pass over the column of ids; see :meth:`Database.fetch`."""
+        data = self._settled() if side == "new" else self._open()
+        column, start, rows = self._side(data, side), 0, []
+        with self._errors():
+            for piece in stream(data, [self._ids], batch_size=65_536):
+                found = pc.index_in(as_ids(piece.column(0)), value_set=ids)
+                rows += (np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
+                start += len(piece)
+            columns = [self._ids, column, *([self._modalities] if self._modalities else [])]
+            taken = data.take(rows, columns=[quoted(one) for one in columns]).combine_chunks()
+            (piece,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
+            vectors, has = matrix_of(piece.column(1))
+            mask = pa.array(has)
+            told = piece.column(2).cast(pa.large_string()).filter(mask) if self._modalities else None
+            return Block(
+                as_ids(piece.column(0)).filter(mask), np.ascontiguousarray(vectors[has], np.float32), told, [0, 0]
+            )
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows have a vector."""
+        data = self._settled() if side == "new" else self._open()
+        with self._errors():
+            return int(data.count_rows(self._having(self._side(data, side))))
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield rows with both vectors, from one read."""
+        data = self._settled()
+        columns = [self._side(data, "old"), self._side(data, "new")]
+        with self._errors():
+            for piece in self._batches(data, columns, None, batch):
+                (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
+                ids, _ = self._remember(piece)
+                told = self._told(piece)
+                if not has_old.all():
+                    mask = pa.array(has_old)
+                    ids, told = ids.filter(mask), told.filter(mask) if told is not None else None
+                    old, new, has_new = old[has_old], new[has_old], has_new[has_old]
+                new = np.array(new, np.float32)
+                new[~has_new] = 0
+                if len(ids):
+                    yield PairedBlock(ids, np.ascontiguousarray(old, np.float32), new, has_new, told)
+
+    def repeated_ids(self) -> list[str]:
+        """Return some ids that several rows have, at most ten."""
+        with self._errors():
+            table = self._open().to_table(columns=[quoted(self._ids)], filter=self._where)
+            if not len(table):
+                return []
+            counted = pc.value_counts(as_ids(table.column(0).combine_chunks()))
+        several = counted.filter(pc.greater(counted.field("counts"), 1))
+        return [str(one) for one in several.field("values")[:10].to_pylist()]
+
+    @abstractmethod
+    def _settled(self) -> Any:
+        """Return the latest version, after all that was written has become part of it."""
+
+
+def _cursor(after: Cursor) -> tuple[int, int]:
+    if isinstance(after, list) and len(after) == 2 and all(type(one) is int and 0 <= one < 2**32 for one in after):
+        return int(after[0]), int(after[1])
+    raise ParameterError(
+        f"Got cursor {after!r}; expected a fragment and an offset. Pass one that a scan of this table gave."
+    )
+
+
+def _client() -> Any:
+    """Import Lance without its notice, at each commit, that replacing a column's file is new; the tests are there to show that it works."""
+    if "lance" in sys.modules or "LANCE_LOG" in os.environ:
+        return require("lance", extra="lancedb")
+    os.environ["LANCE_LOG"] = "warn,lance_table::transaction=error,lance::index=error"
+    try:
+        return require("lance", extra="lancedb")
+    finally:
+        del os.environ["LANCE_LOG"]

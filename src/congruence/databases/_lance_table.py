@@ -1,0 +1,227 @@
+"""Where a Lance table is, which of its columns are meant, and what its errors say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.refusals import say_refusal
+from congruence.databases._address import Address
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    FileError,
+    ParameterError,
+    StorageError,
+)
+
+__all__ = [
+    "EXTENSION",
+    "NEW",
+    "NOTE",
+    "OLD",
+    "TOKEN",
+    "as_ids",
+    "find_columns",
+    "find_table",
+    "mark",
+    "note_of",
+    "refusals",
+    "storage_of",
+    "texts",
+]
+
+#: What the names of the column beside end with, before and after the switch.
+NEW, OLD = "__congruence_new", "__congruence_old"
+
+#: Keys of the new column's metadata.
+NOTE, TOKEN = "congruence.note", "congruence.staging"
+
+EXTENSION = "ARROW:extension:name"
+
+_CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
+_DAMAGE = re.compile(
+    r"corrupt|magic|decod|unexpected|truncated|out of (range|bounds)|not found|invalid (data|file|argument|range)|checksum|protobuf",
+    re.IGNORECASE,
+)
+
+
+def find_table(address: Address, table: str | None) -> Path:
+    """Return the folder of a table. Raises FileError, ParameterError."""
+    text = address.text[len("lancedb://") :] if address.scheme == "lancedb" else address.text
+    place = Path(text).absolute()
+    if place.suffix == ".lance":
+        if table not in (None, place.stem):
+            raise ParameterError(f"Got table={table!r} for {address.shown}; expected {place.stem!r}. Leave it out.")
+    else:
+        tables = sorted(one.stem for one in place.glob("*.lance")) if place.is_dir() else []
+        if table is None and len(tables) == 1:
+            table = tables[0]
+        if table not in tables:
+            there = ", ".join(tables) or "none"
+            raise ParameterError(
+                f"Got table={table!r} for {address.shown}, which has {there}; expected one of its tables. Name one of these."
+            )
+        place = place / f"{table}.lance"
+    if not (place / "_versions").is_dir():
+        raise FileError(f"Got {address.shown}, where no Lance table is; expected the folder of one. Check the path.")
+    return place
+
+
+def find_columns(
+    schema: pa.Schema, primary: list[str], place: Path, column: str | None, ids: str | None, modality: str | None
+) -> tuple[str, str, str | None]:
+    """Return the columns of the vectors, the ids and, if one is meant, the modalities. Raises ParameterError, DatabaseError."""
+    for name, option in ((column, "column"), (ids, "ids"), (modality, "modality_column")):
+        if name is not None and name not in schema.names:
+            shown = ", ".join(schema.names)
+            raise ParameterError(
+                f"Got {option}={name!r} for {place}; expected one of its columns, {shown}. Name one of these."
+            )
+    vectors = [field.name for field in schema if _is_vector(field.type) and not field.name.endswith((NEW, OLD))]
+    if column is None:
+        if len(vectors) != 1:
+            found = ", ".join(vectors) or "none"
+            raise ParameterError(
+                f"Got {len(vectors)} columns of vectors in {place} ({found}); expected one, or its name. Pass column=."
+            )
+        column = vectors[0]
+    if column not in vectors:
+        raise DatabaseError(
+            f"Got column {column!r} of {schema.field(column).type}; expected lists of fixed size of float16, float32 or float64. "
+            "Name another column, or cast this one."
+        )
+    if ids is None:
+        ids = "id" if "id" in schema.names else primary[0] if len(primary) == 1 else None
+    if ids is None:
+        raise ParameterError(f"Got {place} without a column id; expected a column of ids. Pass ids= with its name.")
+    kind = storage_of(schema.field(ids).type)
+    if not (pa.types.is_integer(kind) or _is_text(kind) or kind == pa.binary(16)):
+        raise DatabaseError(
+            f"Got ids of {kind} in column {ids!r}; expected whole numbers, texts or UUIDs. Pass another column as ids=."
+        )
+    for name in (column, ids, modality):
+        if name is not None and "`" in name:
+            raise ParameterError(
+                f"Got column {name!r}; expected a name without a backtick, which Lance cannot quote. Rename it."
+            )
+    return column, ids, modality
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    kind = storage_of(kind)
+    return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def as_ids(column: pa.Array) -> pa.Array:
+    """Return ids as blocks have them: int64, uint64 or large_string; 16 bytes become a UUID's text."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.type == pa.binary(16):
+        return _uuids(column)
+    if pa.types.is_uint64(column.type):
+        return column
+    return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
+
+
+def _uuids(column: pa.Array) -> pa.Array:
+    raw = column.buffers()[1][16 * column.offset : 16 * (column.offset + len(column))]
+    digits = np.frombuffer(bytes(raw).hex().encode(), "S1").reshape(-1, 32)
+    text = np.full((len(column), 36), b"-", "S1")
+    text[:, [k for k in range(36) if k not in (8, 13, 18, 23)]] = digits
+    offsets = 36 * np.arange(len(column) + 1, dtype=np.int64)
+    return pa.Array.from_buffers(
+        pa.large_string(), len(column), [None, pa.py_buffer(offsets), pa.py_buffer(text.tobytes())]
+    )
+
+
+def storage_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type that an extension type stores, or the type itself."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def texts(metadata: Mapping[Any, Any] | None) -> dict[str, str]:
+    """Return metadata as texts."""
+    told = {}
+    for key, value in (metadata or {}).items():
+        name = key.decode(errors="replace") if isinstance(key, bytes) else key
+        told[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return told
+
+
+def mark(kind: pa.DataType) -> dict[str, str]:
+    """Return metadata by which LanceDB's Python client does not take a column of vectors for one that a search may mean."""
+    shape = json.dumps({"shape": [kind.list_size]})
+    return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
+
+
+def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
+    """Return the note in a column's metadata; empty where it has none that can be read."""
+    try:
+        note = json.loads(texts(schema.field(column).metadata).get(NOTE, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
+
+
+@contextmanager
+def refusals(place: Path, where: str | None) -> Iterator[None]:
+    """Turn Lance's errors, which tell what they are by their text only, into ours."""
+    try:
+        yield
+    except CongruenceError:
+        raise
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        raise _as_ours(error, place, where) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # what a failed assertion in Rust becomes: no Exception
+            raise
+        raise CorruptFileError(
+            f"Got a damaged table, {place} ({_first_line(error)}); expected an intact one. Restore an older version, or a copy."
+        ) from None
+
+
+def _as_ours(error: Exception, place: Path, where: str | None) -> CongruenceError:
+    text, said = str(error), _first_line(error)
+    number = error.errno if isinstance(error, OSError) and error.errno else None
+    if found := re.search(r"os error (\d+)", text):
+        number = int(found[1])
+    if number is not None:
+        return StorageError(say_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
+    if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
+        return ParameterError(
+            f"Got the condition {where!r}, which Lance refuses ({said}); expected one for its where. Pass rows=… with a condition in LanceDB's SQL."
+        )
+    if _CONFLICT.search(text):
+        return DatabaseUnavailableError(
+            f"Got a conflict with another writer of {place} ({said}); expected none. Try again."
+        )
+    if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
+        return FileError(f"Got {place}, where no Lance table is; expected the folder of one. Check the path.")
+    if _DAMAGE.search(text):
+        return CorruptFileError(
+            f"Got a damaged table, {place} ({said}); expected an intact one. Restore an older version, or a copy."
+        )
+    return DatabaseError(f"Got a refusal from Lance for {place} ({said}); expected none. Look at what it says.")
+
+
+def _first_line(error: BaseException) -> str:
+    """Return a message without the places in Lance's own source that it ends with."""
+    lines = str(error).splitlines() or [""]
+    return re.sub(r",? ?/[^\s,]*\.rs:\d+:\d+", "", lines[0])[:500]

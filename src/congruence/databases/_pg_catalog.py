@@ -1,0 +1,254 @@
+"""Where the vectors are in PostgreSQL, and how far their migration is: read from the system catalog."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.databases._base import Stage
+from congruence.errors import DatabaseError, ParameterError
+
+__all__ = ["ID_TYPES", "State", "Table", "find_table", "read_state", "side_comment"]
+
+#: Words of :class:`congruence.databases.DatabaseInfo` for the types of ids.
+ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
+
+#: The comment on a side table is JSON under this key.
+MIGRATION_KEY = "congruence.migration"
+
+_COLUMNS = """
+    SELECT n.nspname, c.relname, c.oid, pg_table_is_visible(c.oid), a.attname, a.attnum, t.typname, a.atttypmod,
+           (SELECT nspname FROM pg_namespace WHERE oid = e.extnamespace)
+    FROM pg_extension e
+    JOIN pg_type t ON t.typnamespace = e.extnamespace AND t.typname IN ('vector', 'halfvec')
+    JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.attisdropped
+    JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(temp|toast)'
+    WHERE e.extname = 'vector' ORDER BY 1, 2, 6"""
+
+_SIDES = """
+    SELECT c.oid, n.nspname, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE d.classoid = 'pg_class'::regclass AND d.objsubid = 0 AND d.description LIKE $1"""
+
+_ATTRIBUTES = """
+    SELECT a.attname, t.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+
+_PRIMARY_KEY = """
+    SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+    WHERE i.indrelid = $1 AND i.indisprimary"""
+
+_STATE = """
+    SELECT (SELECT relkind::text FROM pg_class WHERE relnamespace = n.oid AND relname = $2),
+           (SELECT oid FROM pg_class WHERE relnamespace = n.oid AND relname = $3),
+           (SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE relnamespace = n.oid AND relname = $4),
+           (SELECT t.typname || ' ' || a.atttypmod
+            FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type t ON t.oid = a.atttypid
+            WHERE c.relnamespace = n.oid AND c.relname = $4 AND a.attname = 'vector')
+    FROM pg_namespace n WHERE n.nspname = $1"""
+
+
+def _beside(*names: str, suffix: str) -> str:
+    """Return a name for what stands beside a table; PostgreSQL cuts names at 63 bytes, which could make two of them one."""
+    whole = "__".join([*names, suffix])
+    if len(whole.encode()) <= 63:
+        return whole
+    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
+    room = 63 - len(suffix) - len(digest) - 3
+    return f"{names[0].encode()[:room].decode(errors='ignore')}_{digest}__{suffix}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The user's table, and the names of what stands beside it.
+
+    Attributes
+    ----------
+    schema, name, column, ids : str
+        As the user knows them.
+    modality : str or None
+    oid, attnum : int
+        The table and its column of vectors; a renamed table keeps them.
+    kind : str
+        vector or halfvec.
+    dim : int or None
+        None where the column is declared without one.
+    id_kind : str
+    others : tuple of str
+        Its other columns.
+    extension : str
+        The schema that pgvector is installed in.
+    """
+
+    schema: str
+    name: str
+    column: str
+    ids: str
+    modality: str | None
+    oid: int
+    attnum: int
+    kind: str
+    dim: int | None
+    id_kind: str
+    others: tuple[str, ...]
+    extension: str
+
+    @property
+    def renamed(self) -> str:
+        """What the table is called while a view has its name."""
+        return _beside(self.name, suffix="congruence_old")
+
+    @property
+    def side(self) -> str:
+        """The table of new vectors: id, vector, and own, which says that the application wrote the vector after the switch."""
+        return _beside(self.name, self.column, suffix="congruence_new")
+
+    @property
+    def writer(self) -> str:
+        """The function behind the view's triggers."""
+        return _beside(self.name, self.column, suffix="congruence_write")
+
+    @property
+    def finder(self) -> str:
+        """The function that finds a row's new vector while the column is rewritten."""
+        return _beside(self.name, self.column, suffix="congruence_find")
+
+    def identifier(self, name: str) -> Any:
+        """Quote the name of something in the table's schema."""
+        return require("psycopg.sql", extra="pgvector").Identifier(self.schema, name)
+
+    def vector_type(self, kind: str, dim: int) -> Any:
+        """Return a type of vectors as SQL."""
+        sql = require("psycopg.sql", extra="pgvector")
+        return sql.SQL("{}({})").format(sql.Identifier(self.extension, kind), sql.SQL(str(int(dim))))
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a migration is.
+
+    Attributes
+    ----------
+    stage : Stage
+    rows : str
+        What the table with the user's rows is called now.
+    kind, dim : str and int, or None
+        Of the new vectors.
+    note : mapping
+    required : bool
+        The column of vectors took no NULL before the switch.
+    """
+
+    stage: Stage
+    rows: str
+    kind: str | None = None
+    dim: int | None = None
+    note: Mapping[str, str] = field(default_factory=dict)
+    required: bool = False
+
+
+def side_comment(table: Table, note: Mapping[str, str], required: bool = False) -> str:
+    """Return what the side table says about itself."""
+    facts = {
+        "table": table.name,
+        "column": table.column,
+        "renamed": table.renamed,
+        "note": dict(note),
+        "required": required,
+    }
+    return json.dumps({MIGRATION_KEY: facts})
+
+
+def _facts(comment: str | None) -> dict[str, Any]:
+    try:
+        facts = json.loads(comment or "")[MIGRATION_KEY]
+        return facts if isinstance(facts, dict) else {}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
+def find_table(
+    cursor: Any, place: str, table: str | None, column: str | None, ids: str | None, modality: str | None
+) -> Table:
+    """Find the column of vectors that is meant. Raises ParameterError."""
+    sides = cursor.execute(_SIDES, [f'{{"{MIGRATION_KEY}"%']).fetchall()
+    own = {oid for oid, _, _ in sides}
+    names = {
+        (schema, facts.get("renamed")): facts.get("table") for _, schema, text in sides for facts in [_facts(text)]
+    }
+    found = []
+    for schema, name, oid, visible, *rest in cursor.execute(_COLUMNS).fetchall():
+        if oid not in own:
+            found.append((schema, names.get((schema, name), name), oid, visible, *rest))
+    there = sorted({f"{one[0]}.{one[1]}" for one in found})
+    chosen = found
+    if table is not None:
+        chosen = [one for one in found if one[1] == table and one[3]] or [one for one in found if one[1] == table]
+        chosen = chosen or [one for one in found if f"{one[0]}.{one[1]}" == table]
+    if len({one[2] for one in chosen}) != 1:
+        raise ParameterError(
+            f"Got table={table!r} for {place}; expected one of {', '.join(there) or 'none, since no table has a vector or halfvec column'}. "
+            "Pass the name of a table (table=)."
+        )
+    if column is not None:
+        columns = [one[4] for one in chosen]
+        chosen = [one for one in chosen if one[4] == column]
+        if not chosen:
+            raise ParameterError(
+                f"Got column={column!r}; expected one of {', '.join(columns)}. Pass the name of a column of vectors (column=)."
+            )
+    if len(chosen) > 1:
+        raise ParameterError(
+            f"Got several columns of vectors: {', '.join(one[4] for one in chosen)}; expected one. Pass its name (column=)."
+        )
+    schema, name, oid, _, column, attnum, kind, width, extension = chosen[0]
+    types = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
+    ids = _find_ids(cursor, oid, ids, types)
+    if modality is not None and modality not in types:
+        raise ParameterError(
+            f"Got modality_column={modality!r}; expected one of {', '.join(types)}. Pass the name of a column (modality_column=)."
+        )
+    others = tuple(one for one in types if one not in (ids, column))
+    dim = width if width > 0 else None
+    return Table(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
+
+
+def _find_ids(cursor: Any, oid: int, ids: str | None, types: Mapping[str, str]) -> str:
+    if ids is None:
+        key = [name for (name,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()] or [
+            one for one in types if one == "id"
+        ]
+        if len(key) != 1:
+            raise ParameterError(
+                f"Got a primary key of {len(key)} columns; expected one. Pass the column of the ids (ids=), or add one with a unique index."
+            )
+        ids = key[0]
+    if ids not in types:
+        raise ParameterError(f"Got ids={ids!r}; expected one of {', '.join(types)}. Pass the column of the ids (ids=).")
+    if types[ids] not in ID_TYPES:
+        raise ParameterError(
+            f"Got ids of type {types[ids]} in {ids!r}; expected one of {', '.join(ID_TYPES)}. Pass another column (ids=)."
+        )
+    return ids
+
+
+def read_state(cursor: Any, table: Table) -> State:
+    """Return how far the migration is, from the catalog alone. Raises DatabaseError."""
+    row = cursor.execute(_STATE, [table.schema, table.name, table.renamed, table.side]).fetchone()
+    relation, renamed, comment, made = row or (None, None, None, None)
+    facts = _facts(comment)
+    switched = relation == "v" and renamed == table.oid and bool(facts)
+    if not switched and relation not in ("r", "p"):
+        raise DatabaseError(
+            f"Got no table {table.schema}.{table.name}; expected the one that was opened. Open the database again with its name of today."
+        )
+    if not facts or made is None:
+        return State(Stage.UNTOUCHED, table.name)
+    kind, dim = made.split(" ")
+    stage, rows = (Stage.SWITCHED, table.renamed) if switched else (Stage.BESIDE, table.name)
+    note = {str(key): str(value) for key, value in (facts.get("note") or {}).items()}
+    return State(stage, rows, kind, int(dim), note, facts.get("required") is True)

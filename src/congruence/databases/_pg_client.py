@@ -1,0 +1,132 @@
+"""Connections to PostgreSQL: one that only reads and one that writes; the client's errors as ours, without secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.databases._address import Address, hide_secrets
+from congruence.errors import DatabaseError, DatabaseUnavailableError
+
+__all__ = ["Client"]
+
+#: How long the locks of a switch may be waited for: readers that come later queue up behind them.
+LOCK_SECONDS = 5
+
+#: What a refused connection says where waiting does not help; its error has no code.
+_REFUSED = re.compile(
+    r"authentication failed|no pg_hba\.conf entry|(database|role) \".*\" does not exist|no password supplied|invalid (URI|connection)"
+    r"|missing \"=\"|invalid percent-encoded",
+    re.IGNORECASE,
+)
+
+#: Codes of errors after which the same may succeed: connections, too many of them, memory, locks, shutdown, a cancelled statement.
+_TRANSIENT = re.compile(r"08...|53[23]00|40...|55P03|57...|25P0[34]")
+
+
+class Client:
+    """Two connections that open when needed, and again after they were lost.
+
+    Parameters
+    ----------
+    address : Address
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._psycopg = require("psycopg", extra="pgvector")
+        self._open: dict[bool, Any] = {}
+        self._locks = {True: RLock(), False: RLock()}
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """Give a cursor in a transaction that cannot write, and whose results are binary."""
+        with self._locks[True], self._transaction(True) as cursor:
+            yield cursor
+
+    @contextmanager
+    def writing(self, *, lock: bool = False) -> Iterator[Any]:
+        """Give a cursor in a transaction: all of it happens, or nothing.
+
+        Parameters
+        ----------
+        lock : bool, default=False
+            The transaction locks tables that others use: it gives up after some seconds.
+        """
+        with self._locks[False], self._transaction(False) as cursor:
+            if lock:
+                cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            yield cursor
+
+    @contextmanager
+    def _transaction(self, reads: bool) -> Iterator[Any]:
+        with self._ours(reads):
+            connection = self._connect(reads)
+            with connection.transaction(), connection.cursor(binary=reads) as cursor:
+                yield cursor
+
+    def _connect(self, reads: bool) -> Any:
+        connection = self._open.get(reads)
+        if connection is None or connection.closed:
+            connection = self._psycopg.connect(
+                self.address.text,
+                autocommit=True,
+                application_name="congruence",
+                connect_timeout=10,
+                # Behind a pooler the next transaction may have another server process, which does not know the statement.
+                prepare_threshold=None,
+                # Placeholders are $1: a percent sign in a name or in the user's condition has no meaning.
+                cursor_factory=self._psycopg.RawCursor,
+            )
+            connection.read_only = reads
+            self._open[reads] = connection
+        return connection
+
+    @contextmanager
+    def _ours(self, reads: bool) -> Iterator[None]:
+        try:
+            yield
+        except self._psycopg.Error as error:
+            connection = self._open.get(reads)
+            lost = connection is None or connection.closed or connection.broken
+            if connection is not None and lost:
+                connection.close()
+                del self._open[reads]
+            raise self._translate(error, lost) from None  # the client's own text may show what is struck out here
+
+    def _translate(self, error: Any, lost: bool) -> DatabaseError:
+        text = " ".join(str(error).split()) or type(error).__name__
+        text = hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
+        code = error.sqlstate or ""
+        place = self.address.shown
+        if code == "55P03":
+            return DatabaseUnavailableError(
+                f"Got no lock within {LOCK_SECONDS} s from {place} ({text}); expected that no long query holds the table. "
+                "Try again when none runs."
+            )
+        if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
+            return DatabaseUnavailableError(
+                f"Got no answer from {place} ({text}); expected a server that can be reached. Try again when it can."
+            )
+        if not code and lost:
+            return DatabaseError(
+                f"Got a connection refused by {place} ({text}); expected that it lets this user in. "
+                "Pass an address with the right host, user, password and database."
+            )
+        hint = {
+            "42501": "Run it as the owner of the table.",
+            "53100": "Make room on the server's disk, and run it again.",
+            "25006": "Connect to the primary server, and leave out of rows= what writes.",
+        }.get(code, "Remove the reason that the server gives, and run it again.")
+        return DatabaseError(f"Got a refusal from {place} ({text}); expected the statement to run. {hint}")
+
+    def close(self) -> None:
+        """Close both connections."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()

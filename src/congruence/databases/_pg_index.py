@@ -1,0 +1,118 @@
+"""pgvector's indexes: those over the old vectors, and their like over the new ones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.databases._pg_catalog import Table
+
+__all__ = ["VectorIndex", "read_indexes"]
+
+#: Widest rows that an index takes, by type. A wider vector is indexed as halfvec, a wider halfvec not at all.
+WIDEST = {"vector": 2000, "halfvec": 4000}
+
+DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
+OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
+
+_INDEXES = """
+    SELECT c.relname, am.amname, o.opcname, coalesce(c.reloptions, '{}'), pg_get_expr(i.indexprs, i.indrelid), i.indpred IS NOT NULL
+    FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
+    JOIN pg_opclass o ON o.oid = i.indclass[0]
+    WHERE i.indrelid = $1 AND i.indisvalid AND am.amname IN ('hnsw', 'ivfflat') AND (i.indkey[0] = $2 OR EXISTS (
+        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid AND d.refobjid = i.indrelid
+        AND d.refobjsubid = $2))
+    ORDER BY c.relname"""
+
+
+@dataclass(frozen=True)
+class VectorIndex:
+    """An index over a column of vectors.
+
+    Attributes
+    ----------
+    name : str
+    method : str
+        hnsw or ivfflat.
+    kind : str
+        The type of what is indexed: vector, halfvec, or bit, which is not made again.
+    metric : str
+        As in the operator class: cosine, ip, l2, l1, …
+    options : tuple of str
+        As ``m=16``.
+    cast : bool
+        The index is over the vectors cast to ``kind``; a query must cast likewise to use it.
+    partial : bool
+        The index has a condition; the side table's has none, since it lacks the other columns.
+    """
+
+    name: str
+    method: str
+    kind: str
+    metric: str
+    options: tuple[str, ...]
+    cast: bool
+    partial: bool
+
+    @property
+    def distance(self) -> str | None:
+        """As :class:`congruence.databases.DatabaseInfo` names it."""
+        return DISTANCES.get(self.metric)
+
+    def __str__(self) -> str:
+        words = [f"{self.kind}_{self.metric}_ops", *self.options]
+        cast = f", over a cast to {self.kind}: only queries with the same cast use it" if self.cast else ""
+        return f"{self.method} ({', '.join(words)}){cast}"
+
+    def like(self, kind: str, dim: int) -> VectorIndex | None:
+        """Return the index over vectors of another type and width; None where pgvector has none."""
+        if self.kind not in WIDEST:
+            return None
+        target = "halfvec" if "halfvec" in (kind, self.kind) or dim > WIDEST["vector"] else "vector"
+        if dim > WIDEST[target]:
+            return None
+        return VectorIndex(self.name, self.method, target, self.metric, self.options, target != kind, False)
+
+    def create(self, cursor: Any, table: Table, on: str, column: str, dim: int, name: str | None = None) -> None:
+        """Build it."""
+        sql = require("psycopg.sql", extra="pgvector")
+        what = sql.Identifier(column)
+        if self.cast:
+            what = sql.SQL("({}::{})").format(what, table.vector_type(self.kind, dim))
+        options = sql.SQL(", ").join(
+            sql.SQL("{} = {}").format(sql.Identifier(key), sql.Literal(value))
+            for key, _, value in (one.partition("=") for one in self.options)
+        )
+        cursor.execute(
+            sql.SQL("CREATE INDEX {} ON {} USING {} ({} {}){}").format(
+                sql.Identifier(name) if name else sql.SQL(""),
+                table.identifier(on),
+                sql.Identifier(self.method),
+                what,
+                sql.Identifier(table.extension, f"{self.kind}_{self.metric}_ops"),
+                sql.SQL(" WITH ({})").format(options) if self.options else sql.SQL(""),
+            )
+        )
+
+    def order(self, table: Table, column: Any, dim: int) -> Any:
+        """Return the expression that a query orders by to use it, up to the query's vector ``$1``."""
+        sql = require("psycopg.sql", extra="pgvector")
+        return order_by(table, column, table.vector_type(self.kind, dim), self.distance or "cosine", self.cast, sql)
+
+
+def order_by(table: Table, column: Any, type_: Any, distance: str, cast: bool, sql: Any) -> Any:
+    """Return ``column <=> $1`` with the operator of a distance."""
+    what = sql.SQL("({}::{})").format(column, type_) if cast else column
+    operator = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(table.extension), sql.SQL(OPERATORS[distance]))
+    return sql.SQL("{} {} $1::{}").format(what, operator, type_)
+
+
+def read_indexes(cursor: Any, oid: int, attnum: int) -> list[VectorIndex]:
+    """Return the valid indexes of pgvector over a column or an expression of it."""
+    found = []
+    for name, method, operators, options, expression, partial in cursor.execute(_INDEXES, [oid, attnum]).fetchall():
+        kind, _, metric = re.sub(r"_ops$", "", operators).partition("_")
+        found.append(VectorIndex(name, method, kind, metric, tuple(options), expression is not None, partial))
+    return found

@@ -1,0 +1,297 @@
+"""What is read of a migration in PostgreSQL: the user's table, the side table, and both together."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.optional import require
+from congruence.databases._address import Address
+from congruence.databases._base import (
+    BATCH,
+    Block,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    PairedBlock,
+    Side,
+    Stage,
+)
+from congruence.databases._pg_catalog import ID_TYPES, State, find_table, read_state
+from congruence.databases._pg_client import Client
+from congruence.databases._pg_index import read_indexes
+from congruence.databases._pg_wire import INT_TYPES, decode_vectors
+from congruence.embeddings import Space
+from congruence.errors import DatabaseError
+
+__all__ = ["VECTOR_TYPES", "PgReader"]
+
+#: pgvector's types by element type.
+VECTOR_TYPES = {"float32": "vector", "float16": "halfvec"}
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class PgReader(Database):
+    """All of :class:`congruence.databases.pgvector.PgVector` that only reads."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        self._client = Client(address)
+        self._sql = require("psycopg.sql", extra="pgvector")
+        self._rows = rows
+        with self._client.reading() as cursor:
+            self._table = find_table(cursor, address.shown, table, column, ids, modality_column)
+        self._place = f"{address.shown} {self._table.schema}.{self._table.name}"
+
+    # ---- statements --------------------------------------------------------------------------------------------------
+
+    def _source(self, state: State, *, all_rows: bool = False, empty: bool = False) -> Any:
+        """Return a subquery of id, vector and modality of the user's rows, named t."""
+        sql, table = self._sql, self._table
+        conditions = [] if empty else [sql.SQL("{} IS NOT NULL").format(sql.Identifier(table.column))]
+        if self._rows is not None and not all_rows:
+            conditions.append(sql.SQL("({}\n)").format(sql.SQL(self._rows)))
+        modality = sql.SQL("{}::text").format(sql.Identifier(table.modality)) if table.modality else sql.SQL("NULL")
+        return sql.SQL("(SELECT {} AS id, {} AS vector, {} AS modality FROM {}{}) AS t").format(
+            sql.Identifier(table.ids),
+            sql.Identifier(table.column),
+            modality,
+            table.identifier(state.rows),
+            sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
+        )
+
+    def _new(self, state: State) -> Any:
+        """Return a subquery of the new vectors, named t; the modality is a column of the user's rows."""
+        sql, table = self._sql, self._table
+        if not table.modality:
+            what = sql.SQL("SELECT id, vector, NULL AS modality FROM {} WHERE vector IS NOT NULL")
+            return sql.SQL("({}) AS t").format(what.format(table.identifier(table.side)))
+        what = sql.SQL(
+            "SELECT s.id, s.vector, u.{}::text AS modality FROM {} s LEFT JOIN {} u ON u.{} = s.id WHERE s.vector IS NOT NULL"
+        )
+        return sql.SQL("({}) AS t").format(
+            what.format(
+                sql.Identifier(table.modality),
+                table.identifier(table.side),
+                table.identifier(state.rows),
+                sql.Identifier(table.ids),
+            )
+        )
+
+    @property
+    def _id(self) -> Any:
+        """The id as the client is to get it."""
+        return self._sql.SQL("t.id::text" if self._table.id_kind == "uuid" else "t.id")
+
+    @property
+    def _id_type(self) -> str:
+        """The type that a parameter with ids has."""
+        kind = self._table.id_kind
+        return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
+
+    def _ids(self, values: Sequence[Any]) -> pa.Array:
+        return pa.array(values, pa.int64() if self._table.id_kind in INT_TYPES else pa.large_string())
+
+    def _parameter(self, ids: pa.Array) -> list[Any]:
+        """Return ids as a parameter; text that is no UUID is no row's id."""
+        values: list[Any] = ids.to_pylist()
+        if self._table.id_kind == "uuid":
+            values = [one for one in values if _UUID.fullmatch(one.lower())]
+        return values
+
+    def _block(self, found: Sequence[tuple[Any, ...]], kind: str, dim: int, state: State) -> Block:
+        ids, vectors, modalities = zip(*found, strict=True) if found else ((), (), ())
+        rows = decode_vectors(vectors, kind, self._place) if found else np.empty((0, dim), np.float32)
+        names = pa.array(modalities, pa.large_string()) if self._table.modality else None
+        return Block(self._ids(ids), rows, names, ids[-1] if ids else 0)
+
+    def _shape(self, cursor: Any, state: State, side: Side) -> tuple[str, int]:
+        """Return the type and width of a side's vectors."""
+        if side == "new":
+            return state.kind or self._table.kind, state.dim or self._dim(cursor, state)
+        return self._table.kind, self._dim(cursor, state)
+
+    def _dim(self, cursor: Any, state: State) -> int:
+        if self._table.dim is not None:
+            return self._table.dim
+        sql = self._sql
+        query = sql.SQL("SELECT {}(t.vector) FROM {} LIMIT 1").format(
+            sql.Identifier(self._table.extension, "vector_dims"), self._source(state)
+        )
+        found = cursor.execute(query).fetchone()
+        if found is None:
+            raise DatabaseError(
+                f"Got no vectors in {self._place}, and no width in the column's type; expected one of them. Choose another column (column=)."
+            )
+        return int(found[0])
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def info(self) -> DatabaseInfo:
+        table, sql = self._table, self._sql
+        with self._client.reading() as cursor:
+            state = read_state(cursor, table)
+            count = sql.SQL("SELECT count(t.vector), count(*) - count(t.vector) FROM {}")
+            rows, without = cursor.execute(count.format(self._source(state, empty=True))).fetchone()
+            dim = self._dim(cursor, state)
+            indexes = read_indexes(cursor, table.oid, table.attnum)
+            comment = cursor.execute("SELECT col_description($1, $2)", [table.oid, table.attnum]).fetchone()[0]
+        return DatabaseInfo(
+            place=self._place,
+            rows=rows,
+            rows_without=without,
+            dim=dim,
+            element_type=next(name for name, kind in VECTOR_TYPES.items() if kind == table.kind),
+            distance=next((one.distance for one in indexes if one.distance), None),
+            index="; ".join(str(one) for one in indexes) or None,
+            id_type=ID_TYPES[table.id_kind],
+            columns=table.others,
+            space=_space(comment),
+        )
+
+    def stage(self) -> Stage:
+        return self._state().stage
+
+    def note(self) -> Mapping[str, str]:
+        return self._state().note
+
+    def _state(self) -> State:
+        with self._client.reading() as cursor:
+            return read_state(cursor, self._table)
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        sql = self._sql
+        while True:
+            with self._client.reading() as cursor:
+                state = read_state(cursor, self._table)
+                if side == "new" and state.kind is None:
+                    return
+                kind, dim = self._shape(cursor, state, side)
+                query = sql.SQL("SELECT {}, t.vector, t.modality FROM {} {} ORDER BY t.id LIMIT {}").format(
+                    self._id,
+                    self._source(state) if side == "old" else self._new(state),
+                    self._behind(after),
+                    sql.Literal(batch),
+                )
+                found = cursor.execute(query, [] if after is None else [after]).fetchall()
+            if not found:
+                return
+            block = self._block(found, kind, dim, state)
+            yield block
+            after = block.cursor
+
+    def _behind(self, after: Cursor | None) -> Any:
+        return self._sql.SQL("" if after is None else f"WHERE t.id > $1::{self._id_type}")
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        with self._client.reading() as cursor:
+            state = read_state(cursor, self._table)
+            kind, dim = self._shape(cursor, state, side)
+            if side == "new" and state.kind is None:
+                return self._block([], kind, dim, state)
+            query = self._sql.SQL(
+                f"SELECT {{}}, t.vector, t.modality FROM {{}} WHERE t.id = ANY($1::{self._id_type}[])"
+            ).format(self._id, self._source(state, all_rows=True) if side == "old" else self._new(state))
+            return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim, state)
+
+    def count(self, side: Side = "old") -> int:
+        with self._client.reading() as cursor:
+            state = read_state(cursor, self._table)
+            if side == "new" and state.kind is None:
+                return 0
+            source = self._source(state) if side == "old" else self._new(state)
+            return int(cursor.execute(self._sql.SQL("SELECT count(*) FROM {}").format(source)).fetchone()[0])
+
+    def repeated_ids(self) -> list[str]:
+        with self._client.reading() as cursor:
+            state = read_state(cursor, self._table)
+            query = self._sql.SQL("SELECT t.id::text FROM {} GROUP BY t.id HAVING count(*) > 1 LIMIT 10")
+            return [str(one) for (one,) in cursor.execute(query.format(self._source(state))).fetchall()]
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        sql, after = self._sql, None
+        while True:
+            with self._client.reading() as cursor:
+                state = read_state(cursor, self._table)
+                if state.kind is None:
+                    break
+                kind, dim = self._shape(cursor, state, "new")
+                query = sql.SQL(
+                    "SELECT {}, t.vector, t.modality, s.vector FROM {} LEFT JOIN {} s ON s.id = t.id {} ORDER BY t.id LIMIT {}"
+                ).format(
+                    self._id,
+                    self._source(state),
+                    self._table.identifier(self._table.side),
+                    self._behind(after),
+                    sql.Literal(batch),
+                )
+                found = cursor.execute(query, [] if after is None else [after]).fetchall()
+            if not found:
+                return
+            block = self._block([row[:3] for row in found], self._table.kind, dim, state)
+            has = np.array([row[3] is not None for row in found])
+            new = np.zeros((len(found), dim), np.float32)
+            if has.any():
+                new[has] = decode_vectors([row[3] for row in found if row[3] is not None], kind, self._place)
+            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+            after = block.cursor
+        yield from super().scan_pairs(batch=batch)
+
+    def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
+        """Yield the ids of new vectors whose rows are gone, or have lost their old vector; vectors that the application wrote stay."""
+        sql, after = self._sql, None
+        while True:
+            with self._client.reading() as cursor:
+                state = read_state(cursor, self._table)
+                if state.kind is None:
+                    return
+                query = sql.SQL(
+                    "SELECT {} FROM {} t WHERE {} ORDER BY t.id LIMIT {}".replace(
+                        "WHERE", "WHERE" if after is None else f"WHERE t.id > $1::{self._id_type} AND"
+                    )
+                ).format(
+                    self._id, self._table.identifier(self._table.side), self._orphaned("t", state), sql.Literal(batch)
+                )
+                found = cursor.execute(query, [] if after is None else [after]).fetchall()
+            if not found:
+                return
+            after = found[-1][0]
+            yield self._ids([one for (one,) in found])
+
+    def _orphaned(self, side: str, state: State) -> Any:
+        """Return the condition that a row of the side table has no row to belong to."""
+        sql, table = self._sql, self._table
+        return sql.SQL(
+            "{s}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE u.{ids} = {s}.id AND ({s}.own OR u.{column} IS NOT NULL))"
+        ).format(
+            s=sql.Identifier(side),
+            rows=table.identifier(state.rows),
+            ids=sql.Identifier(table.ids),
+            column=sql.Identifier(table.column),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _space(comment: str | None) -> Space:
+    """Read a space from the comment on a column: JSON with the key that files of vectors use. Any other text says nothing."""
+    try:
+        facts = json.loads(comment or "")["congruence.space"]
+        return Space.from_dict(json.loads(facts) if isinstance(facts, str) else facts)
+    except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
+        return Space()

@@ -1,0 +1,266 @@
+"""The switch in PostgreSQL: the table is renamed, and a view over it and the side table takes its name, in one transaction.
+
+The table itself is not written: it keeps its rows, indexes, constraints, foreign keys from and to it, triggers, sequences and grants under its
+new name. The application's SELECT, INSERT, UPDATE, DELETE and COPY … FROM work on the view as on the table, the first by
+the side table's index, the others by a trigger; INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new indexes need a table, and are
+refused by the server until :func:`make_table` has made it one again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.databases._pg_catalog import Table
+
+__all__ = ["make_table", "make_view", "obstacles", "restore_table"]
+
+_VIEWS = """
+    SELECT DISTINCT r.ev_class::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
+    WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = $1 AND d.refobjsubid = $2"""
+
+_SECURITY = """
+    SELECT c.relrowsecurity, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL),
+           EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+                   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attname = $2)
+    FROM pg_class c WHERE c.oid = $1"""
+
+_DETAILS = """
+    SELECT a.attname, a.attnotnull, a.attidentity::text, a.attgenerated::text, pg_get_expr(d.adbin, d.adrelid),
+           CASE WHEN a.attidentity <> '' THEN pg_get_serial_sequence($2, a.attname) END
+    FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+
+_GRANTS = """
+    SELECT privilege_type, is_grantable, CASE WHEN grantee = 0 THEN NULL ELSE pg_get_userbyid(grantee) END
+    FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl)
+    WHERE c.oid = $1 AND grantee <> c.relowner AND privilege_type IN ('SELECT', 'INSERT', 'UPDATE', 'DELETE')"""
+
+_WRITER = """
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        DELETE FROM {rows} WHERE {ids} = OLD.{ids};
+        IF NOT FOUND THEN RETURN NULL; END IF;
+        DELETE FROM {side} WHERE id = OLD.{ids};
+        RETURN OLD;
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO {rows} ({inserted}) OVERRIDING SYSTEM VALUE VALUES ({inserted_new}) RETURNING {all} INTO {all_new};
+        IF NOT FOUND THEN RETURN NULL; END IF;
+        INSERT INTO {side} (id, vector, own) VALUES (NEW.{ids}, NEW.{column}, true)
+            ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = true;
+        RETURN NEW;
+    END IF;
+    -- The view's row was read without a lock: what another transaction has changed since must not be overwritten.
+    PERFORM FROM {rows} t WHERE {ids} = OLD.{ids} AND ROW({all_rows})::record *= ROW({all_old})::record FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'could not update: another transaction has changed the row' USING ERRCODE = 'serialization_failure';
+    END IF;
+    {update}
+    IF NEW.{column} IS DISTINCT FROM OLD.{column} THEN
+        UPDATE {side} SET vector = NEW.{column}, own = true WHERE id = OLD.{ids};
+    END IF;
+    UPDATE {side} SET id = NEW.{ids} WHERE id = OLD.{ids} AND id <> NEW.{ids};
+    RETURN NEW;
+END"""
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    required: bool
+    identity: str
+    generated: str
+    default: str | None
+    sequence: str | None
+
+
+def obstacles(cursor: Any, table: Table) -> list[str]:
+    """Return what would make readers see something else than the new vectors, or more than they may; each a phrase."""
+    found = []
+    views = sorted(name for (name,) in cursor.execute(_VIEWS, [table.oid, table.attnum]).fetchall() if name is not None)
+    if views:
+        found.append(
+            f"views that would go on showing the old vectors: {', '.join(views)} (drop them, and make them again after the switch)"
+        )
+    rows, columns, unique = cursor.execute(_SECURITY, [table.oid, table.ids]).fetchone()
+    if rows:
+        found.append("row-level security, which a view goes around")
+    if columns:
+        found.append("grants of single columns, which a view has not")
+    if not unique:
+        found.append(f"no unique index on {table.ids!r}")
+    return found
+
+
+def _columns(cursor: Any, table: Table, rows: str) -> list[_Column]:
+    found = cursor.execute(_DETAILS, [table.oid, table.identifier(rows).as_string()]).fetchall()
+    return [_Column(*one) for one in found]
+
+
+def make_view(cursor: Any, table: Table) -> bool:
+    """Rename the table, and put a view of all its columns in its place that has the new vectors; the table must be locked.
+
+    Returns
+    -------
+    bool
+        The column of old vectors took no NULL; now it does, since rows of the time after the switch have none.
+    """
+    sql = require("psycopg.sql", extra="pgvector")
+    name = sql.Identifier
+    columns = _columns(cursor, table, table.name)
+    rows, side, view = (table.identifier(one) for one in (table.renamed, table.side, table.name))
+    owner = cursor.execute(
+        "SELECT pg_get_userbyid(relowner), current_user FROM pg_class WHERE oid = $1", [table.oid]
+    ).fetchone()
+    grants = cursor.execute(_GRANTS, [table.oid]).fetchall()
+    # A reader that was given a row without a side row would not see it.
+    cursor.execute(
+        sql.SQL("INSERT INTO {} (id, own) SELECT {}, true FROM {} ON CONFLICT (id) DO NOTHING").format(
+            side, name(table.ids), view
+        )
+    )
+    required = next(one.required for one in columns if one.name == table.column)
+    if required:
+        cursor.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(view, name(table.column)))
+    cursor.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(view, name(table.renamed)))
+    shown = sql.SQL(", ").join(
+        sql.SQL("s.vector AS {}").format(name(one.name))
+        if one.name == table.column
+        else sql.SQL("t.{}").format(name(one.name))
+        for one in columns
+    )
+    cursor.execute(
+        sql.SQL("CREATE VIEW {} AS SELECT {} FROM {} t JOIN {} s ON s.id = t.{}").format(
+            view, shown, rows, side, name(table.ids)
+        )
+    )
+    for one in columns:
+        default = sql.SQL(one.default) if one.default and not one.generated else None
+        if one.sequence:
+            default = sql.SQL("nextval({}::regclass)").format(sql.Literal(one.sequence))
+        if default is not None:
+            cursor.execute(
+                sql.SQL("ALTER VIEW {} ALTER COLUMN {} SET DEFAULT {}").format(view, name(one.name), default)
+            )
+    writer = table.identifier(table.writer)
+    cursor.execute(
+        sql.SQL("CREATE FUNCTION {}() RETURNS trigger LANGUAGE plpgsql AS {}").format(
+            writer, sql.Literal(_writer_body(table, columns).as_string())
+        )
+    )
+    cursor.execute(
+        sql.SQL(
+            "CREATE TRIGGER congruence_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION {}()"
+        ).format(view, writer)
+    )
+    cursor.execute(
+        sql.SQL("COMMENT ON VIEW {} IS {}").format(
+            view, sql.Literal(f"{table.renamed} with the new vectors of {table.side}, until the old ones are dropped")
+        )
+    )
+    for privilege, grantable, grantee in grants:
+        cursor.execute(
+            sql.SQL("GRANT {} ON {}, {} TO {}{}").format(
+                sql.SQL(privilege),
+                view,
+                side,
+                name(grantee) if grantee else sql.SQL("PUBLIC"),
+                sql.SQL(" WITH GRANT OPTION") if grantable else sql.SQL(""),
+            )
+        )
+    if owner[0] != owner[1]:
+        for kind, one in (("VIEW", view), ("TABLE", side), ("FUNCTION", sql.SQL("{}()").format(writer))):
+            cursor.execute(sql.SQL("ALTER {} {} OWNER TO {}").format(sql.SQL(kind), one, name(owner[0])))
+    return required
+
+
+def _writer_body(table: Table, columns: list[_Column]) -> Any:
+    sql = require("psycopg.sql", extra="pgvector")
+
+    def each(pattern: str, some: list[_Column]) -> Any:
+        return sql.SQL(", ").join(sql.SQL(pattern).format(sql.Identifier(one.name)) for one in some)
+
+    kept = [one for one in columns if one.name != table.column]
+    inserted = [one for one in kept if not one.generated]
+    updated = [one for one in inserted if one.identity != "a"]
+    rows = table.identifier(table.renamed)
+    update = sql.SQL("")
+    if updated:
+        update = sql.SQL("UPDATE {} SET {} WHERE {} = OLD.{} RETURNING {} INTO {};").format(
+            rows,
+            sql.SQL(", ").join(sql.SQL("{0} = NEW.{0}").format(sql.Identifier(one.name)) for one in updated),
+            sql.Identifier(table.ids),
+            sql.Identifier(table.ids),
+            each("{}", kept),
+            each("NEW.{}", kept),
+        )
+    return sql.SQL(_WRITER).format(
+        rows=rows,
+        side=table.identifier(table.side),
+        ids=sql.Identifier(table.ids),
+        column=sql.Identifier(table.column),
+        inserted=each("{}", inserted),
+        inserted_new=each("NEW.{}", inserted),
+        all=each("{}", kept),
+        all_new=each("NEW.{}", kept),
+        all_rows=each("t.{}", kept),
+        all_old=each("OLD.{}", kept),
+        update=update,
+    )
+
+
+def restore_table(cursor: Any, table: Table, *, required: bool) -> None:
+    """Remove the view, and give the table its name again.
+
+    Parameters
+    ----------
+    required : bool
+        The column of vectors took no NULL before the switch. It takes them from now on where rows of the time after it have no old vector.
+    """
+    sql = require("psycopg.sql", extra="pgvector")
+    view, rows = table.identifier(table.name), table.identifier(table.renamed)
+    cursor.execute(sql.SQL("DROP VIEW {}").format(view))
+    cursor.execute(sql.SQL("DROP FUNCTION {}()").format(table.identifier(table.writer)))
+    cursor.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(rows, sql.Identifier(table.name)))
+    if required:
+        _require(cursor, table)
+
+
+def _require(cursor: Any, table: Table) -> None:
+    """Refuse NULL in the column again, if there is none."""
+    sql = require("psycopg.sql", extra="pgvector")
+    rows, column = table.identifier(table.name), sql.Identifier(table.column)
+    if not cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)").format(rows, column)).fetchone()[
+        0
+    ]:
+        cursor.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} SET NOT NULL").format(rows, column))
+
+
+def make_table(cursor: Any, table: Table, kind: str, dim: int, *, required: bool) -> None:
+    """Rewrite the column of old vectors as that of the new ones, in its place; the indexes over it must be gone.
+
+    A rewrite fires no trigger, leaves no dead rows, and keeps the column's place, grants and constraints.
+    """
+    sql = require("psycopg.sql", extra="pgvector")
+    type_ = table.vector_type(kind, dim)
+    id_type = cursor.execute(
+        "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
+        [table.oid, table.ids],
+    ).fetchone()[0]
+    found = table.identifier(table.finder)
+    body = sql.SQL("SELECT vector FROM {} WHERE id = $1").format(table.identifier(table.side))
+    cursor.execute(
+        sql.SQL("CREATE FUNCTION {}({}) RETURNS {} LANGUAGE sql STABLE AS {}").format(
+            found, sql.SQL(id_type), type_, sql.Literal(body.as_string())
+        )
+    )
+    cursor.execute(
+        sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING {}({})").format(
+            table.identifier(table.name), sql.Identifier(table.column), type_, found, sql.Identifier(table.ids)
+        )
+    )
+    cursor.execute(sql.SQL("DROP FUNCTION {}({})").format(found, sql.SQL(id_type)))
+    if required:
+        _require(cursor, table)

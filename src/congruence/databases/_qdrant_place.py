@@ -1,0 +1,190 @@
+"""Which of Qdrant's collections is which, and how the one beside is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.databases._metadata import MARK_KEY, SPACE_KEY
+from congruence.databases._qdrant_client import Connection
+from congruence.errors import DatabaseError, ParameterError
+
+__all__ = ["Place", "copy_payload_indexes", "create", "find_place", "index_words", "only_table"]
+
+#: What the name of a collection beside ends in; a migration of that collection writes ``…_new2``, and so on.
+_BESIDE = re.compile(r"__congruence_new(\d*)$")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which collection is which.
+
+    Attributes
+    ----------
+    alias : str or None
+        By which readers read; None where they read a collection by its own name.
+    old, new : str
+        Collections.
+    exists : bool
+        There is a new one.
+    switched : bool
+        Readers by the alias see the new one.
+    mark : mapping
+        What :func:`create` put into the metadata of the new one; empty where there is none.
+    old_info, new_info : CollectionInfo
+        What the server tells of them, None for a new one that is not there.
+    """
+
+    alias: str | None
+    old: str
+    new: str
+    exists: bool
+    switched: bool
+    mark: Mapping[str, Any]
+    old_info: Any
+    new_info: Any
+
+
+def find_place(connection: Connection, table: str) -> Place:
+    """Find the collections that a name means. Raises ParameterError if there is none of this name."""
+    aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
+    names = {one.name for one in connection.ask("get_collections").collections}
+    target = aliases.get(table, table)
+    if target not in names:
+        there = ", ".join(repr(one) for one in sorted({*aliases, *names})[:20]) or "none"
+        raise ParameterError(
+            f"Got no collection or alias {table!r} in {connection.address.shown}; expected one of {there}. Choose one with table=…."
+        )
+    alias = table if table in aliases else None
+    info = connection.ask("get_collection", target)
+    of = str(_mark_of(target, info).get("of"))
+    if of in names and of != target:
+        if alias is None:
+            raise ParameterError(
+                f"Got {table!r}, which a migration of {of!r} writes; expected the collection {of!r} or an alias. Pass table={of!r}."
+            )
+        return Place(alias, of, target, True, True, _mark_of(target, info), connection.ask("get_collection", of), info)
+    new = _name_beside(target)
+    if new not in names:
+        return Place(alias, target, new, False, False, {}, info, None)
+    new_info = connection.ask("get_collection", new)
+    mark = _mark_of(new, new_info)
+    if mark.get("of") != target:
+        raise DatabaseError(
+            f"Got a collection {new!r} that is no migration's; expected this name to be free. Rename or delete that collection."
+        )
+    # Whoever asks by the collection's name does not say which alias it is about: any that has moved counts.
+    moved = alias is None and new in aliases.values()
+    return Place(alias, target, new, True, moved, mark, info, new_info)
+
+
+def only_table(connection: Connection) -> str:
+    """Return the one alias, or the one collection that has none. Raises ParameterError if there are others."""
+    aliases = {one.alias_name: one.collection_name for one in connection.ask("get_aliases").aliases}
+    names: dict[str, str] = {}
+    for name in sorted(one.name for one in connection.ask("get_collections").collections):
+        names.setdefault(_BESIDE.sub("", name), name)  # of a collection and the one beside it, the older
+    for target in aliases.values():
+        names.pop(_BESIDE.sub("", target), None)
+    found = sorted([*aliases, *names.values()])
+    if len(found) != 1:
+        there = ", ".join(repr(one) for one in found[:20]) or "none"
+        raise ParameterError(
+            f"Got {connection.address.shown} with {len(found)} aliases and collections ({there}); expected one to be chosen. Pass table=…."
+        )
+    return str(found[0])
+
+
+def _name_beside(name: str) -> str:
+    found = _BESIDE.search(name)
+    if found is None:
+        return f"{name}__congruence_new"
+    return f"{name[: found.start()]}__congruence_new{int(found[1] or 1) + 1}"
+
+
+def _mark_of(name: str, info: Any) -> Mapping[str, Any]:
+    mark = (info.config.metadata or {}).get(MARK_KEY) if _BESIDE.search(name) else None
+    return mark if isinstance(mark, dict) else {}
+
+
+def create(
+    connection: Connection, place: Place, column: str, dim: int, element_type: str, note: Mapping[str, str]
+) -> None:
+    """Make the collection beside: configured as the old one, but for the width and the element type of one vector."""
+    models = require("qdrant_client.models", extra="qdrant")
+    config = place.old_info.config
+    params = config.params
+    if getattr(params.sharding_method, "value", None) == "custom":
+        raise DatabaseError(
+            f"Got {place.old!r} with custom sharding; expected automatic sharding, since a point's shard key cannot be read back. "
+            "Copy the collection into one without shard keys first."
+        )
+    datatype = models.Datatype.FLOAT16 if element_type == "float16" else models.Datatype.FLOAT32
+    vectors = params.vectors
+    if column:
+        vectors = {**vectors, column: vectors[column].model_copy(update={"size": dim, "datatype": datatype})}
+    elif isinstance(vectors, dict):
+        vectors = {**vectors, "": vectors[""].model_copy(update={"size": dim, "datatype": datatype})}
+    else:
+        vectors = vectors.model_copy(update={"size": dim, "datatype": datatype})
+    metadata = {key: value for key, value in (config.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    metadata[MARK_KEY] = {"of": place.old, "column": column, "note": dict(note)}
+    settings = {
+        "sparse_vectors_config": params.sparse_vectors,
+        "shard_number": params.shard_number,
+        "replication_factor": params.replication_factor,
+        "write_consistency_factor": params.write_consistency_factor,
+        "on_disk_payload": params.on_disk_payload,
+        "payload": getattr(params, "payload", None),
+        "id_tracker": getattr(params, "id_tracker", None),
+        "hnsw_config": _copied(models.HnswConfigDiff, config.hnsw_config),
+        "optimizers_config": _copied(models.OptimizersConfigDiff, config.optimizer_config),
+        "wal_config": _copied(models.WalConfigDiff, config.wal_config),
+        "quantization_config": config.quantization_config,
+        "strict_mode_config": _copied(models.StrictModeConfig, getattr(config, "strict_mode_config", None)),
+    }
+    connection.ask(
+        "create_collection",
+        place.new,
+        vectors_config=vectors,
+        metadata=metadata,
+        **{key: value for key, value in settings.items() if value is not None},
+    )
+    if not _mark_of(place.new, connection.ask("get_collection", place.new)):
+        connection.ask("delete_collection", place.new)
+        raise DatabaseError(
+            f"Got {connection.address.shown}, which keeps no metadata of a collection; expected Qdrant 1.16 or newer. Update the server."
+        )
+
+
+def _copied(model: Any, value: Any) -> Any:
+    """Return what a collection says of itself as what its creation takes; the two differ by some fields."""
+    if value is None:
+        return None
+    facts = value.model_dump(exclude_none=True)
+    return model(**{key: one for key, one in facts.items() if key in model.model_fields})
+
+
+def copy_payload_indexes(connection: Connection, place: Place) -> None:
+    """Index the payload of the new collection as that of the old; those that are there stay."""
+    indexed = place.old_info.payload_schema
+    there: Iterable[str] = connection.ask("get_collection", place.new).payload_schema if indexed else ()
+    for field, index in indexed.items():
+        if field not in there:
+            kind = index.data_type if index.params is None else index.params
+            connection.ask("create_payload_index", place.new, field_name=field, field_schema=kind, wait=True)
+
+
+def index_words(config: Any, params: Any) -> str:
+    """Return the index over a vector, and its quantization, in a few words."""
+    own, general = params.hnsw_config, config.hnsw_config
+    m = general.m if own is None or own.m is None else own.m
+    ef = general.ef_construct if own is None or own.ef_construct is None else own.ef_construct
+    words = f"HNSW (m={m}, ef_construct={ef})" if m else "no graph"
+    quantization = params.quantization_config or config.quantization_config
+    if quantization is not None:
+        words += f", {next(iter(quantization.model_dump(exclude_none=True)))} quantization"
+    return words

@@ -1,0 +1,297 @@
+"""Points of Qdrant's collections as rows with one vector, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice
+from congruence.databases._base import BATCH, Block, Cursor
+from congruence.databases._qdrant_client import Connection
+from congruence.databases._qdrant_place import Place
+from congruence.errors import DatabaseError, ParameterError
+
+#: Bytes of a request that writes points; servers refuse more than 32 MiB by default.
+_REQUEST_BYTES = 8 * 2**20
+
+#: Bytes of a number in it, at most: a float32 as the shortest text of a float64.
+_NUMBER_BYTES = 22
+
+#: Queries in a request.
+_QUERIES = 64
+
+#: Points looked at for the names of payload fields.
+_SAMPLE = 100
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_FIRST_UUID = "00000000-0000-0000-0000-000000000000"
+
+
+def dense_column(info: Any, collection: str, column: str | None) -> str:
+    """Return the name of a collection's dense vector; ``""`` is the one without a name. Raises ParameterError."""
+    found = {name: one for name, one in _configs(info).items() if one.multivector_config is None}
+    if column is None and len(found) == 1:
+        column = next(iter(found))
+    if column is None:
+        names = ", ".join(repr(one) for one in found) or "none"
+        raise ParameterError(
+            f"Got {collection!r} with {len(found)} dense vectors a point ({names}); expected one to be chosen. Pass column=…."
+        )
+    check_choice(column, list(found), "column")
+    datatype = getattr(found[column].datatype, "value", None)
+    if datatype not in (None, "float32", "float16"):
+        raise ParameterError(
+            f"Got {collection!r}, whose vectors are stored as {datatype}; expected float32 or float16. "
+            "Migrate a collection that has them unrounded."
+        )
+    return str(column)
+
+
+def _configs(info: Any) -> dict[str, Any]:
+    vectors = info.config.params.vectors
+    return dict(vectors) if isinstance(vectors, dict) else {} if vectors is None else {"": vectors}
+
+
+class Points:
+    """Reads and writes the points of any collection with a vector of this name.
+
+    Attributes
+    ----------
+    column : str
+        Name of the vector; empty for the one without.
+    rows : Filter or None
+        Of the chosen rows.
+    modality : str or None
+        Field of the payload; a dot leads into nested ones.
+    id_type : str
+        "int", "uuid", or "text" where there are both.
+    """
+
+    def __init__(
+        self, connection: Connection, place: Place, column: str, rows: str | None, modality: str | None
+    ) -> None:
+        self.connection = connection
+        self.models = require("qdrant_client.models", extra="qdrant")
+        self.column = column
+        self.rows = None if rows is None else _filter_of(self.models, rows)
+        self.id_type = self._find_id_type(place.old)
+        self.modality = modality
+        if modality is not None:
+            self._check_field(place, modality)
+
+    # ---- what a collection has ---------------------------------------------------------------------------------------
+
+    def params(self, info: Any) -> Any:
+        """Return the parameters of the vector, such as size, distance and datatype."""
+        return _configs(info)[self.column]
+
+    def element_type(self, info: Any) -> str:
+        """Return as what the vector is stored."""
+        return getattr(self.params(info).datatype, "value", None) or "float32"
+
+    def others(self, info: Any) -> list[str]:
+        """Return the names of the points' other vectors, which are copied with the payload."""
+        names = [*_configs(info), *(info.config.params.sparse_vectors or {})]
+        return [name for name in names if name != self.column]
+
+    def fields(self, place: Place) -> tuple[str, ...]:
+        """Return the fields of the payload: those of some points, and those with an index."""
+        records = self.scroll(place.old, limit=_SAMPLE, with_payload=True)[0]
+        return tuple(
+            dict.fromkeys([*(key for one in records for key in one.payload or {}), *place.old_info.payload_schema])
+        )
+
+    def _find_id_type(self, collection: str) -> str:
+        """Look at the first point and the first UUID: numbers come before UUIDs."""
+        first = self.scroll(collection, limit=1)[0]
+        if not first or isinstance(first[0].id, str):
+            return "uuid" if first else "int"
+        return "text" if self.scroll(collection, limit=1, offset=_FIRST_UUID)[0] else "int"
+
+    def _check_field(self, place: Place, field: str) -> None:
+        models = self.models
+        there = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=field))])
+        if not self.scroll(place.old, limit=1, scroll_filter=there)[0]:
+            fields = ", ".join(repr(one) for one in self.fields(place)) or "none"
+            raise ParameterError(
+                f"Got modality_column={field!r}, which no point of {place.old!r} has; expected a field of the payload, one of {fields}. "
+                "Name another modality_column."
+            )
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def having(self, *, all_rows: bool = False) -> Any:
+        """Return the filter of points that have the vector, among the chosen rows unless told otherwise."""
+        has = self.models.HasVectorCondition(has_vector=self.column)
+        return self.models.Filter(must=[has] if self.rows is None or all_rows else [self.rows, has])
+
+    def lacking(self) -> Any:
+        """Return the filter of all points without the vector."""
+        return self.models.Filter(must_not=[self.models.HasVectorCondition(has_vector=self.column)])
+
+    def count(self, collection: str, chosen: Any) -> int:
+        """Count points, exactly."""
+        return int(self.connection.ask("count", collection, count_filter=chosen, exact=True).count)
+
+    def scroll(self, collection: str, **options: Any) -> tuple[list[Any], Any]:
+        """Return a page of points, and the id that the next begins with."""
+        found: tuple[list[Any], Any] = self.connection.ask(
+            "scroll", collection, **{"with_payload": False, "with_vectors": False, **options}
+        )
+        return found
+
+    def pages(
+        self, collection: str, chosen: Any, *, after: Cursor | None = None, batch: int = BATCH, **what: Any
+    ) -> Iterator[list[Any]]:
+        """Yield points in the order of their ids, from behind ``after``, which need not be there any more."""
+        more = True
+        while more:
+            limit = batch if after is None else batch + 1  # the offset itself comes, too, if it is there
+            records, following = self.scroll(collection, scroll_filter=chosen, limit=limit, offset=after, **what)
+            if records and records[0].id == after:
+                del records[0]
+            more = following is not None or len(records) > batch
+            records = records[:batch]
+            if records:
+                after = records[-1].id
+                yield records
+
+    def retrieve(self, collection: str, ids: Iterable[Any], **what: Any) -> list[Any]:
+        """Return the points of these ids that exist; None is passed over."""
+        wanted = [one for one in ids if one is not None]
+        found: list[Any] = self.connection.ask("retrieve", collection, ids=wanted, **what) if wanted else []
+        return found
+
+    def wanted(self) -> dict[str, Any]:
+        """Return what to ask for so that the vector and the modality come; the vector without a name is not asked for by one."""
+        return {
+            "with_payload": [self.modality] if self.modality else False,
+            "with_vectors": [self.column] if self.column else True,
+        }
+
+    def vector(self, record: Any) -> Any:
+        """Return the vector of a point, or None."""
+        vector = record.vector
+        return (vector.get(self.column) if isinstance(vector, dict) else vector) or None
+
+    def block(self, records: list[Any], width: int) -> Block:
+        """Return points that have the vector as a block."""
+        vectors = np.array([self.vector(one) for one in records], np.float32).reshape(len(records), width)
+        modalities = None
+        if self.modality is not None:
+            path = self.modality.split(".")
+            modalities = pa.array([_text_at(one.payload, path) for one in records], pa.large_string())
+        cursor = records[-1].id if records else 0
+        return Block(self.arrow_ids([one.id for one in records]), vectors, modalities, cursor)
+
+    def arrow_ids(self, ids: list[Any]) -> pa.Array:
+        """Return the ids of points as Arrow's."""
+        try:
+            if self.id_type == "text":
+                return pa.array([str(one) for one in ids], pa.large_string())
+            return pa.array(ids, pa.uint64() if self.id_type == "int" else pa.large_string())
+        except (TypeError, ValueError) as error:
+            raise DatabaseError(
+                "Got both numbers and UUIDs as ids since the collection was opened; expected one kind. Open the database again."
+            ) from error
+
+    def point_ids(self, ids: pa.Array) -> list[int | str | None]:
+        """Return ids as Qdrant knows them; None for a text that is no id of a point."""
+        if not pa.types.is_integer(ids.type):
+            return [int(one) if one.isdecimal() else one if _UUID.fullmatch(one) else None for one in ids.to_pylist()]
+        return list(ids.to_pylist())
+
+    def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest of the chosen rows of each query, shape (q, dim)."""
+        found: list[pa.Array] = []
+        for start in range(0, len(queries), _QUERIES):
+            requests = [
+                self.models.QueryRequest(query=one, using=self.column or None, filter=self.rows, limit=k)
+                for one in queries[start : start + _QUERIES].tolist()
+            ]
+            answers = self.connection.ask("query_batch_points", collection, requests=requests)
+            found += [self.arrow_ids([point.id for point in answer.points]) for answer in answers]
+        return found
+
+    def same_rest(self, one: Any, twin: Any) -> bool:
+        """Say whether a point and its copy have the same payload and other vectors."""
+        if (one.payload or {}) != (twin.payload or {}):
+            return False
+        ours, theirs = (
+            {name: value for name, value in record.vector.items() if name != self.column}
+            if isinstance(record.vector, dict)
+            else {}
+            for record in (one, twin)
+        )
+        return ours.keys() == theirs.keys() and all(_same_vector(ours[name], theirs[name]) for name in ours)
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def upsert(self, collection: str, records: list[Any], vectors: np.ndarray | None) -> None:
+        """Store points: payloads and other vectors of records, and new vectors, shape (b, dim), unless they are None."""
+        start = 0
+        for some in _requests(records, 0 if vectors is None else vectors.shape[1]):
+            rows = None if vectors is None else vectors[start : start + len(some)].tolist()
+            self.connection.ask("upsert", collection, points=self._as_points(some, rows), wait=True)
+            start += len(some)
+
+    def _as_points(self, records: list[Any], vectors: list[Any] | None) -> Any:
+        models = self.models
+        ids, payloads = [one.id for one in records], [one.payload for one in records]
+        others = [one.vector if isinstance(one.vector, dict) else {} for one in records]
+        if vectors is not None and not any(others):
+            rows = {self.column: vectors} if self.column else vectors
+            # Validation would look at every number once more.
+            return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
+        own: list[dict[str, Any]] = [{} for _ in ids] if vectors is None else [{self.column: one} for one in vectors]
+        return [
+            models.PointStruct(id=one, payload=payload, vector={**other, **vector})
+            for one, payload, other, vector in zip(ids, payloads, others, own, strict=True)
+        ]
+
+
+def _filter_of(models: Any, text: str) -> Any:
+    try:
+        return models.Filter.model_validate_json(text)
+    except ValueError as error:
+        raise ParameterError(
+            f"Got rows={text!r}, which is no filter of Qdrant ({str(error).splitlines()[0]}); expected JSON such as "
+            '{"must": [{"key": "kind", "match": {"value": "image"}}]}. Write the filter as the REST interface takes it.'
+        ) from error
+
+
+def _text_at(payload: Any, path: list[str]) -> str | None:
+    for key in path:
+        payload = payload.get(key) if isinstance(payload, dict) else None
+    return payload if payload is None or isinstance(payload, str) else str(payload)
+
+
+def _same_vector(one: Any, other: Any) -> bool:
+    """Compare dense, multi- or sparse vectors of a point and its copy; a normalized one may be rounded anew."""
+    if hasattr(one, "indices"):
+        ours, theirs = (dict(zip(v.indices, v.values, strict=True)) for v in (one, other))
+        return ours.keys() == theirs.keys() and all(np.isclose(ours[key], theirs[key], atol=1e-6) for key in ours)
+    left, right = np.asarray(one, np.float32), np.asarray(other, np.float32)
+    return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-5, atol=1e-6))
+
+
+def _requests(records: list[Any], width: int) -> Iterator[list[Any]]:
+    """Divide points into requests that a server takes."""
+    some: list[Any] = []
+    size = 0
+    for one in records:
+        room = _NUMBER_BYTES * width + 2 * len(str(one.payload)) + 64
+        if one.vector:
+            room += len(str(one.vector))
+        if some and size + room > _REQUEST_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(one)
+        size += room
+    if some:
+        yield some

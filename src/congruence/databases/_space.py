@@ -1,0 +1,30 @@
+"""What a database's own metadata says of the model that made its vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from congruence.embeddings import Space
+from congruence.errors import CorruptFileError
+
+__all__ = ["SPACE_KEY", "told_space"]
+
+#: Key under which files and tables that can hold metadata keep their space; the same as in :mod:`congruence.stores`.
+SPACE_KEY = "congruence.space"
+
+
+def told_space(metadata: Mapping[str, str], place: str) -> Space:
+    """Read the space from metadata; nothing there means an unknown space. Raises CorruptFileError."""
+    text = metadata.get(SPACE_KEY)
+    if not text:
+        return Space()
+    try:
+        facts = json.loads(text)
+        if not isinstance(facts, dict):
+            raise TypeError("no object")
+        return Space.from_dict(facts)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptFileError(
+            f"Got an unreadable description of the space in {place} ({error}); expected JSON. Remove the description, or write it again."
+        ) from error

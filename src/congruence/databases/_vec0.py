@@ -1,0 +1,139 @@
+"""vec0, the table of sqlite-vec: what its CREATE statement declares, and how it is renamed."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    ParameterError,
+    StorageError,
+)
+
+__all__ = ["Vec0", "quoted", "rename", "sqlite_module", "translate"]
+
+_VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
+_METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
+_KEY = re.compile(r"(\w+)\s+(integer|int|text)\s+primary\s+key", re.IGNORECASE)
+_OTHER = re.compile(r"\+?\s*(\w+)\s+\w+(\s+partition\s+key)?", re.IGNORECASE)
+
+
+def quoted(name: str) -> str:
+    """Quote a name for SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@dataclass(frozen=True)
+class Vec0:
+    """A vec0 table as its CREATE statement declares it.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+    at : int
+        The argument of the vectors' column.
+    column, type, metric : str
+    dim : int
+    ids : str
+        The primary key, or rowid.
+    id_type : {"int", "text"}
+    others : tuple of str
+        Metadata, partition keys, auxiliary columns, and other columns of vectors.
+    """
+
+    arguments: tuple[str, ...]
+    at: int
+    column: str
+    type: str
+    dim: int
+    metric: str
+    ids: str
+    id_type: str
+    others: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
+        """Read a CREATE statement. Raises ParameterError for a column that is not there or must be chosen."""
+        body = statement[statement.index("(") + 1 : statement.rindex(")")]
+        arguments = tuple(" ".join(one.split()) for one in body.split(",") if one.strip())
+        vectors = {found[1]: (k, found) for k, one in enumerate(arguments) if (found := _VECTOR.fullmatch(one))}
+        if column is None and len(vectors) != 1:
+            raise ParameterError(
+                f"Got several columns of vectors in {table!r}: {', '.join(vectors)}; expected one. Pass its name (column=)."
+            )
+        column = next(iter(vectors)) if column is None else column
+        if column not in vectors:
+            raise ParameterError(
+                f"Got column={column!r}; expected one of {', '.join(vectors)}. Pass the name of a column of vectors (column=)."
+            )
+        at, found = vectors[column]
+        key = next((match for one in arguments if (match := _KEY.fullmatch(one))), None)
+        others = [
+            (_VECTOR.fullmatch(one) or _OTHER.fullmatch(one))
+            for one in arguments
+            if not _KEY.fullmatch(one) and "=" not in one.split(" ")[0]
+        ]
+        metric = _METRIC.search(found[4])
+        return cls(
+            arguments,
+            at,
+            column,
+            found[2].lower(),
+            int(found[3]),
+            metric[1].lower() if metric else "l2",
+            key[1] if key else "rowid",
+            "text" if key and key[2].lower() == "text" else "int",
+            tuple(one[1] for one in others if one and one[1] != column),
+        )
+
+    def create(self, name: str, dim: int) -> str:
+        """Return the statement that makes the same table with vectors of another width."""
+        options = _VECTOR.fullmatch(self.arguments[self.at])
+        vector = f"{self.column} float[{int(dim)}]{options[4] if options else ''}"
+        arguments = [*self.arguments[: self.at], vector, *self.arguments[self.at + 1 :]]
+        return f"CREATE VIRTUAL TABLE {quoted(name)} USING vec0({', '.join(arguments)})"
+
+
+def rename(connection: Any, old: str, new: str) -> None:
+    """Rename a vec0 table and the tables that hold its data, which vec0 finds by its own name and leaves behind."""
+    connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
+    shadow = re.compile(
+        re.escape(old) + r"(_(info|chunks|rowids|auxiliary|(vector_chunks|metadatachunks|metadatatext)\d+))"
+    )
+    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        if found := shadow.fullmatch(name):
+            connection.execute(f"ALTER TABLE {quoted(name)} RENAME TO {quoted(new + found[1])}")
+
+
+def sqlite_module() -> ModuleType:
+    """Return an SQLite module that can load extensions, which many builds of Python leave out of their own."""
+    if hasattr(sqlite3.Connection, "enable_load_extension"):
+        return sqlite3
+    return require("pysqlite3.dbapi2", extra="sqlite-vec")
+
+
+def translate(error: Exception, path: Path, seconds: float) -> CongruenceError:
+    """Return SQLite's error as ours."""
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return DatabaseUnavailableError(
+            f"Got no lock on {path} within {seconds:g} s ({text}); expected that no other process writes. Try again when none does."
+        )
+    if "not a database" in text or "malformed" in text:
+        return CorruptFileError(
+            f"Got a file {path} that is damaged, or no SQLite database ({text}); expected one. Restore it from a backup."
+        )
+    if "disk is full" in text:
+        return StorageError(f"Got no room for {path} ({text}); expected some. Make room on the disk, and run it again.")
+    return DatabaseError(
+        f"Got a refusal from {path} ({text}); expected the statement to run. Remove the reason that SQLite gives, and run it again."
+    )

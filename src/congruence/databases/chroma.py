@@ -1,0 +1,400 @@
+"""Chroma, a folder or a server: new vectors in a collection beside, switched by renaming both."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import check_choice
+from congruence.databases._address import Address
+from congruence.databases._base import (
+    BATCH,
+    Block,
+    Capabilities,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    PairedBlock,
+    Side,
+    Stage,
+    rows_of,
+)
+from congruence.databases._chroma_client import (
+    Place,
+    connect,
+    folder_of,
+    index_words,
+    mark_of,
+    only_table,
+    settings_of,
+    translate,
+    where_of,
+)
+from congruence.databases._metadata import space_in
+from congruence.errors import (
+    DatabaseError,
+    MigrationError,
+    ParameterError,
+)
+
+__all__ = ["Chroma", "ChromaFolder", "open_chroma"]
+
+#: Rows looked at for the names of metadata.
+_SAMPLE = 1000
+
+_DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
+
+
+class Chroma(Database):
+    """A collection of Chroma.
+
+    The new vectors stand in a new collection, ``<collection>__congruence_new``, of the same configuration, with copies of documents, metadata
+    and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to the old name: two steps, between which
+    readers find no collection of that name. A kill between them leaves names from which :meth:`stage` sees which way it went, and the next
+    :meth:`switch` or :meth:`rollback` completes it. Readers must get the collection by its name again: a collection that they hold in memory is
+    still the old one.
+
+    Parameters
+    ----------
+    address : Address
+        ``chroma:///path`` or ``chroma://./folder``; ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` where
+        they are not the default. The server's token is read from the environment variable ``CHROMA_API_KEY``.
+    table : str, optional
+        Collection; where there is only one, it is found.
+    column, ids : None
+        A record of Chroma has one embedding and one id, a text.
+    modality_column : str, optional
+        Key of the metadata.
+    rows : str, optional
+        A ``where`` of Chroma as JSON, such as ``{"kind": "image"}``.
+
+    Raises
+    ------
+    ParameterError, DatabaseError, DatabaseUnavailableError, FileError, MissingExtraError
+
+    Notes
+    -----
+    Chroma has no scan behind an id: the ids of all rows are read at once and sorted, some hundred bytes a row.
+    """
+
+    kind = "chroma"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        beside="collection",
+        atomic_switch=False,
+        concurrent_writes=True,
+        follows_deletes=False,
+        searches=True,
+        filters="a where of Chroma as JSON",
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        for name, value in (("column", column), ("ids", ids)):
+            if value is not None:
+                raise ParameterError(
+                    f"Got {name}={value!r}; expected none, since a record of Chroma has one embedding and one id. Leave {name} out."
+                )
+        self._client, self._address = connect(address)
+        self._where = None if rows is None else where_of(rows)
+        names = [one.name for one in self._ask(self._client.list_collections)] if table is None else []
+        self._table = only_table(names, self._address) if table is None else table
+        self._modality = modality_column
+        self._most = max(1, int(self._ask(self._client.get_max_batch_size)))
+        place = self._place()
+        if self._where is not None:
+            self._ask(place.old.get, where=self._where, limit=1, include=[])
+        if modality_column is not None and modality_column not in (fields := self._fields(place.old)):
+            raise ParameterError(
+                f"Got modality_column={modality_column!r}, which none of the first {_SAMPLE:,} rows of {self._table!r} has; "
+                f"expected a key of the metadata, one of {', '.join(map(repr, fields)) or 'none'}. Name another modality_column."
+            )
+
+    def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the client. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            ours = translate(error, self._address)
+            if ours is None:
+                raise
+            raise ours from error
+
+    # ---- which collection --------------------------------------------------------------------------------------------
+
+    def _get(self, name: str) -> Any:
+        try:
+            return self._ask(self._client.get_collection, name, embedding_function=None)
+        except DatabaseError as error:
+            if type(error.__cause__).__name__ in ("NotFoundError", "InvalidArgumentError"):
+                return None
+            raise
+
+    def _name(self, role: str) -> str:
+        return f"{self._table}__congruence_{role}"
+
+    def _place(self) -> Place:
+        place = Place(self._get(self._table), *(self._get(self._name(role)) for role in ("old", "new", "back")))
+        if place.old is None:
+            names = ", ".join(repr(one.name) for one in self._ask(self._client.list_collections)[:20]) or "none"
+            raise ParameterError(
+                f"Got no collection {self._table!r} in {self._address.shown}; expected one of {names}. Choose one with table=…."
+            )
+        if place.made is not None and not mark_of(place.made):
+            raise DatabaseError(
+                f"Got collections {self._table!r} and {self._table}__congruence_…, which are no migration's; expected these names to be free. "
+                "Rename or delete the other collection."
+            )
+        return place
+
+    def _made(self) -> Any:
+        made = self._place().made
+        if made is None:
+            raise MigrationError(
+                f"Got no new vectors beside {self._table!r}; expected some. Run the migration first (prepare, then write)."
+            )
+        return made
+
+    def _beside(self) -> Place:
+        """Return where everything is while new vectors may be written."""
+        self._made()
+        place = self._place()
+        if place.switched:
+            raise MigrationError(
+                f"Got new vectors that readers of {self._table!r} see already; expected them not to be switched on. Roll back first."
+            )
+        return place
+
+    def _side(self, side: Side) -> Any:
+        place = self._place()
+        return place.old if side == "old" else place.made
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def info(self) -> DatabaseInfo:
+        """Describe the old vectors."""
+        old = self._place().old
+        first = self._ask(old.get, limit=1, include=["embeddings"])["embeddings"]
+        space, index = index_words(old)
+        folder = folder_of(self._address)
+        return DatabaseInfo(
+            place=f"{self._address.shown} {self._table}",
+            rows=self._count(old),
+            dim=int(np.shape(first)[1]) if len(first) else 0,
+            distance=_DISTANCES.get(space),
+            index=index,
+            id_type="text",
+            columns=self._fields(old),
+            space=space_in(old.metadata, self._table),
+            free_bytes=None if folder is None else shutil.disk_usage(folder).free,
+        )
+
+    def _fields(self, collection: Any) -> tuple[str, ...]:
+        found = self._ask(collection.get, limit=_SAMPLE, include=["metadatas", "documents"])
+        keys = dict.fromkeys(key for one in found["metadatas"] for key in one or {})
+        return (*keys, *(["document"] if any(one is not None for one in found["documents"]) else []))
+
+    def stage(self) -> Stage:
+        """Say from the names of the collections how far the migration is."""
+        place = self._place()
+        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.BESIDE
+
+    def note(self) -> Mapping[str, str]:
+        """Return the note in the new collection's metadata."""
+        made = self._place().made
+        return {} if made is None else dict(mark_of(made)["note"])
+
+    def _records(self, collection: Any, ids: list[str], include: list[str]) -> Mapping[str, Any]:
+        """Return records of these ids that exist, in the order of their ids, and not more at a time than the client takes."""
+        found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
+        for start in range(0, len(ids), self._most):
+            got = self._ask(collection.get, ids=ids[start : start + self._most], include=include)
+            for key in found:
+                found[key] += list(got[key])
+        order = sorted(range(len(found["ids"])), key=found["ids"].__getitem__)
+        return {key: [values[k] for k in order] for key, values in found.items()}
+
+    def _include(self) -> list[str]:
+        return ["embeddings"] if self._modality is None else ["embeddings", "metadatas"]
+
+    def _block(self, found: Mapping[str, Any]) -> Block:
+        ids = found["ids"]
+        vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
+        modalities = None
+        if self._modality is not None:
+            values = [(one or {}).get(self._modality) for one in found["metadatas"]]
+            modalities = pa.array([None if one is None else str(one) for one in values], pa.large_string())
+        return Block(
+            pa.array(ids, pa.large_string()), np.ascontiguousarray(vectors), modalities, ids[-1] if ids else ""
+        )
+
+    def _ids(self, collection: Any) -> list[str]:
+        return sorted(self._ask(collection.get, where=self._where, include=[])["ids"])
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield the rows in the order of their ids."""
+        collection = self._side(side)
+        if collection is None:
+            return
+        ids = self._ids(collection)
+        if after is not None:
+            ids = [one for one in ids if one > str(after)]
+        for start in range(0, len(ids), batch):
+            block = self._block(self._records(collection, ids[start : start + batch], self._include()))
+            if len(block.ids):
+                yield block
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return the rows of these ids that exist."""
+        collection = self._side(side)
+        wanted = [] if collection is None else ids.to_pylist()
+        return self._block(self._records(collection, wanted, self._include()))
+
+    def _count(self, collection: Any) -> int:
+        return int(self._ask(collection.count)) if self._where is None else len(self._ids(collection))
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows there are."""
+        collection = self._side(side)
+        return 0 if collection is None else self._count(collection)
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield the old side's rows with their new vectors; one whose document, metadata or URI differ by now counts as without."""
+        place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
+        ids = self._ids(place.old)
+        width = 0 if place.made is None else int(mark_of(place.made)["dim"])
+        for start in range(0, len(ids), batch):
+            found = self._records(place.old, ids[start : start + batch], everything)
+            block = self._block(found)
+            twins = self._records(place.made, found["ids"] if place.made is not None else [], everything)
+            mapped = self._block(twins)
+            new = np.zeros((len(block.ids), width), np.float32)
+            has = np.zeros(len(block.ids), bool)
+            for j, k in enumerate(rows_of(mapped.ids, block.ids).tolist()):
+                new[k] = mapped.vectors[j]
+                has[k] = all(found[key][k] == twins[key][j] for key in everything[1:])
+            if len(block.ids):
+                yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest rows of each query."""
+        collection = self._place().old if side == "old" else self._made()
+        found = self._ask(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
+        return [pa.array(one, pa.large_string()) for one in found["ids"]]
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Make the new collection."""
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        place = self._place()
+        if place.switched:
+            self._beside()
+        mark = {"dim": dim, "note": dict(note or {})}
+        if place.made is None:
+            settings = settings_of(place.old, mark)
+            self._ask(self._client.create_collection, self._name("new"), embedding_function=None, **settings)
+        elif mark_of(place.made) != mark:
+            there = mark_of(place.made)
+            raise MigrationError(
+                f"Got new vectors of width {there.get('dim')} beside {self._table!r}, made with other settings or another map; "
+                f"expected {dim} of this one. Discard them first."
+            )
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Store new vectors of rows, with the document, metadata and URI that the rows have now."""
+        place = self._beside()
+        row = {one: k for k, one in enumerate(ids.to_pylist())}
+        found = self._records(place.old, list(row), ["metadatas", "documents", "uris"])
+        # An upsert would merge metadata into what is there. A kill in between leaves rows missing, which the next pass writes.
+        self._remove(place.made, self._records(place.made, found["ids"], [])["ids"])
+        for start in range(0, len(found["ids"]), self._most):
+            some = {key: values[start : start + self._most] for key, values in found.items()}
+            given = {
+                key: some[key] for key in ("metadatas", "documents", "uris") if any(x is not None for x in some[key])
+            }
+            wanted = vectors[[row[one] for one in some["ids"]]]
+            self._ask(place.made.add, ids=some["ids"], embeddings=wanted, **given)
+
+    def _remove(self, collection: Any, ids: list[str]) -> None:
+        for start in range(0, len(ids), self._most):
+            self._ask(collection.delete, ids=ids[start : start + self._most])
+
+    def delete(self, ids: pa.Array) -> None:
+        """Remove records of the new collection."""
+        self._remove(self._beside().made, ids.to_pylist())
+
+    # ---- switch and back ---------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Rename the old collection, then the new one; complete what was cut short. Raises MigrationError where rows are missing."""
+        place = self._place()
+        if place.switched and place.shown is not None:
+            return
+        made = self._made()
+        if place.aside is None:
+            rows, expected = int(self._ask(made.count)), int(self._ask(place.old.count))
+            if rows < expected:
+                raise MigrationError(
+                    f"Got {rows:,} of {expected:,} rows beside {self._table!r}; expected all, since readers would lose the others. "
+                    "Migrate the rows that are missing, with writers stopped for the time of the switch."
+                )
+            if place.new is None:  # the last step of a rollback
+                self._ask(made.modify, name=self._name("new"))
+            self._ask(place.shown.modify, name=self._name("old"))
+        self._ask(made.modify, name=self._table)
+
+    def rollback(self) -> None:
+        """Rename the new collection, then the old one; complete what was cut short, a switch as well."""
+        place = self._place()
+        if place.aside is not None:
+            if place.shown is not None:
+                self._ask(place.shown.modify, name=self._name("back"))
+            self._ask(place.aside.modify, name=self._table)
+            place = self._place()
+        if place.back is not None:
+            self._ask(place.back.modify, name=self._name("new"))
+
+    def drop_old(self) -> None:
+        """Delete the old collection."""
+        place = self._place()
+        if not place.switched or place.shown is None:
+            raise MigrationError(
+                f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
+            )
+        self._ask(self._client.delete_collection, self._name("old"))
+
+    def discard(self) -> None:
+        """Delete the new collection."""
+        place = self._place()
+        if place.made is None:
+            return
+        self._beside()
+        self.rollback()  # where a switch or a rollback was cut short
+        self._ask(self._client.delete_collection, self._name("new"))
+
+    def close(self) -> None:
+        """Do nothing: clients of one process share a folder, and none can be closed for itself."""
+
+
+class ChromaFolder(Chroma):
+    """A folder of Chroma's client: ``chroma:///path`` or ``chroma://./folder``. Only one process may have it open."""
+
+    capabilities: ClassVar[Capabilities] = replace(Chroma.capabilities, concurrent_writes=False)
+
+
+def open_chroma(address: Address, **options: Any) -> Chroma:
+    """Open a folder or a server; the parameters are those of :class:`Chroma`."""
+    return (Chroma if folder_of(address) is None else ChromaFolder)(address, **options)

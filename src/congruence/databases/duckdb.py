@@ -1,0 +1,229 @@
+"""DuckDB tables: the new vectors are another column of the same rows, and one transaction exchanges the names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases._address import Address
+from congruence.databases._base import Capabilities, Side, Stage
+from congruence.databases._duckdb_reader import MARK, DuckDBReader
+from congruence.databases._duckdb_table import NEW, OLD, literal, quoted
+from congruence.errors import MigrationError, ParameterError
+
+__all__ = ["DuckDB"]
+
+#: Bytes of new vectors that wait in memory for the next flush.
+_PENDING = 64 * 2**20
+
+
+class DuckDB(DuckDBReader):
+    """A table of a DuckDB file.
+
+    Parameters
+    ----------
+    address : Address
+        Path of the file, or ``duckdb://PATH``.
+    table : str, optional
+        ``table`` or ``schema.table``; needed where there are several.
+    column : str, optional
+        Of the vectors, ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]`` or ``DOUBLE[]``; may be left out where there is only one.
+    ids : str, optional
+        Column of the ids, whole numbers, texts or UUIDs; by default the primary key, or ``id``.
+    modality_column : str, optional
+    rows : str, optional
+        A condition as it stands behind WHERE. It is SQL of the caller's own and trusted as such; all that is checked is that it makes
+        one query and no further statement.
+
+    Raises
+    ------
+    ParameterError, FileError, DatabaseError, DatabaseUnavailableError, CorruptFileError
+
+    Notes
+    -----
+    Until the switch the new vectors are the column ``COLUMN__congruence_new``, after it the old ones are ``COLUMN__congruence_old``.
+    A file has one writing process at a time: while this object is open, others cannot open it. Indices that were made by CREATE INDEX
+    are dropped and made again in the transaction of the switch, since DuckDB renames no column of a table that has one; so one over the
+    vectors is made of those that are shown then.
+    """
+
+    kind = "duckdb"
+    capabilities = Capabilities(
+        beside="column",
+        atomic_switch=True,
+        concurrent_writes=False,
+        follows_deletes=True,
+        searches=True,
+        filters="DuckDB SQL",
+    )
+
+    def __init__(self, address: Address, **options: str | None) -> None:
+        self._pending: list[pa.Table] = []
+        super().__init__(address, **options)
+
+    def _run(self, *statements: str) -> None:
+        """Run statements as one transaction."""
+        with self._errors():
+            self._connection.execute("BEGIN")
+            try:
+                for statement in statements:
+                    self._connection.execute(statement)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with _quiet():
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Add the column and its comment in one transaction; see :meth:`Database.prepare`."""
+        if element_type != "float32":
+            raise ParameterError(
+                f"Got element type {element_type!r}; expected 'float32', as DuckDB has it. Leave it out."
+            )
+        made = {"dim": int(dim), "note": dict(note or {})}
+        stage, old, new = self._names()
+        if stage is not Stage.UNTOUCHED:
+            if (there := self._made()) != made:
+                raise MigrationError(
+                    f"Got new vectors made as {there}; expected {made}. Remove the new vectors first (discard)."
+                )
+            return
+        kind = "FLOAT[]" if self._columns()[old][0].endswith("[]") else f"FLOAT[{int(dim)}]"
+        self._run(
+            f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(new)} {kind}",
+            f"COMMENT ON COLUMN {self._table.path}.{quoted(new)} IS {literal(json.dumps({MARK: made}))}",
+        )
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Keep new vectors, in memory up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
+        _, dim = self._side("new")
+        if vectors.shape != (len(ids), dim):
+            raise ParameterError(
+                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
+            )
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
+        self._pending.append(pa.table({"id": ids, "vector": lists}))
+        if sum(one.nbytes for one in self._pending) > _PENDING:
+            self.flush()
+
+    def delete(self, ids: pa.Array) -> None:
+        """Set new vectors to null; see :meth:`Database.delete`."""
+        self.flush()
+        column, _ = self._side("new")
+        with self._given(pa.table({"id": ids})) as given:
+            self._run(
+                f"UPDATE {self._table.path} SET {quoted(column)} = NULL WHERE {quoted(self._table.ids)} IN "
+                f"(SELECT TRY_CAST(id AS {self._table.id_type}) FROM {given})"
+            )
+
+    def flush(self) -> None:
+        """Update the rows of what was written, in one transaction; see :meth:`Database.flush`."""
+        if not self._pending:
+            return
+        column, _ = self._side("new")
+        table = self._table
+        # An id that was written twice would be updated by either of its rows: the last one counts.
+        rows = pa.concat_tables(self._pending).append_column("row", pa.array(range(sum(map(len, self._pending)))))
+        last = rows.group_by("id").aggregate([("row", "max")])["row_max"]
+        rows = (
+            rows.drop_columns(["row"])
+            if len(last) == len(rows)
+            else rows.take(last.combine_chunks()).drop_columns(["row"])
+        )
+        with self._given(rows) as given:
+            self._run(
+                f"UPDATE {table.path} AS t SET {quoted(column)} = g.vector FROM {given} AS g "
+                f"WHERE t.{quoted(table.ids)} = CAST(g.id AS {table.id_type})"
+            )
+        self._pending.clear()
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Return the ids of the nearest rows by cosine: exact, and over an HNSW index if the table has one."""
+        self.flush()
+        column, dim = self._side(side)
+        query = (
+            f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} {self._where(f'{quoted(column)} IS NOT NULL')} "
+            f"ORDER BY array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
+        )
+        return [self._ids_of(self._read(query, one.tolist())) for one in np.asarray(queries, np.float32)]
+
+    # ---- switch ------------------------------------------------------------------------------------------------------
+
+    def _without_indices(self, *statements: str) -> None:
+        """Run statements that an index forbids, between dropping and making it again, as one transaction."""
+        indices = self._read(
+            "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() AND schema_name = ? "
+            "AND table_name = ? AND sql IS NOT NULL",
+            self._table.schema,
+            self._table.name,
+        ).to_pylist()
+        schema = quoted(self._table.schema)
+        self._run(
+            *(f"DROP INDEX {schema}.{quoted(one['name'])}" for one in indices),
+            *statements,
+            *(one["sql"] for one in indices),
+        )
+
+    def switch(self) -> None:
+        """Exchange the names in one transaction; see :meth:`Database.switch`."""
+        self.flush()
+        stage = self.stage()
+        if stage is Stage.UNTOUCHED:
+            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+        if stage is Stage.BESIDE:
+            self._rename(NEW, OLD)
+
+    def rollback(self) -> None:
+        """Exchange the names back in one transaction; see :meth:`Database.rollback`."""
+        self.flush()
+        if self.stage() is Stage.SWITCHED:
+            self._rename(OLD, NEW)
+
+    def _rename(self, shown: str, hidden: str) -> None:
+        path, name = self._table.path, self._table.column
+        self._without_indices(
+            f"ALTER TABLE {path} RENAME COLUMN {quoted(name)} TO {quoted(name + hidden)}",
+            f"ALTER TABLE {path} RENAME COLUMN {quoted(name + shown)} TO {quoted(name)}",
+        )
+
+    def drop_old(self) -> None:
+        """Drop the old column; see :meth:`Database.drop_old`."""
+        stage, old, new = self._names()
+        if stage is not Stage.SWITCHED:
+            raise MigrationError(f"Got {self._place} before its switch; expected it switched. Switch it first.")
+        self.flush()
+        path = self._table.path
+        self._without_indices(
+            f"ALTER TABLE {path} DROP COLUMN {quoted(old)}", f"COMMENT ON COLUMN {path}.{quoted(new)} IS NULL"
+        )
+
+    def discard(self) -> None:
+        """Drop the new column; see :meth:`Database.discard`."""
+        stage, _, new = self._names()
+        if stage is Stage.SWITCHED:
+            raise MigrationError(f"Got {self._place} switched; expected it not switched. Roll back first.")
+        self._pending.clear()
+        if stage is Stage.BESIDE:
+            self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")
+
+    def close(self) -> None:
+        """Close the file, which others may open then. New vectors that were not flushed are lost."""
+        self._pending.clear()
+        self._connection.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ignore what the client says to a rollback of a transaction that it has ended itself."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error:
+        return

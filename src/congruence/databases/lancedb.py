@@ -1,0 +1,345 @@
+"""LanceDB tables: the new vectors are another column of the same rows, and the switch renames both columns in one version."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases._address import Address
+from congruence.databases._base import Capabilities, Side, Stage
+from congruence.databases._lance_column import fill, quoted
+from congruence.databases._lance_index import describe_index, find_index, index_like
+from congruence.databases._lance_reader import LanceReader
+from congruence.databases._lance_staging import Staging
+from congruence.databases._lance_table import EXTENSION, NEW, NOTE, OLD, TOKEN, as_ids, mark, note_of, storage_of, texts
+from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+
+__all__ = ["LanceDB"]
+
+#: Bytes of new vectors that wait in memory for the next flush.
+_PENDING = 64 * 2**20
+
+#: Attempts at a change that others' commits can get in the way of.
+_ATTEMPTS = 12
+
+_T = TypeVar("_T")
+
+
+class LanceDB(LanceReader):
+    """A table of LanceDB in a local folder; a Lance data set outside of any database is one too.
+
+    Parameters
+    ----------
+    address : Address
+        Path of ``DATABASE/TABLE.lance``, or ``lancedb://DATABASE``.
+    table : str, optional
+        Needed where the address does not name it and there are several.
+    column : str, optional
+        Of the vectors, a list of fixed size of floats; may be left out where there is only one.
+    ids : str, optional
+        Column of the ids, whole numbers, texts or UUIDs; by default ``id``, or the table's primary key.
+    modality_column : str, optional
+    rows : str, optional
+        A condition as LanceDB's ``where`` takes it. Lance evaluates it for each row and runs no statement.
+
+    Raises
+    ------
+    ParameterError, FileError, DatabaseError, CorruptFileError
+
+    Notes
+    -----
+    Until the switch the new vectors are the column ``COLUMN__congruence_new``, after it the old ones are
+    ``COLUMN__congruence_old``. Whichever of both readers do not use is marked as ``arrow.fixed_shape_tensor``, so that LanceDB's Python
+    client does not count it among the columns a search without a column's name might mean.
+
+    Vectors that are written wait in ``_congruence`` in the table's folder until those of a fragment are complete, then the fragment gets
+    one new file. What reads the new side first moves those that wait, which rewrites the column in their fragments: not to be done
+    after each batch.
+
+    Others may add, update, delete and compact meanwhile. A row that is added has no new vector; one that is updated keeps that of its
+    old content; :meth:`scan_pairs` shows both. :meth:`rollback` renames back and so keeps rows that came after the switch, which going
+    back to an old version of the table would lose.
+    """
+
+    kind = "lancedb"
+    capabilities = Capabilities(
+        beside="column",
+        atomic_switch=True,
+        concurrent_writes=True,
+        follows_deletes=True,
+        searches=True,
+        filters="LanceDB SQL",
+        element_types=("float32", "float16"),
+    )
+
+    def __init__(self, address: Address, **options: str | None) -> None:
+        super().__init__(address, **options)
+        self._pending: list[tuple[pa.Array, np.ndarray, pa.Array]] = []
+        self._staging_found: Staging | None = None
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Add the column, empty, in one version together with the note; see :meth:`Database.prepare`."""
+        if element_type not in self.capabilities.element_types:
+            raise ParameterError(
+                f"Got element type {element_type!r}; expected one of {', '.join(self.capabilities.element_types)}. Choose one of these."
+            )
+        value_type = pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
+
+        def add() -> None:
+            data = self._open()
+            stage, _, new = self._names(data)
+            if stage is not Stage.UNTOUCHED:
+                there = storage_of(data.schema.field(new).type)
+                if there != value_type or note_of(data.schema, new) != dict(note or {}):
+                    raise MigrationError(
+                        f"Got new vectors of {there.value_type}[{there.list_size}] with the note {note_of(data.schema, new)}; expected "
+                        f"{value_type.value_type}[{dim}] with {dict(note or {})}. Remove the new vectors first (discard)."
+                    )
+                return
+            if data.data_storage_version in ("0.1", "legacy"):
+                raise DatabaseError(
+                    f"Got {self._place} in Lance's first file format; expected format 2.0 or later. Copy the table with a current LanceDB."
+                )
+            token = secrets.token_hex(8)
+            metadata = {NOTE: json.dumps(dict(note or {})), TOKEN: token, **mark(value_type)}
+            data.add_columns(pa.field(new, value_type, metadata=metadata))
+
+        self._change(add)
+        self._sweep()
+
+    def _staging(self, data: Any) -> Staging:
+        """Return the files that wait for the new column of a version."""
+        _, _, new = self._names(data)
+        token = texts(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
+        if not token.isalnum():
+            raise DatabaseError(
+                f"Got column {new} in {self._place} without this library's mark; expected one that it has made. Rename or drop it."
+            )
+        folder = self._place / "_congruence" / token
+        if self._staging_found is None or self._staging_found.folder != folder:
+            self._staging_found = Staging(folder)
+        return self._staging_found
+
+    def _sweep(self) -> None:
+        """Remove what waits for columns that are gone."""
+        schema = self._open().schema
+        known = {texts(field.metadata).get(TOKEN) for field in schema}
+        root = self._place / "_congruence"
+        for folder in root.iterdir() if root.is_dir() else ():
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+        if root.is_dir() and not any(root.iterdir()):
+            root.rmdir()
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Keep new vectors, in memory up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
+        data = self._open() if not self._pending else None
+        if data is not None:
+            self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
+        dim = self._new_type.list_size
+        if vectors.shape != (len(ids), dim):
+            raise ParameterError(
+                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
+            )
+        if len(ids):
+            flat = np.array(vectors, self._new_type.value_type.to_pandas_dtype()).reshape(-1)
+            self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
+
+    def delete(self, ids: pa.Array) -> None:
+        """Set new vectors to null; see :meth:`Database.delete`."""
+        data = self._open()
+        self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
+        if len(ids):
+            flat = np.zeros(len(ids) * self._new_type.list_size, self._new_type.value_type.to_pandas_dtype())
+            gone = pa.array(np.ones(len(ids), bool))
+            self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type, mask=gone))
+
+    def _keep(self, ids: pa.Array, vectors: pa.Array) -> None:
+        self._pending.append((ids, self._addresses(ids), vectors))
+        if sum(one.nbytes for *_, one in self._pending) > _PENDING:
+            self._stage_pending(self._open())
+
+    def _stage_pending(self, data: Any) -> None:
+        if self._pending:
+            with self._errors():
+                self._staging(data).add(self._pending)
+            self._pending.clear()
+
+    def flush(self) -> None:
+        """Make what was written last, and fill in the fragments that are complete; see :meth:`Database.flush`."""
+        data = self._open()
+        if self._names(data)[0] is Stage.UNTOUCHED:
+            return
+        self._stage_pending(data)
+        staging = self._staging(data)
+        waiting = staging.fragments()
+        last = data.get_fragment(staging.last) if staging.last is not None else None
+        # Rows come in the order of the table: of all fragments but the last one everything has come.
+        complete = set(waiting) - (
+            {last.fragment_id} if last and waiting[last.fragment_id] < last.count_rows() else set()
+        )
+        if complete:
+            self._fill(complete)
+
+    def _settled(self) -> Any:
+        """Move all that waits into the column, and return the version that has it."""
+        data = self._open()
+        if self._names(data)[0] is not Stage.UNTOUCHED:
+            self._stage_pending(data)
+            if self._staging(data).fragments():
+                self._fill(None)
+                data = self._open()
+        return data
+
+    def _fill(self, fragments: set[int] | None) -> None:
+        def move() -> None:
+            data = self._open()
+            new = self._side(data, "new")
+            value_type = storage_of(data.schema.field(new).type)
+            fill(
+                data,
+                self._staging(data),
+                fragments,
+                id_column=self._ids,
+                as_ids=as_ids,
+                column=new,
+                value_type=value_type,
+            )
+
+        self._change(move)
+
+    def _change(self, change: Callable[[], _T]) -> _T:
+        """Run a change that reads the latest version and commits; again from there if others commit in between."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._errors():
+                    return change()
+            except DatabaseUnavailableError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(min(0.02 * 2**attempt, 1))
+        raise AssertionError
+
+    # ---- index and search --------------------------------------------------------------------------------------------
+
+    def build_index(self) -> str | None:
+        """Build an index of the old one's kind and parameters over the new vectors; see :meth:`Database.build_index`."""
+        data = self._settled()
+        old, new = self._side(data, "old"), self._side(data, "new")
+        like, there = find_index(data, old), find_index(data, new)
+        if like is None:
+            return None
+        if there is None or there.unindexed:
+            self._change(lambda: index_like(self._open(), like, new, there.name if there else None))
+            there = find_index(self._open(), new)
+        return describe_index(there) if there else None
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Return the ids of the nearest rows by Lance's own search: by the index if there is one, with its distance, else exact L2."""
+        data = self._settled()
+        column = self._side(data, side)
+        found = find_index(data, column) or find_index(data, self._side(data, "old"))
+        metric = {"metric": found.metric} if found else {}
+        with self._errors():
+            return [
+                as_ids(
+                    data.to_table(
+                        columns=[quoted(self._ids)],
+                        nearest={"column": quoted(column), "q": query, "k": k, **metric},
+                        filter=self._where,
+                        prefilter=True,
+                        disable_scoring_autoprojection=True,  # without it a warning for each query
+                    )
+                    .column(0)
+                    .combine_chunks()
+                )
+                for query in np.asarray(queries, np.float32)
+            ]
+
+    # ---- switch ------------------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Rename both columns in one version; see :meth:`Database.switch`."""
+        data = self._settled()
+        if self._names(data)[0] is Stage.UNTOUCHED:
+            raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
+        self._rename(Stage.SWITCHED, NEW, OLD)
+
+    def rollback(self) -> None:
+        """Rename both columns back in one version; rows that came meanwhile stay. See :meth:`Database.rollback`."""
+        if self.stage() is not Stage.UNTOUCHED:
+            self._rename(Stage.BESIDE, OLD, NEW)
+
+    def _rename(self, goal: Stage, shown: str, hidden: str) -> None:
+        """Give the column with one suffix the readers' name, and theirs the other suffix.
+
+        A search that names its column changes over with the first commit; one that does not, with the second.
+        """
+
+        def rename() -> None:
+            data = self._open()
+            if self._names(data)[0] is not goal:
+                data.alter_columns(
+                    {"path": quoted(self._column), "name": self._column + hidden},
+                    {"path": quoted(self._column + shown), "name": self._column},
+                )
+
+        def hide() -> None:
+            data = self._open()
+            beside = data.lance_schema.field(self._column + hidden).metadata
+            wanted = mark(storage_of(data.schema.field(self._column + hidden).type))
+            if wanted.items() - texts(beside).items() or EXTENSION in texts(
+                data.lance_schema.field(self._column).metadata
+            ):
+                data.update_field_metadata(
+                    {quoted(self._column + hidden): wanted, quoted(self._column): dict.fromkeys(wanted)}
+                )
+
+        self._change(rename)
+        self._change(hide)
+
+    def drop_old(self) -> None:
+        """Drop the old column; its space is free after ``optimize`` and the cleanup of old versions. See :meth:`Database.drop_old`."""
+        if self.stage() is not Stage.SWITCHED:
+            raise MigrationError(f"Got {self._place} before its switch; expected it switched. Switch it first.")
+        self._settled()
+
+        def drop() -> None:
+            data = self._open()
+            if self._column + OLD in data.schema.names:
+                data.drop_columns([quoted(self._column + OLD)])
+            data.update_field_metadata({quoted(self._column): {NOTE: None, TOKEN: None}})
+
+        self._change(drop)
+        self._sweep()
+
+    def discard(self) -> None:
+        """Drop the new column; see :meth:`Database.discard`."""
+        self._pending.clear()
+
+        def drop() -> None:
+            data = self._open()
+            stage, _, new = self._names(data)
+            if stage is Stage.SWITCHED:
+                raise MigrationError(f"Got {self._place} switched; expected it not switched. Roll back first.")
+            if stage is Stage.BESIDE:
+                data.drop_columns([quoted(new)])
+
+        self._change(drop)
+        self._staging_found = None
+        self._sweep()
+
+    def close(self) -> None:
+        """Forget what was read. New vectors that were not flushed are lost."""
+        self._pending.clear()
+        self._seen.clear()
+        self._staging_found = None

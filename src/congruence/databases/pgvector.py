@@ -1,0 +1,284 @@
+"""PostgreSQL with pgvector: new vectors in a table beside, switched by a view in one transaction.
+
+The new vectors are copied into a side table (id, vector), so that nothing of the user's table is written: an UPDATE of it would fire its
+triggers, leave a dead row each, and enter every row into each of its indexes again. What the switch does is in :mod:`._pg_switch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice
+from congruence.databases import _pg_switch as ddl
+from congruence.databases._base import Capabilities, Side, Stage
+from congruence.databases._pg_catalog import State, read_state, side_comment
+from congruence.databases._pg_index import VectorIndex, order_by, read_indexes
+from congruence.databases._pg_reader import VECTOR_TYPES, PgReader
+from congruence.databases._pg_wire import copy_stream
+from congruence.errors import MigrationError
+
+__all__ = ["PgVector"]
+
+
+class PgVector(PgReader):
+    """A column of type vector or halfvec.
+
+    Parameters
+    ----------
+    address : Address
+        ``postgresql://user@host:port/database``; what it leaves out comes from the environment (``PGPASSWORD``, …) as everywhere in libpq.
+    table, column, ids, modality_column : str, optional
+        See :func:`congruence.databases.open_database`. A table is ``name`` or ``schema.name``. Its ids are integers, text or UUIDs, and unique.
+    rows : str, optional
+        A condition in SQL, as after WHERE. It is the user's own, runs as he wrote it, and in transactions that cannot write.
+
+    Raises
+    ------
+    ParameterError, DatabaseError, DatabaseUnavailableError, MissingExtraError
+    """
+
+    kind = "pgvector"
+    capabilities = Capabilities(
+        beside="table",
+        atomic_switch=True,
+        concurrent_writes=True,
+        follows_deletes=False,
+        searches=True,
+        filters="SQL",
+        element_types=("float32", "float16"),
+    )
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Make the side table. Raises MigrationError too where the user's table has what a view would not keep."""
+        sql, table = self._sql, self._table
+        kind = VECTOR_TYPES[check_choice(element_type, self.capabilities.element_types, "element_type")]
+        note = {str(key): str(value) for key, value in (note or {}).items()}
+        with self._client.writing(lock=True) as cursor:
+            state = read_state(cursor, table)
+            if state.kind is not None:
+                if (state.kind, state.dim, dict(state.note)) != (kind, dim, note):
+                    raise MigrationError(
+                        f"Got {kind}({dim}) with the note {note}, where {table.side} has {state.kind}({state.dim}) with {dict(state.note)}; "
+                        "expected the same. Discard the new vectors first."
+                    )
+                return
+            self._refuse(ddl.obstacles(cursor, table))
+            side = table.identifier(table.side)
+            # From the table itself, so that the id has its type and collation to the letter.
+            cursor.execute(
+                sql.SQL("CREATE TABLE {} AS SELECT {} AS id FROM {} WITH NO DATA").format(
+                    side, sql.Identifier(table.ids), table.identifier(table.name)
+                )
+            )
+            cursor.execute(
+                sql.SQL(
+                    "ALTER TABLE {} ADD PRIMARY KEY (id), ADD vector {}, ADD own boolean NOT NULL DEFAULT false"
+                ).format(side, table.vector_type(kind, dim))
+            )
+            cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(side, sql.Literal(side_comment(table, note))))
+
+    def _refuse(self, found: list[str]) -> None:
+        if found:
+            raise MigrationError(
+                f"Got {self._place} with {'; '.join(found)}; expected none of these. Remove them before the migration."
+            )
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Copy rows into the side table, as fast as COPY goes where none of them is there; each call is a transaction."""
+        if not len(ids):
+            return
+        psycopg, sql, table = require("psycopg", extra="pgvector"), self._sql, self._table
+        with self._client.writing() as cursor:
+            cursor.execute("SET LOCAL synchronous_commit = off")  # flush waits for the disk, once for many writes
+            state = self._made(cursor)
+            stream = copy_stream(ids, np.asarray(vectors, np.float32), table.id_kind, state.kind or "")
+            into = sql.SQL("COPY {} (id, vector) FROM STDIN (FORMAT BINARY)")
+            side = table.identifier(table.side)
+            try:
+                with cursor.connection.transaction(), cursor.copy(into.format(side)) as copy:
+                    copy.write(stream)
+                return
+            except (
+                psycopg.errors.UniqueViolation
+            ):  # some are there: replace them, by way of a table of this transaction's own
+                pass
+            beside = sql.Identifier("pg_temp", "congruence_rows")
+            cursor.execute(sql.SQL("CREATE TEMP TABLE congruence_rows (LIKE {}) ON COMMIT DROP").format(side))
+            cursor.execute(sql.SQL("ALTER TABLE {} ALTER own SET DEFAULT false").format(beside))
+            with cursor.copy(into.format(beside)) as copy:
+                copy.write(stream)
+            cursor.execute(
+                sql.SQL(
+                    "INSERT INTO {} AS s (id, vector) SELECT n.id, n.vector FROM {} n WHERE EXISTS (SELECT FROM {} u WHERE u.{} = n.id) "
+                    "ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
+                ).format(side, beside, table.identifier(state.rows), sql.Identifier(table.ids))
+            )
+
+    def _made(self, cursor: Any) -> State:
+        state = read_state(cursor, self._table)
+        if state.kind is None or state.dim is None:
+            raise MigrationError(
+                f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
+            )
+        return state
+
+    def flush(self) -> None:
+        """Wait until all that was committed is on the server's disk."""
+        with self._client.writing() as cursor:
+            cursor.execute("SET LOCAL synchronous_commit = on")
+            cursor.execute(
+                "SELECT pg_current_xact_id()"
+            )  # only a transaction with a number waits, and for all before it
+
+    def delete(self, ids: pa.Array) -> None:
+        """Remove rows of the side table; behind the switch only their vectors, since the view shows no row without a side row."""
+        with self._client.writing() as cursor:
+            state = self._made(cursor)
+            # Behind the switch a row without a side row would not be seen.
+            what = "UPDATE {} SET vector = NULL" if state.stage is Stage.SWITCHED else "DELETE FROM {}"
+            query = self._sql.SQL(f"{what} WHERE id = ANY($1::{self._id_type}[])")
+            cursor.execute(query.format(self._table.identifier(self._table.side)), [self._parameter(ids)])
+
+    # ---- index -------------------------------------------------------------------------------------------------------
+
+    def _likes(self, cursor: Any, state: State) -> list[VectorIndex]:
+        """Return the indexes that the new vectors are to have, named as the old ones."""
+        if state.kind is None or state.dim is None:
+            return []
+        old = read_indexes(cursor, self._table.oid, self._table.attnum)
+        return [like for one in old if (like := one.like(state.kind, state.dim)) is not None]
+
+    def _side_indexes(self, cursor: Any) -> list[VectorIndex]:
+        """Return the indexes over the new vectors."""
+        table = self._table
+        query = (
+            "SELECT a.attrelid, a.attnum FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n "
+            "ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = 'vector'"
+        )
+        oid, attnum = cursor.execute(query, [table.schema, table.side]).fetchone()
+        return read_indexes(cursor, oid, attnum)
+
+    def build_index(self) -> str | None:
+        """Build an index for each over the old vectors: same method, distance and parameters, and no condition.
+
+        A vector of more than 2,000 dimensions is indexed as halfvec, one of more than 4,000 not at all. A graph that does not fit into
+        the server's ``maintenance_work_mem`` is built many times slower.
+        """
+        with self._client.writing() as cursor:
+            state = self._made(cursor)
+            if not self._side_indexes(cursor):
+                for one in self._likes(cursor, state):
+                    one.create(cursor, self._table, self._table.side, "vector", state.dim or 0)
+            made = self._side_indexes(cursor)
+        return "; ".join(str(one) for one in made) or None
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Order by the index's distance, one query at a time; ``hnsw.ef_search`` is at least ``k``, to 1,000."""
+        sql, table = self._sql, self._table
+        with self._client.reading() as cursor:
+            state = read_state(cursor, table)
+            kind, dim = self._shape(cursor, state, side)
+            old = read_indexes(cursor, table.oid, table.attnum)
+            distance = next((one.distance for one in old if one.distance), "cosine")
+            indexes = old if side == "old" else self._side_indexes(cursor)
+            index = next((one for one in indexes if one.distance == distance), None)
+            type_ = table.vector_type(index.kind if index else kind, dim)
+            order = order_by(table, sql.SQL("t.vector"), type_, distance, index is not None and index.cast, sql)
+            query = sql.SQL("SELECT {} FROM {} ORDER BY {} LIMIT {}").format(
+                self._id, self._source(state) if side == "old" else self._new(state), order, sql.Literal(k)
+            )
+            cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
+            found = []
+            for row in np.asarray(queries, np.float32):
+                text = "[" + ",".join(map(repr, row.tolist())) + "]"
+                found.append(self._ids([one for (one,) in cursor.execute(query, [text]).fetchall()]))
+        return found
+
+    # ---- switch and back ---------------------------------------------------------------------------------------------
+
+    def _lock(self, cursor: Any, state: State) -> None:
+        names = [self._table.identifier(one) for one in (state.rows, self._table.side)]
+        cursor.execute(self._sql.SQL("LOCK TABLE {}, {} IN ACCESS EXCLUSIVE MODE").format(*names))
+
+    def switch(self) -> None:
+        """Put a view with the new vectors in the table's place, in one transaction.
+
+        Raises
+        ------
+        MigrationError
+            There are no new vectors, or rows were added since the last of them; or the table has what a view would not keep.
+        DatabaseUnavailableError
+            A long query holds the table.
+        """
+        sql, table = self._sql, self._table
+        with self._client.writing(lock=True) as cursor:
+            state = self._made(cursor)
+            if state.stage is Stage.SWITCHED:
+                return
+            self._lock(cursor, state)
+            self._refuse(ddl.obstacles(cursor, table))
+            side = table.identifier(table.side)
+            missing = sql.SQL("SELECT count(*) FROM {} LEFT JOIN {} s ON s.id = t.id WHERE s.vector IS NULL").format(
+                self._source(state), side
+            )
+            (rows,) = cursor.execute(missing).fetchone()
+            if rows:
+                raise MigrationError(
+                    f"Got {rows} rows of {self._place} without a new vector; expected one for each. Write the missing vectors, then switch."
+                )
+            cursor.execute(sql.SQL("DELETE FROM {} s WHERE {}").format(side, self._orphaned("s", state)))
+            required = ddl.make_view(cursor, table) or state.required  # as it was before the first of several switches
+            comment = sql.Literal(side_comment(table, state.note, required))
+            cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(side, comment))
+            # The planner chooses the new index by what it knows of the side table.
+            cursor.execute(sql.SQL("ANALYZE {} (id)").format(side))
+
+    def rollback(self) -> None:
+        """Remove the view, and give the table its name again, in one transaction; what was written through the view stays."""
+        with self._client.writing(lock=True) as cursor:
+            state = read_state(cursor, self._table)
+            if state.stage is Stage.SWITCHED:
+                self._lock(cursor, state)
+                ddl.restore_table(cursor, self._table, required=state.required)
+
+    def drop_old(self) -> None:
+        """Rewrite the column with the new vectors, build its indexes, and remove the view and the side table, in one transaction.
+
+        Nobody can read the table meanwhile: this takes as long as a copy of it and its indexes. Needs room for a second copy.
+        """
+        sql, table = self._sql, self._table
+        with self._client.writing(lock=True) as cursor:
+            state = read_state(cursor, table)
+            if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
+                raise MigrationError(
+                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch before the old ones are dropped."
+                )
+            self._lock(cursor, state)
+            indexes = self._likes(cursor, state)
+            for one in read_indexes(cursor, table.oid, table.attnum):
+                cursor.execute(sql.SQL("DROP INDEX {}").format(table.identifier(one.name)))
+            ddl.restore_table(cursor, table, required=False)
+            ddl.make_table(cursor, table, state.kind, state.dim, required=state.required)
+            for one in indexes:
+                one.create(cursor, table, table.name, table.column, state.dim, one.name)
+            cursor.execute(sql.SQL("DROP TABLE {}").format(table.identifier(table.side)))
+        self._table = replace(table, kind=state.kind, dim=state.dim)
+
+    def discard(self) -> None:
+        """Remove the side table. Raises MigrationError after the switch."""
+        with self._client.writing(lock=True) as cursor:
+            state = read_state(cursor, self._table)
+            if state.stage is Stage.SWITCHED:
+                raise MigrationError(
+                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back before the new ones are removed."
+                )
+            if state.kind is not None:
+                cursor.execute(self._sql.SQL("DROP TABLE {}").format(self._table.identifier(self._table.side)))

@@ -1,0 +1,392 @@
+"""Qdrant, a server or a folder of its client: new vectors in a collection beside, switched by an alias."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import check_choice
+from congruence.databases._address import Address
+from congruence.databases._base import (
+    BATCH,
+    Block,
+    Capabilities,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    PairedBlock,
+    Side,
+    Stage,
+)
+from congruence.databases._metadata import MARK_KEY, space_in
+from congruence.databases._qdrant_client import connect, folder_of
+from congruence.databases._qdrant_place import Place, copy_payload_indexes, create, find_place, index_words, only_table
+from congruence.databases._qdrant_points import Points, dense_column
+from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+
+__all__ = ["Qdrant", "QdrantFolder", "open_qdrant"]
+
+#: Seconds that building an index may take, and between looks at it.
+_INDEX_SECONDS, _LOOK_SECONDS = 3600.0, 0.5
+
+_DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
+
+
+class Qdrant(Database):
+    """A vector of a Qdrant collection.
+
+    The new vectors stand in a new collection, ``<collection>__congruence_new``: configured as the old one (distance, HNSW, quantization,
+    storage, shards, payload indexes), with copies of the points' payloads and other vectors. :meth:`switch` moves an alias to it, in one
+    step; readers of the collection's own name cannot be switched.
+
+    Parameters
+    ----------
+    address : Address
+        ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the environment variable
+        ``QDRANT_API_KEY``.
+    table : str, optional
+        Alias by which the application reads, or a collection; where there is only one, it is found.
+    column : str, optional
+        Named vector; ``""`` is the one without a name.
+    ids : None
+        A point of Qdrant has one id, a number or a UUID.
+    modality_column : str, optional
+        Field of the payload; a dot leads into nested ones.
+    rows : str, optional
+        A filter of Qdrant as JSON, such as ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. Rows that no run has covered keep
+        :meth:`switch` from moving the alias, since readers would lose them.
+
+    Raises
+    ------
+    ParameterError
+        A name that is not there or must be chosen; a filter that is none; a key in the address.
+    DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
+
+    Notes
+    -----
+    A collection of cosine distance stores vectors of unit norm: old ones come as the collection has them, and new ones are stored so
+    (:meth:`as_stored`). Named vectors can be added to a live collection since Qdrant 1.18; they are not used here, since at the switch readers
+    would have to ask for another name.
+    """
+
+    kind = "qdrant"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        beside="collection",
+        atomic_switch=True,
+        concurrent_writes=True,
+        follows_deletes=False,
+        searches=True,
+        filters="a filter of Qdrant as JSON",
+        element_types=("float32", "float16"),
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        if ids is not None:
+            raise ParameterError(
+                f"Got ids={ids!r}; expected none, since a point of Qdrant has one id, which is no field. Leave ids out."
+            )
+        self._connection = connect(address)
+        try:
+            self._table = only_table(self._connection) if table is None else table
+            place = find_place(self._connection, self._table)
+            self._column = dense_column(place.old_info, place.old, column)
+            self._check(place)
+            self._points = Points(self._connection, place, self._column, rows, modality_column)
+        except BaseException:
+            self.close()
+            raise
+
+    def _place(self) -> Place:
+        place = find_place(self._connection, self._table)
+        self._check(place)
+        return place
+
+    def _check(self, place: Place) -> None:
+        if place.exists and place.mark.get("column") != self._column:
+            other = place.mark.get("column")
+            raise MigrationError(
+                f"Got column={self._column!r} while vectors of {other!r} stand beside; expected one migration of a collection at a time. "
+                f"Finish or discard that one first, with column={other!r}."
+            )
+
+    def _side(self, side: Side) -> tuple[str, Any]:
+        """Return the collection of a side, and what the server tells of it; None where it is not there."""
+        place = self._place()
+        return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
+
+    def _made(self) -> Place:
+        """Return where everything is, with new vectors."""
+        place = self._place()
+        if not place.exists:
+            raise MigrationError(
+                f"Got no new vectors beside {place.old!r}; expected some. Run the migration first (prepare, then write)."
+            )
+        return place
+
+    def _beside(self) -> Place:
+        """Return where everything is while new vectors may be written."""
+        place = self._made()
+        if place.switched:
+            raise MigrationError(
+                f"Got new vectors that readers of {self._table!r} see already; expected them not to be switched on. Roll back first."
+            )
+        return place
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def info(self) -> DatabaseInfo:
+        """Describe the old vectors."""
+        place, points = self._place(), self._points
+        config, params = place.old_info.config, points.params(place.old_info)
+        rows = points.count(place.old, points.having())
+        alias = f" (read as {place.alias})" if place.alias else ""
+        folder = self._connection.folder
+        return DatabaseInfo(
+            place=f"{self._connection.address.shown} {place.old}{alias}",
+            rows=rows,
+            rows_without=points.count(place.old, points.rows) - rows,
+            dim=params.size,
+            element_type=points.element_type(place.old_info),
+            distance=_DISTANCES.get(params.distance.value),
+            index=index_words(config, params),
+            id_type=points.id_type,
+            columns=points.fields(place),
+            space=space_in(config.metadata, place.old),
+            free_bytes=None if folder is None else shutil.disk_usage(folder).free,
+        )
+
+    def stage(self) -> Stage:
+        """Say whether there is a new collection, and whether the alias means it."""
+        place = self._place()
+        return Stage.SWITCHED if place.switched else Stage.BESIDE if place.exists else Stage.UNTOUCHED
+
+    def note(self) -> Mapping[str, str]:
+        """Return the note in the new collection's metadata."""
+        place = self._place()
+        return dict(place.mark.get("note") or {}) if place.exists else {}
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield the rows that have a vector in the order of their ids, numbers before UUIDs."""
+        collection, info = self._side(side)
+        if info is None:
+            return
+        points, width = self._points, self._points.params(info).size
+        for records in points.pages(collection, points.having(), after=after, batch=batch, **points.wanted()):
+            yield points.block(records, width)
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return the rows of these ids that exist and have a vector."""
+        collection, info = self._side(side)
+        if info is None:
+            return self._points.block([], 0)
+        found = self._points.retrieve(collection, self._points.point_ids(ids), **self._points.wanted())
+        there = [one for one in found if self._points.vector(one)]
+        return self._points.block(there, self._points.params(info).size)
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows have a vector."""
+        collection, info = self._side(side)
+        return 0 if info is None else self._points.count(collection, self._points.having())
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield the old side's rows with their new vectors; one whose payload or other vectors differ by now counts as without."""
+        place, points = self._place(), self._points
+        width, what = points.params(place.old_info).size, {"with_payload": True, "with_vectors": True}
+        width_new = points.params(place.new_info).size if place.exists else width
+        for records in points.pages(place.old, points.having(), batch=batch, **what):
+            block = points.block(records, width)
+            ids = [one.id for one in records] if place.exists else []
+            twins = {one.id: one for one in points.retrieve(place.new, ids, **what)}
+            new = np.zeros((len(records), width_new), np.float32)
+            has = np.zeros(len(records), bool)
+            for k, one in enumerate(records):
+                twin = twins.get(one.id)
+                if twin is not None and points.vector(twin):
+                    new[k] = points.vector(twin)
+                    has[k] = points.same_rest(one, twin)
+            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest rows of each query."""
+        return self._points.search(self._place().old if side == "old" else self._made().new, queries, k)
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Make the new collection."""
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        place = self._place()
+        if place.switched:
+            self._beside()
+        if not place.exists:
+            create(self._connection, place, self._column, dim, element_type, note or {})
+        else:
+            info, points = place.new_info, self._points
+            there = (points.params(info).size, points.element_type(info), place.mark.get("note"))
+            if there != (dim, element_type, dict(note or {})):
+                raise MigrationError(
+                    f"Got new vectors of {there[0]} × {there[1]} in {place.new!r}, made with other settings or another map; "
+                    f"expected {dim} × {element_type} of this one. Discard them first."
+                )
+        copy_payload_indexes(self._connection, place)
+
+    def as_stored(self, vectors: np.ndarray) -> np.ndarray:
+        """Return new vectors as they will be given back, but for rounding: of unit norm where the distance is cosine."""
+        if self._points.params(self._place().old_info).distance.value != "Cosine":
+            return vectors
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(np.divide(vectors, norms, where=norms > 0, out=vectors.copy()), np.float32)
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Store new vectors of rows, with the payload and the other vectors that the rows have now."""
+        place, points = self._beside(), self._points
+        if points.element_type(place.new_info) == "float16":
+            vectors = vectors.astype(np.float16).astype(np.float32)  # as servers do; folders keep what they are given
+        row = {one: k for k, one in enumerate(points.point_ids(ids))}
+        others = points.others(place.old_info)
+        records = points.retrieve(place.old, row, with_payload=True, with_vectors=others or False)
+        points.upsert(place.new, records, vectors[[row[one.id] for one in records]])
+
+    def delete(self, ids: pa.Array) -> None:
+        """Remove points of the new collection."""
+        new, wanted = self._beside().new, [one for one in self._points.point_ids(ids) if one is not None]
+        if wanted:
+            selector = self._points.models.PointIdsList(points=wanted)
+            self._connection.ask("delete", new, points_selector=selector, wait=True)
+
+    def build_index(self) -> str | None:
+        """Index payloads as the old ones are by now, and wait until the server has indexed the vectors, which it does by itself."""
+        place = self._made()
+        copy_payload_indexes(self._connection, place)
+        until = time.monotonic() + _INDEX_SECONDS
+        while (found := self._connection.ask("get_collection", place.new)).status.value == "yellow":
+            if time.monotonic() > until:
+                raise DatabaseUnavailableError(
+                    f"Got {place.new!r} unfinished after {_INDEX_SECONDS / 60:g} minutes of indexing; expected its status to turn green. "
+                    "Wait for it, then run this step again."
+                )
+            time.sleep(_LOOK_SECONDS)
+        if found.status.value == "red":
+            raise DatabaseError(
+                f"Got {place.new!r} in status red ({found.optimizer_status}); expected green. See the server's log."
+            )
+        return index_words(found.config, self._points.params(found))
+
+    # ---- switch and back ---------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Copy the points without a vector as they are, then move the alias to the new collection in one step.
+
+        Raises
+        ------
+        MigrationError
+            Readers use no alias; the new collection has fewer rows than the old one.
+        """
+        place, points = self._place(), self._points
+        if place.switched:
+            return
+        self._beside()
+        alias, lacking = self._alias_of(place), points.lacking()
+        stale = points.models.FilterSelector(filter=lacking)
+        self._connection.ask("delete", place.new, points_selector=stale, wait=True)
+        others = points.others(place.old_info)
+        for records in points.pages(place.old, lacking, with_payload=True, with_vectors=others or False):
+            points.upsert(place.new, records, None)
+        having = points.having(all_rows=True)
+        rows, expected = points.count(place.new, having), points.count(place.old, having)
+        if rows < expected:
+            raise MigrationError(
+                f"Got {rows:,} of {expected:,} rows in {place.new!r}; expected all, since readers would lose the others. "
+                "Migrate the rows that are missing, with writers stopped for the time of the switch."
+            )
+        copy_payload_indexes(self._connection, place)
+        self._move_alias(alias, place.new)
+
+    def _alias_of(self, place: Place) -> str:
+        if place.alias is None:
+            raise MigrationError(
+                f"Got {self._table!r}, which readers address by its own name; expected an alias, since Qdrant can move nothing else in one step. "
+                f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through it, and pass table=ALIAS."
+            )
+        return place.alias
+
+    def _move_alias(self, alias: str, collection: str) -> None:
+        models = self._points.models
+        delete, create = (
+            models.DeleteAlias(alias_name=alias),
+            models.CreateAlias(alias_name=alias, collection_name=collection),
+        )
+        operations = [
+            models.DeleteAliasOperation(delete_alias=delete),
+            models.CreateAliasOperation(create_alias=create),
+        ]
+        self._connection.ask("update_collection_aliases", change_aliases_operations=operations)
+
+    def rollback(self) -> None:
+        """Move the alias back to the old collection, in one step."""
+        place = self._place()
+        if place.switched:
+            self._move_alias(self._alias_of(place), place.old)
+
+    def drop_old(self) -> None:
+        """Delete the old collection. The alias goes on to mean the new one, which keeps its name."""
+        place = self._place()
+        if not place.switched:
+            raise MigrationError(
+                f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
+            )
+        self._alias_of(place)
+        self._refuse_readers(place.old)
+        self._connection.ask("delete_collection", place.old)
+        self._connection.ask("update_collection", place.new, metadata={MARK_KEY: {}})
+
+    def discard(self) -> None:
+        """Delete the new collection."""
+        place = self._place()
+        if place.switched:
+            self._beside()
+        if place.exists:
+            self._refuse_readers(place.new)
+            self._connection.ask("delete_collection", place.new)
+
+    def _refuse_readers(self, collection: str) -> None:
+        """Keep a collection that some alias means from being deleted; the server would delete the alias with it."""
+        aliases = [one.alias_name for one in self._connection.ask("get_collection_aliases", collection).aliases]
+        if aliases:
+            raise MigrationError(
+                f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no reader of it. Move or delete that alias first."
+            )
+
+    def close(self) -> None:
+        """Let go of the connection, or of the folder's lock."""
+        self._connection.close()
+
+
+class QdrantFolder(Qdrant):
+    """A folder of Qdrant's client (its local mode): ``qdrant:///path`` or ``qdrant://./folder``.
+
+    The client reads the whole folder into memory and unpickles what is in it: open folders that you trust. It has no index, and one client at
+    a time.
+    """
+
+    capabilities: ClassVar[Capabilities] = replace(Qdrant.capabilities, concurrent_writes=False)
+
+
+def open_qdrant(address: Address, **options: Any) -> Qdrant:
+    """Open a server, or a folder of the client; the parameters are those of :class:`Qdrant`."""
+    return (Qdrant if folder_of(address) is None else QdrantFolder)(address, **options)

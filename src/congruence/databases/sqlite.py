@@ -1,0 +1,398 @@
+"""SQLite with sqlite-vec: a second vec0 table beside, and both renamed in one transaction."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.optional import require
+from congruence._utils.validation import check_choice
+from congruence.databases._address import Address
+from congruence.databases._base import BATCH, Block, Capabilities, Cursor, Database, DatabaseInfo, Side, Stage
+from congruence.databases._vec0 import Vec0, quoted, rename, sqlite_module, translate
+from congruence.errors import (
+    FileError,
+    MigrationError,
+    ParameterError,
+)
+
+__all__ = ["SQLite"]
+
+#: How long another writer is waited for.
+BUSY_SECONDS = 5.0
+
+_DISTANCES = {"cosine": "cosine", "l2": "l2"}
+
+
+class SQLite(Database):
+    """A vec0 table of float vectors.
+
+    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` leaves the tables behind that hold its data:
+    the switch renames these too. A copy of the table's other columns is made with the new vectors, and brought up to date at the switch.
+    Writes of the application after the switch reach the new table only: a rollback shows the rows as they were at the switch.
+
+    Parameters
+    ----------
+    address : Address
+        A file, or ``sqlite:///file``.
+    table, column, ids, modality_column : str, optional
+        See :func:`congruence.databases.open_database`.
+    rows : str, optional
+        Not possible: rows without a new vector would be missing from the new table.
+
+    Raises
+    ------
+    ParameterError, FileError, CorruptFileError, DatabaseError, DatabaseUnavailableError, MissingExtraError
+    """
+
+    kind = "sqlite-vec"
+    capabilities = Capabilities(
+        beside="table", atomic_switch=True, concurrent_writes=True, follows_deletes=False, searches=True
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        if rows is not None:
+            raise ParameterError(
+                f"Got rows={rows!r} for a vec0 table; expected none, since rows that are left out would be missing after the switch. "
+                "Leave rows= out."
+            )
+        self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
+        if not self._path.is_file():
+            raise FileError(f"Got {self._path}, which is no file; expected an SQLite database. Pass the path of one.")
+        self._lock = RLock()
+        self._module = sqlite_module()
+        with self._ours():
+            self._connection = self._module.connect(
+                str(self._path), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection.enable_load_extension(True)
+            require("sqlite_vec", extra="sqlite-vec").load(self._connection)
+            self._connection.enable_load_extension(False)
+            # A view of the user's keeps the name that it was written with, and shows what stands under it.
+            self._connection.execute("PRAGMA legacy_alter_table = ON")
+        self._table = self._find(table)
+        self._place = f"{self._path} {self._table}"
+        facts = self._facts(column)
+        self._column, self._modality = facts.column, modality_column
+        if facts.type not in ("float", "f32"):
+            raise ParameterError(f"Got vectors of type {facts.type}; expected float. Choose another column (column=).")
+        if ids not in (None, facts.ids):
+            raise ParameterError(f"Got ids={ids!r}; expected {facts.ids!r}, the primary key. Leave ids= out.")
+        if modality_column is not None and modality_column not in facts.others:
+            raise ParameterError(
+                f"Got modality_column={modality_column!r}; expected one of {', '.join(facts.others)}. "
+                "Pass the name of a column (modality_column=)."
+            )
+
+    @contextmanager
+    def _ours(self) -> Iterator[None]:
+        """Turn the client's errors into ours."""
+        try:
+            yield
+        except self._module.Error as error:
+            raise translate(error, self._path, BUSY_SECONDS) from error
+
+    def _read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self._lock, self._ours():
+            found: list[tuple[Any, ...]] = self._connection.execute(statement, values).fetchall()
+            return found
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """Give the connection in a transaction that is the only one to write: all of it happens, or nothing."""
+        with self._lock, self._ours():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _statements(self) -> dict[str, str]:
+        """Return the vec0 tables with their CREATE statements."""
+        found = self._read(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
+        )
+        return {name: text for name, text in found if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
+
+    def _find(self, table: str | None) -> str:
+        names = [one for one in self._statements() if not re.search(r"__congruence_(old|new)$", one)]
+        if table is None and len(names) == 1:
+            return names[0]
+        if table not in names:
+            raise ParameterError(
+                f"Got table={table!r} for {self._path}; expected one of {', '.join(names) or 'none, since there is no vec0 table'}. "
+                "Pass the name of a vec0 table (table=)."
+            )
+        return table
+
+    def _facts(self, column: str | None = None, side: Side = "old") -> Vec0:
+        name = self._name(side)
+        return Vec0.parse(name, self._statements()[name], column or self._column)
+
+    _column: str | None = None
+
+    def _name(self, side: Side) -> str:
+        """Return what a side's table is called now."""
+        switched = self.stage() is Stage.SWITCHED
+        if side == "old":
+            return f"{self._table}__congruence_old" if switched else self._table
+        return self._table if switched else f"{self._table}__congruence_new"
+
+    @property
+    def _notes(self) -> str:
+        return f"{self._table}__congruence_note"
+
+    def _keys(self, table: str, facts: Vec0) -> str:
+        """Return the ordinary table of ids that vec0 keeps, and its column of them: vec0 itself has no order to read in."""
+        return f"(SELECT {'id' if facts.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def info(self) -> DatabaseInfo:
+        """Describe the table; sqlite-vec has no index, and searches exactly."""
+        facts = self._facts()
+        return DatabaseInfo(
+            place=self._place,
+            rows=self.count(),
+            dim=facts.dim,
+            distance=_DISTANCES.get(facts.metric),
+            id_type=facts.id_type,
+            columns=facts.others,
+            free_bytes=shutil.disk_usage(self._path.resolve().parent).free,
+        )
+
+    def stage(self) -> Stage:
+        """Return how far the migration is, by the names of the tables."""
+        there = self._statements()
+        if f"{self._table}__congruence_old" in there:
+            return Stage.SWITCHED
+        return Stage.BESIDE if f"{self._table}__congruence_new" in there else Stage.UNTOUCHED
+
+    def note(self) -> Mapping[str, str]:
+        """Return the note, from a table beside."""
+        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._notes]):
+            return {}
+        found = self._read(f"SELECT note FROM {quoted(self._notes)}")
+        return dict(json.loads(found[0][0])) if found else {}
+
+    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
+        """Return the rows whose ids a subquery gives, in its order."""
+        name, facts = self._name(side), self._facts(side=side)
+        modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
+        # CROSS JOIN keeps SQLite from reading the whole of the vec0 table: each row is looked up by its id.
+        found = self._read(
+            f"SELECT t.{facts.ids}, t.{facts.column}, {modality} FROM {chosen} AS k CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id",
+            values,
+        )
+        ids, vectors, modalities = zip(*found, strict=True) if found else ((), (), ())
+        return Block(
+            pa.array(ids, pa.int64() if facts.id_type == "int" else pa.large_string()),
+            np.frombuffer(b"".join(vectors), "<f4").reshape(len(ids), facts.dim).astype(np.float32),
+            pa.array(modalities, pa.large_string()) if self._modality else None,
+            ids[-1] if ids else 0,
+        )
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield the rows in the order of their ids."""
+        if side == "new" and self.stage() is Stage.UNTOUCHED:
+            return
+        while True:
+            keys = self._keys(self._name(side), self._facts(side=side))
+            behind = "" if after is None else "WHERE id > ?"
+            block = self._rows(
+                side,
+                f"(SELECT id FROM {keys} {behind} ORDER BY id LIMIT {int(batch)})",
+                [] if after is None else [after],
+            )
+            if not len(block.ids):
+                return
+            yield block
+            after = block.cursor
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return the rows of these ids that exist."""
+        if side == "new" and self.stage() is Stage.UNTOUCHED:
+            facts = self._facts()
+            return Block(ids.slice(0, 0), np.empty((0, facts.dim), np.float32), None, 0)
+        return self._rows(side, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids.to_pylist())])
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows there are; each has a vector."""
+        if side == "new" and self.stage() is Stage.UNTOUCHED:
+            return 0
+        return int(self._read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Search exactly, as vec0 does."""
+        name, facts = self._name(side), self._facts(side=side)
+        statement = (
+            f"SELECT {facts.ids} FROM {quoted(name)} WHERE {facts.column} MATCH ? AND k = {int(k)} ORDER BY distance"
+        )
+        type_ = pa.int64() if facts.id_type == "int" else pa.large_string()
+        rows = np.ascontiguousarray(queries, "<f4")
+        return [pa.array([one for (one,) in self._read(statement, [row.tobytes()])], type_) for row in rows]
+
+    def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
+        """Yield the ids of new vectors whose rows are gone; none after the switch, when rows are added to the new table alone."""
+        if self.stage() is not Stage.BESIDE:
+            return
+        facts, after = self._facts(), None
+        values: list[Any]
+        while True:
+            behind, values = ("", []) if after is None else ("id > ? AND", [after])
+            found = self._read(f"{self._orphaned(facts, behind)} ORDER BY id LIMIT {int(batch)}", values)
+            if not found:
+                return
+            after = found[-1][0]
+            yield pa.array([one for (one,) in found], pa.int64() if facts.id_type == "int" else pa.large_string())
+
+    def _orphaned(self, facts: Vec0, condition: str = "") -> str:
+        new, old = (self._keys(self._name(side), facts) for side in ("new", "old"))
+        return f"SELECT n.id FROM {new} AS n WHERE {condition} NOT EXISTS (SELECT 1 FROM {old} AS o WHERE o.id = n.id)"
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Make a table with the same columns, and vectors of another width."""
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        kept = {str(key): str(value) for key, value in (note or {}).items()}
+        with self._writing() as connection:
+            if self.stage() is not Stage.UNTOUCHED:
+                there = self._facts(side="new").dim
+                if (there, dict(self.note())) != (dim, kept):
+                    raise MigrationError(
+                        f"Got float[{dim}] with the note {kept}, where the new table of {self._place} has float[{there}] with "
+                        f"{dict(self.note())}; expected the same. Discard the new vectors first."
+                    )
+                return
+            connection.execute(self._facts().create(self._name("new"), dim))
+            connection.execute(f"CREATE TABLE {quoted(self._notes)} (note TEXT NOT NULL)")
+            connection.execute(f"INSERT INTO {quoted(self._notes)} VALUES (?)", [json.dumps(kept)])
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Insert rows with the other columns of the user's; each call is a transaction."""
+        with self._writing() as connection:
+            self._write(connection, ids, vectors)
+
+    def _write(self, connection: Any, ids: pa.Array, vectors: np.ndarray) -> None:
+        if self.stage() is Stage.UNTOUCHED:
+            raise MigrationError(
+                f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
+            )
+        facts, new, old = self._facts(), self._name("new"), self._name("old")
+        names: list[Any] = ids.to_pylist()
+        there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
+        replaced = connection.execute(there, [json.dumps(names)]).fetchall()
+        connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
+        # INSERT … SELECT from one vec0 table into another takes four times as long.
+        chosen = ", ".join(f"t.{one}" for one in (facts.ids, *facts.others))
+        found = connection.execute(
+            f"SELECT k.key, {chosen} FROM json_each(?) AS k CROSS JOIN {quoted(old)} AS t ON t.{facts.ids} = k.value",
+            [json.dumps(names)],
+        ).fetchall()
+        columns = (facts.column, facts.ids, *facts.others)
+        rows = np.ascontiguousarray(vectors, "<f4")
+        connection.executemany(
+            f"INSERT INTO {quoted(new)} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
+            ((rows[k], *others) for k, *others in found),
+        )
+
+    def delete(self, ids: pa.Array) -> None:
+        """Remove rows of the new table."""
+        facts, new = self._facts(), self._name("new")
+        with self._writing() as connection:
+            statement = f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?"
+            connection.executemany(statement, [(one,) for one in ids.to_pylist()])
+
+    # ---- switch and back ---------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Rename both tables in one transaction, after what has changed in the other columns was written again.
+
+        Raises
+        ------
+        MigrationError
+            There are no new vectors, or rows were added since the last of them.
+        """
+        with self._writing() as connection:
+            stage = self.stage()
+            if stage is Stage.SWITCHED:
+                return
+            if stage is Stage.UNTOUCHED:
+                raise MigrationError(
+                    f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
+                )
+            facts, old, new = self._facts(), self._name("old"), self._name("new")
+            for (one,) in connection.execute(self._orphaned(facts)).fetchall():
+                connection.execute(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", [one])
+            missing = self.count("old") - self.count("new")
+            if missing:
+                raise MigrationError(
+                    f"Got {missing} rows of {self._place} without a new vector; expected one for each. Write the missing vectors, then switch."
+                )
+            if facts.others:
+                differs = " OR ".join(f"o.{one} IS NOT n.{one}" for one in facts.others)
+                changed = connection.execute(
+                    f"SELECT o.{facts.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n ON n.{facts.ids} = o.{facts.ids} WHERE {differs}"
+                ).fetchall()
+                if changed:
+                    block = self.fetch(pa.array([one for (one,) in changed]), "new")
+                    self._write(connection, block.ids, block.vectors)
+            rename(connection, old, f"{self._table}__congruence_old")
+            rename(connection, new, self._table)
+
+    def rollback(self) -> None:
+        """Rename both tables back in one transaction."""
+        with self._writing() as connection:
+            if self.stage() is Stage.SWITCHED:
+                rename(connection, self._table, f"{self._table}__congruence_new")
+                rename(connection, f"{self._table}__congruence_old", self._table)
+
+    def drop_old(self) -> None:
+        """Drop the old table."""
+        with self._writing() as connection:
+            if self.stage() is not Stage.SWITCHED:
+                raise MigrationError(
+                    f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch before the old ones are dropped."
+                )
+            self._remove(connection, self._name("old"))
+
+    def discard(self) -> None:
+        """Drop the new table."""
+        with self._writing() as connection:
+            stage = self.stage()
+            if stage is Stage.SWITCHED:
+                raise MigrationError(
+                    f"Got {self._place}, whose readers see the new vectors; expected the old ones. Roll back before the new ones are removed."
+                )
+            if stage is Stage.BESIDE:
+                self._remove(connection, self._name("new"))
+
+    def _remove(self, connection: Any, name: str) -> None:
+        connection.execute(f"DROP TABLE {quoted(name)}")
+        connection.execute(f"DROP TABLE {quoted(self._notes)}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

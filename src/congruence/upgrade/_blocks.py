@@ -1,0 +1,27 @@
+"""The product of a map with a block of rows, prepared once for all blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from congruence.maps import AffineMap, Map
+
+__all__ = ["block_function"]
+
+
+def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what maps a block of rows of dtype ``compute``, shape (b, d_source) to (b, d_out); it has one matrix where the map is affine."""
+    if not isinstance(mapped, AffineMap):
+        return mapped.transform
+    # Converted once, not for every block.
+    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
+    offset = mapped.offset.astype(compute)
+
+    def apply(block: np.ndarray) -> np.ndarray:
+        out: np.ndarray = block @ matrix
+        out += offset
+        return out
+
+    return apply

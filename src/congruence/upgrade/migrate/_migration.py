@@ -1,0 +1,572 @@
+"""A migration from the first look to the switch and back, each step repeatable and written down."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from congruence._utils.atomic import atomic_path
+from congruence.databases import Database, Stage, open_database
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, IdError, MigrationError, ParameterError, SpaceMismatchError
+from congruence.maps import Map, load
+from congruence.upgrade.migrate.journal import Journal, default_folder, hold, seal
+from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.passes import Retry, check_room, checksum_of, fill, repair
+from congruence.upgrade.migrate.plan import Plan, bytes_a_row, make_plan
+from congruence.upgrade.migrate.verify import Verification, verify
+
+__all__ = ["Migration", "migrate"]
+
+#: Walks that repair what others change meanwhile; a table that changes faster than it is walked never comes to rest.
+PASSES = 5
+
+#: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
+SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
+
+
+class Migration:
+    """The vectors of a database on their way to a new model's space; a context manager.
+
+    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and after it :meth:`rollback` or :meth:`drop_old`. Old and new
+    vectors stand side by side until the switch, and the old ones until :meth:`drop_old`. How far it is stands in a journal, a folder that also keeps
+    the map: a run that was killed goes on where it was, and later steps need only the database and the folder.
+
+    Parameters
+    ----------
+    database : Database
+        From :func:`congruence.databases.open_database`.
+    mapping : Map, optional
+        From the old model's space to the new one's; by default that of the journal.
+    journal : path-like, optional
+        Its folder; by default one in the current folder, named after the database.
+    modality : str, optional
+        Of all rows, where the database was not opened with a column that says it.
+    normalize : {"auto", True, False}, default="auto"
+        Unit norm for the new vectors; "auto": if the target's rows had it at the fit.
+    element_type : str, optional
+        As which the new vectors are stored: float32 or float16, where the database has it; by default as the old ones.
+    allow_zero_rows : bool, default=False
+    retry : Retry, optional
+        How often and how long to wait for a database that does not answer.
+
+    Raises
+    ------
+    ParameterError
+        No map, or one that leads both sides to a space of its own; no element type of this database.
+    SpaceMismatchError
+        The map is another than that of the journal.
+    CorruptFileError, FileError
+        The journal's folder.
+
+    Examples
+    --------
+    >>> with Migration(open_database("photos/items.lance"), mapping) as migration:  # doctest: +SKIP
+    ...     migration.run()
+    ...     migration.verify()
+    ...     migration.switch()
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        mapping: Map | None = None,
+        *,
+        journal: str | Path | None = None,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        element_type: str | None = None,
+        allow_zero_rows: bool = False,
+        retry: Retry | None = None,
+    ) -> None:
+        self.database = database
+        self.retry = retry or Retry()
+        self.info = self.retry(database, database.info)
+        self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
+        self.journal = Journal.read(self.folder)
+        kept = self.journal
+        if mapping is None:
+            if kept is None:
+                raise ParameterError(
+                    f"Got no map, and no journal at {self.folder}; expected one of both. Pass a map, or journal=… with the folder of a migration that was begun."
+                )
+            mapping = load(self.folder / "map")
+        digest = map_digest(mapping)
+        if kept is not None and kept.map_digest != digest:
+            raise SpaceMismatchError(
+                f"Got another map than the one this migration was begun with ({self.folder}); expected the same. Leave the map out, or discard the new vectors first."
+            )
+        if kept is not None and kept.place != self.info.place:
+            raise MigrationError(
+                f"Got the journal of {kept.place} for {self.info.place}; expected its own. Pass journal=… with another folder."
+            )
+        self.mapper = RowMapper(
+            mapping,
+            modality=modality if kept is None else kept.modality,
+            normalize=normalize if kept is None else kept.normalize,
+            allow_zero_rows=allow_zero_rows,
+        )
+        if kept is not None:
+            self.mapper.scale = kept.scale
+        self.element_type = element_type or (kept.element_type if kept else self._default_type())
+        if self.element_type not in database.capabilities.element_types:
+            raise ParameterError(
+                f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(database.capabilities.element_types)}. Choose one of these."
+            )
+        self._digest = digest
+
+    def _default_type(self) -> str:
+        known = self.database.capabilities.element_types
+        return self.info.element_type if self.info.element_type in known else known[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.database.close()
+
+    # ------------------------------------------------------------------ the steps
+
+    def plan(
+        self,
+        *,
+        certificate: Mapping[str, Any] | None = None,
+        encode_rate: float | None = None,
+        price: float | None = None,
+    ) -> Plan:
+        """Say what :meth:`run` would do, and check what can be checked; nothing is changed.
+
+        Parameters
+        ----------
+        certificate : mapping, optional
+            What ``congruence certify --json`` printed.
+        encode_rate : float, optional
+            Items a second that the new model encodes.
+        price : float, optional
+            Of encoding one item.
+
+        Returns
+        -------
+        Plan
+
+        Raises
+        ------
+        ShapeError
+            No row has a vector.
+        ParameterError
+            No certificate, or a rate or price that is not positive.
+        DatabaseError, CorruptFileError
+        """
+        for name, value in (("encode_rate", encode_rate), ("price", price)):
+            if value is not None and not value > 0:
+                raise ParameterError(f"Got {name}={value}; expected a number above 0. Leave out {name}=…, or pass one.")
+        return self.retry(
+            self.database,
+            lambda: make_plan(
+                self.database,
+                self.mapper,
+                self.info,
+                element_type=self.element_type,
+                certificate=certificate,
+                encode_rate=encode_rate,
+                price=price,
+            ),
+        )
+
+    def run(
+        self,
+        *,
+        certificate: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        anyway: bool = False,
+        callback: Callable[[int], object] | None = None,
+        stage: Callable[[str], object] | None = None,
+    ) -> Journal:
+        """Write the new vectors of all rows beside the old ones, and what others change meanwhile; then index them.
+
+        Parameters
+        ----------
+        certificate : mapping, optional
+        resume : bool, default=False
+            Go on with a run that was stopped.
+        anyway : bool, default=False
+            Although the certificate speaks against mapping. No other check is passed over.
+        callback : callable, optional
+            Called with the number of rows of each block that was written or compared.
+        stage : callable, optional
+            Called with a few words at the beginning of each walk.
+
+        Returns
+        -------
+        Journal
+
+        Raises
+        ------
+        MigrationError
+            A check is bad, or there is a migration already that is not to be resumed.
+        NotFiniteError, ZeroRowError, ModalityError
+            A row cannot be mapped; named. Nothing the readers see has changed.
+        DatabaseError, DatabaseUnavailableError, StorageError, FileError
+            The journal stands: go on with ``resume=True``.
+        """
+        tell = stage or (lambda words: None)
+        if self.journal is None:
+            if resume:
+                raise MigrationError(
+                    f"Got nothing to resume at {self.folder}; expected the journal of a run. Leave out resume=True to begin one, or pass journal=… with its folder."
+                )
+            self._begin(self.plan(certificate=certificate), anyway)
+        elif not resume:
+            raise MigrationError(
+                f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Go on with resume=True, or discard it."
+            )
+        journal = self._journal()
+        with hold(self.folder):
+            self._reconcile()
+            journal.expect("filling", "filled", "verified", "rolled back", to="run")
+            if journal.rows:
+                journal.resumed += 1
+                journal.say(f"resumed after {journal.rows:,} rows")
+            self._prepare()
+            if journal.state == "filling":
+                tell("mapping")
+                fill(self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback)
+            if self.database.capabilities.concurrent_writes or journal.resumed:
+                self._repair(tell, callback)
+            tell("indexing")
+            index = self.retry(self.database, self.database.build_index)
+            journal.state = "filled"
+            journal.say(f"{journal.rows:,} rows mapped" + (f"; index: {index}" if index else ""))
+            journal.write(self.folder)
+        return journal
+
+    def verify(
+        self,
+        *,
+        heldout: Embeddings | None = None,
+        k: int = 10,
+        least_recall: float = 0.9,
+        callback: Callable[[int], object] | None = None,
+    ) -> Verification:
+        """Compare counts, a sample read back, and what the new index finds with exact search; see :class:`Verification`.
+
+        Parameters
+        ----------
+        heldout : Embeddings, optional
+            Vectors of the new model that were not fitted on, with the ids of their rows.
+        k : int, default=10
+            Nearest rows that are compared.
+        least_recall : float, default=0.9
+            The new index must find this share of them, or what the old index finds less .05.
+        callback : callable, optional
+
+        Returns
+        -------
+        Verification
+            Its ``passed`` says whether :meth:`switch` is allowed.
+
+        Raises
+        ------
+        MigrationError
+            The run has not ended.
+        """
+        journal = self._journal()
+        with hold(self.folder):
+            self._reconcile()
+            journal.expect("filled", "verified", "switched", "rolled back", to="verify")
+            found = verify(
+                self.database,
+                self.mapper,
+                self.element_type,
+                journal.sample,
+                distance=self.info.distance,
+                heldout=heldout,
+                k=k,
+                least_recall=least_recall,
+                callback=callback,
+            )
+            journal.verification = found.to_dict()
+            if journal.state in ("filled", "verified", "rolled back"):
+                journal.state = "verified" if found.passed else "filled"
+            journal.say("verified" if found.passed else "not verified: " + "; ".join(found.problems))
+            journal.write(self.folder)
+        return found
+
+    def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
+        """Make readers see the new vectors; what others changed since the run is repaired right before.
+
+        Returns
+        -------
+        dict
+            The summary (:meth:`summary`).
+
+        Raises
+        ------
+        MigrationError
+            It was not verified.
+        """
+        journal = self._journal()
+        with hold(self.folder):
+            self._reconcile()
+            if journal.state != "switched":
+                journal.expect("verified", to="switch")
+                self._repair(lambda words: None, callback)
+                self.retry(self.database, self.database.switch)
+                journal.state = "switched"
+                journal.say("switched")
+            journal.summary = self.summary()
+            journal.write(self.folder)
+            self._write_summary()
+        return journal.summary
+
+    def rollback(self) -> dict[str, Any]:
+        """Make readers see the old vectors again; the new ones stay beside.
+
+        Returns
+        -------
+        dict
+            ``rows``; ``identical``: the old vectors' checksum is that of the last walk before the switch (other rows written meanwhile make it
+            another); ``rows_without``: rows without an old vector, written since the switch.
+
+        Raises
+        ------
+        MigrationError
+            Nothing is switched, or the old vectors were dropped.
+        """
+        journal = self._journal()
+        with hold(self.folder):
+            self._reconcile()
+            if journal.state != "rolled back":
+                journal.expect("switched", to="roll back")
+                self.retry(self.database, self.database.rollback)
+                journal.state = "rolled back"
+            checksum = self.retry(self.database, lambda: checksum_of(self.database, "old", self.info.dim))
+            known = journal.passes[-1]["old"] if journal.passes else None
+            info = self.retry(self.database, self.database.info)
+            told = {
+                "rows": checksum.rows,
+                "identical": known == str(checksum) if known else None,
+                "checksum": str(checksum),
+                "rows_without": info.rows_without,
+            }
+            journal.say(f"rolled back: {told['rows']:,} rows, identical: {told['identical']}")
+            journal.write(self.folder)
+        return told
+
+    def drop_old(self) -> None:
+        """Remove the old vectors after the switch: no way back. Raises MigrationError where nothing is switched."""
+        journal = self._journal()
+        with hold(self.folder):
+            self._reconcile()
+            journal.expect("switched", to="drop the old vectors")
+            self.retry(self.database, self.database.drop_old)
+            journal.state = "dropped"
+            journal.say("the old vectors were dropped")
+            journal.write(self.folder)
+            self._write_summary()
+
+    def discard(self) -> None:
+        """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on."""
+        journal = self._journal()
+        with hold(self.folder):
+            self._reconcile()
+            journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
+            self.retry(self.database, self.database.discard)
+            for name in ("journal.json", "summary.json"):
+                (self.folder / name).unlink(missing_ok=True)
+        self.journal = None
+
+    def status(self) -> dict[str, Any]:
+        """Return where the migration stands, by the journal and by the database itself, as plain data."""
+        stage = self.retry(self.database, self.database.stage)
+        told: dict[str, Any] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
+        if self.journal is not None:
+            self._reconcile()
+            told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
+            told |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
+            told |= {"verification": self.journal.verification}
+        return told
+
+    def summary(self) -> dict[str, Any]:
+        """Return what was done as plain data: rows, checksums, the map's digest, and a SHA-256 over all of it.
+
+        With the environment variable CONGRUENCE_SIGNING_KEY it is signed as well (HMAC-SHA256).
+        """
+        journal = self._journal()
+        last = journal.passes[-1] if journal.passes else {}
+        told: dict[str, Any] = {
+            "place": journal.place,
+            "map": journal.map_digest,
+            "element_type": journal.element_type,
+            "state": journal.state,
+            "rows": last.get("rows", journal.rows),
+            "checksum_old": last.get("old"),
+            "checksum_new": journal.verification.get("checksum_new"),
+            "verification": journal.verification,
+            "resumed": journal.resumed,
+            "passes": journal.passes,
+            "version": journal.version,
+            "events": journal.events,
+        }
+        told["sha256"] = seal(told)
+        if key := os.environ.get(SIGNING_KEY):
+            told["hmac_sha256"] = hmac.new(key.encode(), told["sha256"].encode(), "sha256").hexdigest()
+        return told
+
+    # ------------------------------------------------------------------ inside
+
+    def _journal(self) -> Journal:
+        if self.journal is None:
+            raise MigrationError(
+                f"Got no migration at {self.folder}; expected one that was begun. Run it first, or pass journal=… with its folder."
+            )
+        return self.journal
+
+    def _begin(self, plan: Plan, anyway: bool) -> None:
+        """Refuse what must not be begun, and make the journal's folder with the map in it."""
+        bad = [one for one in plan.checks if one["outcome"] == "bad"]
+        for one in bad:
+            if one["check"] == "stage":
+                raise MigrationError(
+                    f"Got {plan.place}, where {one['detail']}, without the journal of that migration; expected only old vectors. "
+                    "Pass journal=… with its folder, or remove the new vectors with the database's own client."
+                )
+            if one["check"] == "ids":
+                raise IdError(
+                    f"Got {plan.place}, where {one['detail']}; expected each id once. Make the ids unique first."
+                )
+            if one["check"] == "certificate":
+                if not anyway:
+                    raise MigrationError(
+                        f"Got a certificate that speaks against mapping ({one['detail']}); expected one that speaks for it. Follow it, or pass anyway=True."
+                    )
+            elif one["check"] == "disk":
+                check_room(plan.free_bytes, plan.bytes_new)
+            elif one["check"] == "origin":
+                raise SpaceMismatchError(
+                    f"Got {plan.place}, where {one['detail']}; expected the old model's rows. Use the map that leads from their model."
+                )
+        # These raise their own errors, with the argument to change.
+        sample = next(iter(self.database.scan("old", batch=4096)))
+        self.mapper.check(self.info, sample.vectors)
+        self.mapper(sample.ids, sample.vectors, sample.modalities)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileError(
+                f"Got no folder for the journal, {self.folder} ({error.strerror}); expected to make one. Pass another path."
+            ) from error
+        self.mapper.map.save(self.folder / "map", force=True)
+        self.journal = Journal(
+            place=self.info.place,
+            map_digest=self._digest,
+            dim=self.mapper.dim,
+            element_type=self.element_type,
+            normalize=self.mapper.unit,
+            scale=self.mapper.scale,
+            modality=self.mapper.modality,
+        )
+        self.journal.say(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
+        self.journal.write(self.folder)
+
+    def _prepare(self) -> None:
+        target = self.mapper.map.target_space_
+        note = {"map": self._digest, "model": target.model or "", "version": self._journal().version}
+        self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
+
+    def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
+        journal = self._journal()
+        for number in range(1, PASSES + 1):
+            tell(f"comparing, pass {number}")
+            found = repair(self.database, self.mapper, self.element_type, self.info.dim, self.retry, callback)
+            journal.passes = [*journal.passes[-9:], found]
+            journal.write(self.folder)
+            if not found["written"] and not found["removed"]:
+                return
+        raise MigrationError(
+            f"Got a table that still changed in pass {PASSES} ({found['written']:,} rows written, {found['removed']:,} removed); expected it to come to rest. "
+            "Stop writers for the time of the switch, and pass resume=True."
+        )
+
+    def _reconcile(self) -> None:
+        """Bring the journal up to what the database shows: a kill may have come between the two."""
+        journal = self._journal()
+        stage = self.retry(self.database, self.database.stage)
+        if stage is Stage.SWITCHED and journal.state in ("verified", "rolled back"):
+            journal.state = "switched"
+            journal.say("found switched")
+        elif stage is Stage.BESIDE and journal.state == "switched":
+            journal.state = "rolled back"
+            journal.say("found rolled back")
+        elif stage is Stage.UNTOUCHED and journal.state == "switched":
+            journal.state = "dropped"
+            journal.say("found without the old vectors")
+        elif stage is Stage.UNTOUCHED and journal.state in ("filled", "verified", "rolled back"):
+            journal.state, journal.cursor, journal.rows, journal.sample = "filling", None, 0, []
+            journal.say("found without new vectors: begun anew")
+        elif stage is Stage.UNTOUCHED and journal.state == "filling":
+            journal.cursor, journal.rows, journal.sample = None, 0, []
+
+    def _write_summary(self) -> None:
+        text = json.dumps(self.summary(), indent=1) + "\n"
+        with atomic_path(self.folder / "summary.json", force=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+
+
+def migrate(
+    where: str | Path,
+    mapping: Map,
+    *,
+    journal: str | Path | None = None,
+    modality: str | None = None,
+    switch: bool = False,
+    resume: bool = False,
+    callback: Callable[[int], object] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Map the vectors of a database beside the old ones, verify them, and, if asked, switch.
+
+    Parameters
+    ----------
+    where : str or path-like
+        As its users write it; see :func:`congruence.databases.open_database`.
+    mapping : Map
+    journal, modality
+        As of :class:`Migration`.
+    switch : bool, default=False
+        Switch if it verifies.
+    resume : bool, default=False
+    callback : callable, optional
+        Called with the number of rows of each block.
+    **options
+        Of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``, ``rows``.
+
+    Returns
+    -------
+    dict
+        :meth:`Migration.status`.
+
+    Raises
+    ------
+    MigrationError
+        A check is bad, or what was written does not verify.
+    CongruenceError
+        As of the steps.
+    """
+    with Migration(open_database(where, **options), mapping, journal=journal, modality=modality) as migration:
+        migration.run(resume=resume, callback=callback)
+        found = migration.verify(callback=callback)
+        if not found.passed:
+            raise MigrationError(
+                f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Pass resume=True, or discard them."
+            )
+        if switch:
+            migration.switch(callback=callback)
+        return migration.status()

@@ -1,0 +1,180 @@
+"""The journal of a migration: a small file that says how far it is, replaced whole at each step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from congruence._utils.atomic import atomic_path
+from congruence._utils.lock import locked
+from congruence._version import __version__
+from congruence.databases import Cursor
+from congruence.errors import CorruptFileError, FileError, MigrationError
+
+__all__ = ["STATES", "Journal", "default_folder", "hold", "seal"]
+
+#: What a migration goes through; a journal is in one of them.
+STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
+
+#: Bytes that a journal may have: it holds a thousand ids at most besides counts.
+_MOST_BYTES = 4 * 2**20
+
+_NAME = "journal.json"
+
+
+def seal(told: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain data, whatever the order of its keys."""
+    text = json.dumps(told, sort_keys=True, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def default_folder(place: str) -> Path:
+    """Return where the journal of a database goes unless told: in the current folder, by the place without its password."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
+    return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
+
+
+@dataclass
+class Journal:
+    """How far a migration is.
+
+    Attributes
+    ----------
+    place : str
+        The database, table and column, without credentials.
+    map_digest : str
+    dim : int
+    element_type : str
+    normalize, scale : bool
+        Rows are scaled to unit norm after and before they are mapped.
+    modality : str or None
+        The constant, where no column says it.
+    state : str
+        One of :data:`STATES`.
+    cursor : Cursor or None
+        Where the first walk goes on.
+    rows : int
+        Rows that the first walk has written.
+    resumed : int
+        How often it was taken up again.
+    sample : list of int or str
+        Ids drawn uniformly from the rows of the first walk, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
+    passes : list of dict
+        What each later walk found and repaired: rows, written, removed, and the checksums of both sides.
+    verification, summary : dict
+        What the last of these gave; empty before.
+    events : list of dict
+        Time and words.
+    """
+
+    place: str
+    map_digest: str
+    dim: int
+    element_type: str
+    normalize: bool
+    scale: bool
+    modality: str | None
+    state: str = "filling"
+    cursor: Cursor | None = None
+    rows: int = 0
+    resumed: int = 0
+    sample: list[int | str] = field(default_factory=list)
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    verification: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, str]] = field(default_factory=list)
+    version: str = __version__
+
+    def say(self, words: str) -> None:
+        """Add an event of now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.events.append({"at": now, "what": words})
+
+    def write(self, folder: Path) -> None:
+        """Replace the journal in its folder. Raises StorageError."""
+        told = asdict(self)
+        with atomic_path(folder / _NAME, force=True) as temporary:
+            temporary.write_text(json.dumps({**told, "seal": seal(told)}, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Journal | None:
+        """Return the journal of a folder, or None where there is none.
+
+        Raises
+        ------
+        CorruptFileError
+            It was damaged or edited, or is no journal.
+        FileError
+        """
+        path = folder / _NAME
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MOST_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FileError(
+                f"Got a journal that cannot be read, {path} ({error.strerror}); expected one. Check the path and its permissions."
+            ) from error
+        try:
+            if len(raw) > _MOST_BYTES:
+                raise ValueError("too long")
+            told = json.loads(raw.decode("utf-8"))
+            given = told.pop("seal")
+            if given != seal(told) or set(told) != set(cls.__dataclass_fields__):
+                raise ValueError("a seal that does not fit")
+            journal = cls(**told)
+            journal._check()
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise CorruptFileError(
+                f"Got a damaged or edited journal, {path}; expected one as congruence wrote it. Restore it, or remove the new vectors "
+                "(discard) and begin again in another folder."
+            ) from error
+        return journal
+
+    def _check(self) -> None:
+        """Refuse values that no journal has. Raises ValueError."""
+        kinds = {
+            "place": str, "map_digest": str, "dim": int, "element_type": str, "normalize": bool, "scale": bool, "state": str, "rows": int,
+            "resumed": int, "sample": list, "passes": list, "verification": dict, "summary": dict, "events": list, "version": str,
+        }  # fmt: skip
+        for name, kind in kinds.items():
+            if type(getattr(self, name)) is not kind:
+                raise ValueError(f"{name} of another type")
+        if self.state not in STATES or self.dim < 1 or self.rows < 0 or not isinstance(self.modality, str | None):
+            raise ValueError("values that no journal has")
+        if not all(isinstance(one, dict) and {"at", "what"} == set(one) for one in self.events):
+            raise ValueError("events of another form")
+
+    def expect(self, *states: str, to: str) -> None:
+        """Refuse a step that is not possible from where the migration stands. Raises MigrationError."""
+        if self.state not in states:
+            raise MigrationError(
+                f"Got a migration that is {self.state}, to {to}; expected one that is {' or '.join(states)}. {_NEXT[self.state]}"
+            )
+
+
+#: What to do, by state.
+_NEXT = {
+    "filling": "Finish it first: run with resume=True.",
+    "filled": "Check it first: verify.",
+    "verified": "Switch it first, or go on with what is there.",
+    "switched": "Roll back first, or drop the old vectors.",
+    "rolled back": "Verify and switch again, or discard the new vectors.",
+    "dropped": "Nothing is left to do: remove the journal's folder.",
+}
+
+
+def hold(folder: Path) -> AbstractContextManager[None]:
+    """Hold a journal's folder for this run. Raises FileError where another run has it."""
+    return locked(
+        folder,
+        f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that run, or stop it.",
+    )

@@ -1,0 +1,286 @@
+"""Walks over a database: the first writes all rows, later ones repair what others have changed meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.ahead import run_ahead
+from congruence.databases import Block, Database, Side
+from congruence.errors import DatabaseUnavailableError, StorageError
+from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.mapper import RowMapper
+
+__all__ = [
+    "Checksum",
+    "Reservoir",
+    "Retry",
+    "check_room",
+    "checksum_of",
+    "differing",
+    "fill",
+    "read_on",
+    "repair",
+    "rows_a_block",
+]
+
+#: Seconds of work that a kill may cost: the journal is written that often.
+CHECKPOINT_SECONDS = 5.0
+
+#: Ids that the journal keeps for verification.
+SAMPLE_IDS = 1000
+
+#: Bytes of old vectors in a block.
+_BLOCK_BYTES = 8 * 2**20
+
+_T = TypeVar("_T")
+
+
+def _passing(database: Database) -> tuple[type[Exception], ...]:
+    """Errors after which it helps to wait."""
+    return (DatabaseUnavailableError, *database.transient)
+
+
+@dataclass
+class Retry:
+    """Waits and tries again where a database does not answer.
+
+    Attributes
+    ----------
+    attempts : int
+        In all, for one step.
+    first : float
+        Seconds before the second; each further wait is twice as long, at most a minute.
+    sleep : callable
+    say : callable or None
+        Told of each wait in a sentence.
+    """
+
+    attempts: int = 6
+    first: float = 0.5
+    sleep: Callable[[float], object] = time.sleep
+    say: Callable[[str], object] | None = None
+
+    def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
+        """Return what a step gives, tried again after errors that may pass."""
+        for attempt in range(1, self.attempts):
+            try:
+                return step()
+            except _passing(database) as error:
+                self.wait(attempt, error)
+        return step()
+
+    def wait(self, attempt: int, error: BaseException) -> None:
+        """Wait before the next attempt."""
+        seconds = min(self.first * 2 ** (attempt - 1), 60.0)
+        if self.say is not None:
+            self.say(f"the database does not answer ({error}); trying again in {seconds:g} s")
+        self.sleep(seconds)
+
+
+class Checksum:
+    """A sum over rows that does not depend on their order: of the 128-bit digests of id and vector, modulo 2¹²⁸."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sum = 0
+
+    def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Add rows.
+
+        Parameters
+        ----------
+        ids : pyarrow.Array, shape (b,)
+        vectors : ndarray of float32, shape (b, dim)
+        """
+        flat = memoryview(np.ascontiguousarray(vectors, np.float32).tobytes())
+        size = vectors.shape[1] * 4
+        total = 0
+        for k, one in enumerate(ids.to_pylist()):
+            digest = hashlib.blake2b(f"{one}".encode(), digest_size=16)
+            digest.update(b"\0")
+            digest.update(flat[k * size : (k + 1) * size])
+            total += int.from_bytes(digest.digest(), "little")
+        self._sum = (self._sum + total) % 2**128
+        self.rows += len(ids)
+
+    def __str__(self) -> str:
+        return f"{self._sum:032x}"
+
+
+@dataclass
+class Reservoir:
+    """A uniform sample of what streams by (algorithm R)."""
+
+    kept: list[int | str]
+    seen: int
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def add(self, ids: pa.Array) -> None:
+        """Let ids stream by."""
+        for one in ids.to_pylist():
+            self.seen += 1
+            if len(self.kept) < SAMPLE_IDS:
+                self.kept.append(one)
+            elif (place := int(self.rng.integers(self.seen))) < SAMPLE_IDS:
+                self.kept[place] = one
+
+
+def rows_a_block(dim: int) -> int:
+    """Return how many rows of a width go into a block."""
+    return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
+
+
+def read_on(database: Database, retry: Retry, after: Any, batch: int) -> Iterator[Block]:
+    """Scan the old side, taken up again behind the last block after errors that may pass."""
+    attempt = 0
+    while True:
+        try:
+            for block in database.scan("old", after=after, batch=batch):
+                yield block
+                after, attempt = block.cursor, 0
+            return
+        except _passing(database) as error:
+            attempt += 1
+            if attempt >= retry.attempts:
+                raise
+            retry.wait(attempt, error)
+
+
+def fill(
+    database: Database,
+    mapper: RowMapper,
+    journal: Journal,
+    folder: Path,
+    dim: int,
+    retry: Retry,
+    callback: Callable[[int], object] | None = None,
+) -> None:
+    """Write the new vectors of all rows, from where the journal stands; reading, products and writing overlap."""
+    reservoir = Reservoir(journal.sample, journal.rows)
+    batch = rows_a_block(dim)
+    reader = database.reader()
+
+    def mapped() -> Iterator[tuple[Block, np.ndarray]]:
+        for block in run_ahead(read_on(reader, retry, journal.cursor, batch)):
+            yield block, mapper(block.ids, block.vectors, block.modalities)
+
+    def note(block: Block) -> None:
+        retry(database, database.flush)
+        journal.cursor, journal.rows = block.cursor, reservoir.seen
+        journal.write(folder)
+
+    try:
+        last, written = None, time.monotonic()
+        try:
+            for block, vectors in run_ahead(mapped()):
+                retry(database, lambda block=block, vectors=vectors: database.write(block.ids, vectors))  # type: ignore[misc]
+                reservoir.add(block.ids)
+                last = block
+                if callback is not None:
+                    callback(len(block.ids))
+                if time.monotonic() - written > CHECKPOINT_SECONDS:
+                    note(block)
+                    last, written = None, time.monotonic()
+        finally:
+            if last is not None:  # also when it is stopped: what was written need not be written again
+                note(last)
+    finally:
+        if reader is not database:
+            reader.close()
+
+
+def differing(found: np.ndarray, wanted: np.ndarray, element_type: str) -> np.ndarray:
+    """Say of each stored vector whether it is another than the mapped one, beyond rounding.
+
+    Parameters
+    ----------
+    found, wanted : ndarray of float32, shape (b, dim)
+    element_type : str
+        As which they are stored.
+
+    Returns
+    -------
+    ndarray of bool, shape (b,)
+    """
+    step = {"float32": 2.0**-20, "float16": 2.0**-10}[element_type]  # products of blocks of other sizes round otherwise
+    size = np.abs(wanted).max(axis=1, keepdims=True)
+    return np.asarray(~(np.abs(found - wanted) <= step * np.maximum(size, 2.0**-14)).all(axis=1))
+
+
+def repair(
+    database: Database,
+    mapper: RowMapper,
+    element_type: str,
+    dim: int,
+    retry: Retry,
+    callback: Callable[[int], object] | None = None,
+    *,
+    write: bool = True,
+) -> dict[str, Any]:
+    """Compare every row's new vector with what the map gives, write those that differ, and remove those whose rows are gone.
+
+    Parameters
+    ----------
+    write : bool, default=True
+        Otherwise only count.
+
+    Returns
+    -------
+    dict
+        ``rows``, ``written`` (missing or other), ``removed``, and the checksum ``old`` of the old vectors.
+    """
+    reader = database.reader()
+
+    def walk() -> dict[str, Any]:
+        old = Checksum()
+        written = removed = 0
+        for block in reader.scan_pairs(batch=rows_a_block(dim)):
+            wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
+            wrong = ~block.has_new
+            if block.has_new.any():
+                wrong |= differing(block.new, wanted, element_type)
+            if wrong.any():
+                which = np.flatnonzero(wrong)
+                written += len(which)
+                if write:
+                    database.write(block.ids.take(pa.array(which)), np.ascontiguousarray(wanted[which]))
+            old.add(block.ids, block.old)
+            if callback is not None:
+                callback(len(block.ids))
+        for ids in reader.orphans():
+            removed += len(ids)
+            if write:
+                database.delete(ids)
+        if write:
+            database.flush()
+        return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
+
+    try:
+        return retry(database, walk)
+    finally:
+        if reader is not database:
+            reader.close()
+
+
+def check_room(free: int | None, size: int) -> None:
+    """Refuse to begin where the disk has no room for the new vectors. Raises StorageError."""
+    if free is not None and free < size:
+        raise StorageError(
+            f"Got {free:,} bytes free on the disk of the database for {size:,} of new vectors; expected room for them. Free some, or store halves (float16)."
+        )
+
+
+def checksum_of(database: Database, side: Side, dim: int) -> Checksum:
+    """Return the checksum of all vectors of one side, in one walk."""
+    checksum = Checksum()
+    for block in database.scan(side, batch=rows_a_block(dim)):
+        checksum.add(block.ids, block.vectors)
+    return checksum

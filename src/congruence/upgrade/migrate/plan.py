@@ -1,0 +1,248 @@
+"""What a migration would do and cost, found without changing anything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.compare.origins import NEAR, OriginDetector
+from congruence.databases import Block, Database, DatabaseInfo, Stage
+from congruence.errors import CongruenceError, ParameterError, ShapeError
+from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+
+__all__ = ["Plan", "bytes_a_row", "make_plan", "read_verdict"]
+
+#: Rows that are read and mapped to measure the rate.
+SAMPLE = 4096
+
+#: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that speak for mapping what is stored.
+FOR_MAPPING = ("map",)
+
+_ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What :meth:`Migration.run` would do.
+
+    Attributes
+    ----------
+    place : str
+        Database, table and column, without credentials.
+    kind : str
+    rows, rows_without : int
+        Rows to map, and rows without a vector.
+    dim_old, dim_new : int
+    element_type : str
+        The new vectors are stored as.
+    beside : str
+        Where: column, named vector, table, collection or file.
+    atomic_switch : bool
+    bytes_new : int
+        The new vectors take, without an index.
+    free_bytes : int or None
+    index : str or None
+        Of the old vectors; the new ones get one like it.
+    minutes : float
+        To read and map all rows, at the rate of the sample. Writing and the index come on top.
+    rows_per_second : float
+        Read and mapped, on the sample.
+    encode_minutes, encode_cost : float or None
+        To encode all items anew instead, by the rate and the price that were given.
+    verdict : dict
+        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without one.
+    checks : list of dict
+        ``check``, ``outcome`` ("good", "bad" or "unknown") and ``detail``.
+    """
+
+    place: str
+    kind: str
+    rows: int
+    rows_without: int
+    dim_old: int
+    dim_new: int
+    element_type: str
+    beside: str
+    atomic_switch: bool
+    bytes_new: int
+    free_bytes: int | None
+    index: str | None
+    minutes: float
+    rows_per_second: float
+    encode_minutes: float | None = None
+    encode_cost: float | None = None
+    verdict: dict[str, str] = field(default_factory=dict)
+    checks: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def refused(self) -> list[str]:
+        """Details of the checks that are bad."""
+        return [one["detail"] for one in self.checks if one["outcome"] == "bad"]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        return asdict(self)
+
+
+def bytes_a_row(dim: int, element_type: str) -> int:
+    """Return the bytes of a vector as it is stored."""
+    return -(-dim * _ELEMENT_BITS[element_type] // 8)
+
+
+def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
+    """Return action, headline and reason of a certificate, and the models it is about.
+
+    Raises
+    ------
+    ParameterError
+        It is none.
+    """
+    try:
+        verdict, facts = certificate["verdict"], certificate["facts"]
+        told = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
+        told |= {side: facts.get(side, "") for side in ("source", "target")}
+        if not all(isinstance(one, str) for one in told.values()):
+            raise TypeError
+    except (KeyError, TypeError, AttributeError):
+        raise ParameterError(
+            "Got a certificate without a verdict; expected what congruence certify --json printed. Pass that file."
+        ) from None
+    return told
+
+
+def make_plan(
+    database: Database,
+    mapper: RowMapper,
+    info: DatabaseInfo,
+    *,
+    element_type: str,
+    certificate: Mapping[str, Any] | None = None,
+    encode_rate: float | None = None,
+    price: float | None = None,
+) -> Plan:
+    """Read a sample, check it, and say what the migration would do; nothing is changed."""
+    checks: list[dict[str, str]] = []
+
+    def note(check: str, outcome: str, detail: str) -> None:
+        checks.append({"check": check, "outcome": outcome, "detail": detail})
+
+    started = time.perf_counter()
+    sample = next(iter(database.scan("old", batch=SAMPLE)), None)
+    if sample is None:
+        raise ShapeError(
+            f"Got no rows with a vector in {info.place}; expected at least one. Check the table, the column and the condition."
+        )
+    stage = database.stage()
+    if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
+        note("stage", "bad", "a migration with this map has ended, and the old vectors were dropped")
+    elif stage is Stage.UNTOUCHED:
+        note("stage", "good", "only the old vectors are there")
+    else:
+        note("stage", "bad", f"new vectors {'stand beside' if stage is Stage.BESIDE else 'are switched on'} already")
+    try:
+        mapper.check(info, sample.vectors)
+        note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))
+    except CongruenceError as error:
+        note("space", "bad", str(error))
+    try:
+        mapper(sample.ids, sample.vectors, sample.modalities)
+        note("rows", "good", f"the first {len(sample.ids):,} are finite and not zero")
+    except CongruenceError as error:
+        note("rows", "bad", str(error))
+    seconds = time.perf_counter() - started
+    _look(mapper, sample, note)
+    repeated = database.repeated_ids()
+    note(
+        "ids",
+        "bad" if repeated else "good",
+        f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id once",
+    )
+    size = info.rows * bytes_a_row(mapper.dim, element_type)
+    if info.free_bytes is not None:
+        note("disk", "good" if info.free_bytes > 1.1 * size else "bad", f"{info.free_bytes:,} bytes free for {size:,}")
+    verdict: dict[str, str] = {}
+    if certificate is None:
+        note("certificate", "unknown", "none given: congruence certify says whether mapping is worth it")
+    else:
+        verdict = read_verdict(certificate)
+        speaks = verdict["action"] in FOR_MAPPING
+        note("certificate", "good" if speaks else "bad", f"{verdict['headline']}: {verdict['reason']}")
+        of_map = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
+        other = [
+            f"{verdict[side]} (the map's: {model})"
+            for side, model in of_map.items()
+            if model and verdict[side] not in ("", model)
+        ]
+        if other:
+            note("certificate's models", "unknown", f"it names {' and '.join(other)}")
+    rate = len(sample.ids) / max(seconds, 1e-9)
+    return Plan(
+        place=info.place,
+        kind=database.kind,
+        rows=info.rows,
+        rows_without=info.rows_without,
+        dim_old=info.dim,
+        dim_new=mapper.dim,
+        element_type=element_type,
+        beside=database.capabilities.beside,
+        atomic_switch=database.capabilities.atomic_switch,
+        bytes_new=size,
+        free_bytes=info.free_bytes,
+        index=info.index,
+        minutes=info.rows / rate / 60,
+        rows_per_second=rate,
+        encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
+        encode_cost=None if price is None else info.rows * price,
+        verdict=verdict,
+        checks=checks,
+    )
+
+
+def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
+    if info.space.model:
+        return f"vectors of {info.space.model}, as the map expects"
+    return f"{info.dim}-d, as the map expects; the database does not say of which model"
+
+
+def _look(mapper: RowMapper, sample: Block, note: Any) -> None:
+    """Judge from the vectors alone whether the map's source made them."""
+    detector = OriginDetector().fit(maps={"the map": mapper.map})
+    by_modality: dict[str | None, np.ndarray] = {mapper.modality: sample.vectors}
+    if sample.modalities is not None and mapper.modality is None:
+        names = np.array(sample.modalities.to_pylist(), object)
+        by_modality = {name: sample.vectors[names == name] for name in dict.fromkeys(names.tolist())}
+    for modality, rows in by_modality.items():
+        words = "" if modality is None else f" ({modality})"
+        if not np.isfinite(rows).all():
+            continue
+        report = detector.examine(rows)
+        means = report.by_means
+        if modality is not None:
+            means = [one for one in means if str(one["name"]).endswith(f", {modality}")] or means
+        if 2 * report.mapped.get("the map", 0) > len(rows):
+            note("origin", "bad", f"these rows{words} look like rows this map has mapped already")
+        elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
+            near = float(means[0]["distance"]) <= NEAR
+            words += ", by their mean"
+            note(
+                "origin",
+                "good" if near else "unknown",
+                f"these rows {'look' if near else 'do not look'} like the old model's{words}",
+            )
+        elif len(means) < 2:
+            note("origin", "unknown", f"the map keeps no means to tell its two models apart by{words}")
+        else:
+            target = mapper.map.target_space_.model or "target of the map"
+            towards = sum(float(one["nearest"]) for one in means if str(one["name"]).startswith(target))
+            if towards > 0.5:
+                note(
+                    "origin",
+                    "bad",
+                    f"these rows{words} look like the new model's, by their mean: use the inverse map, or none",
+                )
+            else:
+                note("origin", "good", f"these rows{words} look like the old model's, by their mean")

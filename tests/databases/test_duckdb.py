@@ -1,0 +1,172 @@
+"""DuckDB: the contract on files as its own client makes them, and its own traps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from database_contract import DatabaseContract, UserRow
+
+from congruence.databases import Stage, open_database
+from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, ParameterError
+
+
+def q(name):
+    return '"' + name.replace('"', '""') + '"'
+
+
+class TestDuckDB(DatabaseContract):
+    id_types = ("int", "uuid")
+
+    def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
+        where = str(folder / "photos.duckdb")
+        kind = "BIGINT" if isinstance(ids[0], int) else "UUID"
+        with duckdb.connect(where) as user:
+            user.execute(
+                f"CREATE TABLE {q(table)} ({q(id_column)} {kind} PRIMARY KEY, kind VARCHAR, title VARCHAR NOT NULL, "
+                f"{q(column)} FLOAT[{vectors.shape[1]}])"
+            )
+            user.execute(f"CREATE INDEX by_kind ON {q(table)} (kind)")
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+            given = pa.table({"id": ids, **others, "vector": lists})
+            user.register("given", given)
+            user.execute(f"INSERT INTO {q(table)} SELECT id, kind, title, vector FROM given")
+        return where
+
+    def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
+        with duckdb.connect(where) as user:
+            rows = user.execute(f"SELECT {q(id_column)}, kind, title, {q(column)} FROM {q(table)}").fetchall()
+        return {
+            one if isinstance(one, int) else str(one): UserRow(
+                None if vector is None else np.array(vector, np.float32).tobytes(), {"kind": kind, "title": title}
+            )
+            for one, kind, title, vector in rows
+        }
+
+    def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
+        with duckdb.connect(where) as user:
+            given = None if vector is None else vector.tolist()
+            user.execute(
+                f"INSERT INTO {q(table)} ({q(id_column)}, kind, title, {q(column)}) VALUES (?, ?, ?, ?)",
+                [one, others["kind"], others["title"], given],
+            )
+
+    def user_delete(self, where, one, *, table="items", id_column="id"):
+        with duckdb.connect(where) as user:
+            user.execute(f"DELETE FROM {q(table)} WHERE {q(id_column)} = ?", [one])
+
+
+def small(folder, kind="FLOAT[4]", n=30, sql=""):
+    where = str(folder / "s.duckdb")
+    vectors = np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
+    with duckdb.connect(where) as user:
+        user.execute(f"CREATE TABLE items (name VARCHAR PRIMARY KEY, v {kind}); {sql}")
+        user.executemany(
+            "INSERT INTO items VALUES (?, ?)", [[f"n{k:02d}", row.tolist()] for k, row in enumerate(vectors)]
+        )
+    return where, vectors
+
+
+@pytest.mark.parametrize("kind", ["FLOAT[]", "DOUBLE[4]"])
+def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
+    where, vectors = small(
+        tmp_path, kind, sql='COMMENT ON COLUMN items.v IS \'{"congruence.space": "{\\"model\\": \\"clip\\"}"}\''
+    )
+    with open_database(where) as database:
+        info = database.info()
+        assert (info.dim, info.id_type, info.space.model) == (4, "text", "clip")
+        database.prepare(2, "float32", {"map": 'it\'s "m"'})
+        assert database.note() == {"map": 'it\'s "m"'}
+        seen, cursor = [], None
+        for block in database.scan(batch=8):
+            seen += block.ids.to_pylist()
+            database.write(block.ids, block.vectors[:, :2])
+            database.write(block.ids, 2 * block.vectors[:, :2])  # of an id that is written twice the last counts
+            database.flush()
+            if len(seen) == 16:
+                cursor = block.cursor
+                break
+        seen += [one for block in database.scan(after=cursor, batch=5) for one in block.ids.to_pylist()]
+        assert sorted(seen) == [f"n{k:02d}" for k in range(30)]
+        for block in database.scan(after=cursor, batch=5):
+            database.write(block.ids, 2 * block.vectors[:, :2])
+        database.switch()
+        database.delete(pa.array(["n03"]))
+        assert database.count("new") == 29
+    with duckdb.connect(where) as user:
+        assert user.execute("SELECT typeof(v) FROM items LIMIT 1").fetchone() == (
+            "FLOAT[]" if kind == "FLOAT[]" else "FLOAT[2]",
+        )
+        rows = dict(user.execute("SELECT name, v FROM items").fetchall())
+    assert {k for k, row in rows.items() if row is None} == {"n03"}
+    np.testing.assert_array_equal(rows["n29"], 2 * vectors[29, :2])
+
+
+def test_a_switch_that_fails_changes_nothing(tmp_path):
+    where, _ = small(tmp_path, sql="CREATE INDEX mine ON items (name)")
+    with open_database(where) as database:
+        database.prepare(4)
+        for block in database.scan():
+            database.write(block.ids, block.vectors)
+        with pytest.raises(DatabaseError):
+            database._without_indices(
+                "ALTER TABLE items RENAME COLUMN v TO w", "ALTER TABLE items RENAME COLUMN none TO v"
+            )
+        assert database.stage() is Stage.BESIDE
+        database.switch()
+        assert database.stage() is Stage.SWITCHED
+    with duckdb.connect(where) as user:
+        assert user.execute("SELECT index_name FROM duckdb_indexes()").fetchall() == [("mine",)]
+
+
+def test_a_file_that_another_process_has_open(tmp_path):
+    where, _ = small(tmp_path)
+    script = f"import duckdb; c = duckdb.connect({where!r}); print('open', flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(DatabaseUnavailableError):
+            open_database(where)
+    finally:
+        other.communicate(b"\n")
+    with open_database(where) as database:
+        assert database.count() == 30
+
+
+def test_what_is_refused(tmp_path):
+    where, _ = small(
+        tmp_path, sql="CREATE TABLE other (id INTEGER, a FLOAT[2], b FLOAT[2], c VARCHAR, k INTEGER UNIQUE)"
+    )
+    for rows in ("true); DROP TABLE items; --", "true; DROP TABLE items", "no_such = 3", "name = = 3", "true) -- "):
+        with pytest.raises(ParameterError):
+            open_database(where, table="items", rows=rows)
+    for options in ({}, {"table": "other"}, {"table": "items", "ids": "none"}):
+        with pytest.raises(ParameterError, match="Got .*expected"):
+            open_database(where, **options)
+    with pytest.raises(DatabaseError):
+        open_database(where, table="other", column="c")
+    with duckdb.connect(where) as user:
+        user.execute(
+            "INSERT INTO other VALUES (1, [1, 2], [1, 2], 'x', 1), (1, [1, 2], [1, 2], 'x', 2), (NULL, [3, 4], NULL, 'x', 3)"
+        )
+    with open_database(f"duckdb://{where}", table="main.other", column="a") as database:
+        assert database.repeated_ids() == ["1"]
+        with pytest.raises(DatabaseError, match="without id"):
+            list(database.scan())
+        database.prepare(2)
+        database.switch()
+        with pytest.raises(DatabaseError, match="before one of a key"):
+            database.drop_old()
+        assert database.stage() is Stage.SWITCHED
+        database.rollback()
+        database.discard()
+    (tmp_path / "bad.duckdb").write_bytes(b"x" * 5000)
+    with pytest.raises(CorruptFileError):
+        open_database(tmp_path / "bad.duckdb")
+    assert open_database(where, table="items").count() == 30

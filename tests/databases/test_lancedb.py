@@ -1,0 +1,434 @@
+"""LanceDB: the contract on tables as its own client makes them, and its own traps."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from pathlib import Path
+from pkgutil import resolve_name
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from database_contract import DIM, DatabaseContract, UserRow
+from lazy_module import LazyModule
+
+from congruence.databases import Stage, open_database
+from congruence.errors import CongruenceError, CorruptFileError, DatabaseError, MigrationError, ParameterError
+
+pytestmark = pytest.mark.heavy
+
+lance, lancedb = LazyModule("lance"), LazyModule("lancedb")
+
+
+def lists(vectors):
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).reshape(-1)), vectors.shape[1])
+
+
+def connect(where):
+    return lancedb.connect(Path(where).parent).open_table(Path(where).stem)
+
+
+class TestLanceDB(DatabaseContract):
+    any_names = False
+
+    def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
+        rows = pa.table({id_column: ids, **others, column: lists(vectors)})
+        made = lancedb.connect(folder).create_table(table, rows.slice(0, 100))
+        if len(rows) > 100:
+            made.add(rows.slice(100))  # another fragment
+        return str(folder / f"{table}.lance")
+
+    def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
+        found = connect(where).to_arrow()
+        names = [name for name in ("kind", "title", "nested") if name in found.column_names]
+        return {
+            one: UserRow(
+                None if vector is None else np.array(vector, np.float32).tobytes(),
+                {name: found[name][k].as_py() for name in names},
+            )
+            for k, (one, vector) in enumerate(zip(found[id_column].to_pylist(), found[column].to_pylist(), strict=True))
+        }
+
+    def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
+        given = pa.array([None if vector is None else vector.tolist()], pa.list_(pa.float32(), DIM))
+        rows = pa.table({id_column: [one], **{name: [value] for name, value in others.items()}, column: given})
+        connect(where).merge_insert(id_column).when_matched_update_all().when_not_matched_insert_all().execute(
+            rows, on_bad_vectors="null"
+        )
+
+    def user_delete(self, where, one, *, table="items", id_column="id"):
+        connect(where).delete(f"{id_column} = {one!r}")
+
+
+def small(folder, n=40, dim=DIM, kind=np.float32, **columns):
+    """A table of two fragments whose vectors are random; return its address and them."""
+    vectors = np.random.default_rng(0).normal(size=(n, dim)).astype(kind)
+    rows = pa.table({"id": pa.array(range(n)), "embedding": lists(vectors), **columns})
+    table = lancedb.connect(folder).create_table("items", rows.slice(0, n // 2))
+    table.add(rows.slice(n // 2))
+    return str(folder / "items.lance"), vectors
+
+
+def fill(database, scale=-1, batch=7):
+    for block in database.scan(batch=batch):
+        database.write(block.ids, scale * block.vectors)
+    database.flush()
+
+
+def new_of(database):
+    """All new vectors by id."""
+    return {
+        one: row
+        for block in database.scan("new")
+        for one, row in zip(block.ids.to_pylist(), block.vectors, strict=True)
+    }
+
+
+def test_a_search_that_names_no_column_finds_what_it_found(tmp_path):
+    where, vectors = small(tmp_path)
+
+    def found(query):
+        return [row["id"] for row in connect(where).search(query).limit(1).to_list()]
+
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        assert found(vectors[3]) == [3]
+        fill(database)
+        assert found(vectors[3]) == [3]
+        database.switch()
+        assert found(-vectors[3]) == [3]
+        assert found(vectors[3]) != [3]
+        database.rollback()
+        assert found(vectors[3]) == [3]
+
+
+def test_both_columns_change_their_names_in_one_version(tmp_path):
+    where, _ = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        fill(database)
+        before = lance.dataset(where).version
+        database.switch()
+    for version in range(before, lance.dataset(where).version + 1):
+        names = set(lance.dataset(where, version).schema.names) - {"id"}
+        assert names in ({"embedding", "embedding__congruence_new"}, {"embedding", "embedding__congruence_old"})
+
+
+class Killed(BaseException):
+    pass
+
+
+STEPS = {
+    "before a file of waiting vectors is complete": ("_lance_staging.Staging._store", True),
+    "when vectors wait": ("_lance_staging.Staging._store", False),
+    "when a column's file is written": ("_lance_column._commit", True),
+    "when the column is filled": ("_lance_column._commit", False),
+    "when some of what waited is removed": ("_lance_staging.Staging.keep", False),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kill_while_writing_loses_nothing(tmp_path, monkeypatch, step):
+    where, vectors = small(tmp_path)
+    name, before = STEPS[step]
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {"map": "m"})
+        blocks = list(database.scan(batch=8))
+        for block in blocks[:2]:
+            database.write(block.ids, 3 * block.vectors)
+        database.flush()  # these last
+
+    def killed(*arguments, **options):
+        if not before:
+            function(*arguments, **options)
+        raise Killed
+
+    place, _, method = f"congruence.databases.{name}".rpartition(".")
+    function = resolve_name(f"{place}.{method}")
+    with monkeypatch.context() as patch:
+        patch.setattr(resolve_name(place), method, killed)
+        database = open_database(where)
+        with pytest.raises(Killed):
+            for block in database.scan(after=blocks[1].cursor, batch=8):
+                database.write(block.ids, 3 * block.vectors)
+                database.flush()
+        if name.endswith("_store"):
+            assert lance.dataset(where).count_rows("embedding__congruence_new IS NOT NULL") in (0, 20)
+    with open_database(where) as database:
+        assert database.stage() is Stage.BESIDE
+        there = new_of(database)
+        assert set(blocks[0].ids.to_pylist() + blocks[1].ids.to_pylist()) <= set(there)
+        fill(database, scale=3)
+        there = new_of(database)
+        assert sorted(there) == list(range(40))
+        np.testing.assert_array_equal([there[k] for k in range(40)], 3 * vectors)
+        database.switch()
+        assert not (Path(where) / "_congruence").exists() or not list((Path(where) / "_congruence").rglob("*.arrow"))
+    assert connect(where).to_arrow()["embedding"].to_pylist() == [row.tolist() for row in 3 * vectors]
+
+
+def test_a_kill_between_the_two_commits_of_a_switch_is_seen_and_repaired(tmp_path, monkeypatch):
+    where, vectors = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        fill(database)
+        with monkeypatch.context() as patch:
+            patch.setattr(lance.LanceDataset, "update_field_metadata", lambda *_, **__: (_ for _ in ()).throw(Killed))
+            with pytest.raises(Killed):
+                database.switch()
+    # A search that names no column still finds the old vectors, one that names it the new ones.
+    assert [row["id"] for row in connect(where).search(vectors[5]).limit(1).to_list()] == [5]
+    assert [row["id"] for row in connect(where).search(-vectors[5], "embedding").limit(1).to_list()] == [5]
+    with open_database(where) as database:
+        assert database.stage() is Stage.SWITCHED
+        database.switch()
+    assert [row["id"] for row in connect(where).search(-vectors[5]).limit(1).to_list()] == [5]
+
+
+def test_what_was_written_later_counts_when_an_older_file_still_waits(tmp_path):
+    where, vectors = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        first, *_ = blocks = list(database.scan(batch=8))
+        for block in blocks[:-1]:  # so that the second fragment goes on waiting
+            database.write(block.ids[:7], block.vectors[:7])
+        database.flush()
+        assert lance.dataset(where).count_rows("embedding__congruence_new IS NOT NULL") == 18
+        database.write(first.ids, 5 * first.vectors)
+        database.write(blocks[-1].ids[:2], blocks[-1].vectors[:2])
+        database.flush()
+        there = new_of(database)
+        np.testing.assert_array_equal([there[k] for k in range(8)], 5 * vectors[:8])
+        np.testing.assert_array_equal(there[37], vectors[37])
+        assert 39 not in there
+        database.delete(first.ids[:3])
+        assert database.count("new") == len(there) - 3
+
+
+def test_a_compaction_between_reading_and_writing(tmp_path):
+    where, vectors = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        blocks = list(database.scan(batch=8))
+        for block in blocks[:3]:
+            database.write(block.ids, -block.vectors)
+        database.flush()
+        connect(where).delete("id IN (2, 30)")
+        lance.dataset(where).optimize.compact_files()
+        for block in blocks[3:]:
+            database.write(block.ids, -block.vectors)
+        database.flush()
+        there = new_of(database)
+        assert sorted(there) == [k for k in range(40) if k not in (2, 30)]
+        for one, row in there.items():
+            np.testing.assert_array_equal(row, -vectors[one])
+        # A cursor of before the compaction begins again rather than pass rows over.
+        assert sum(len(block.ids) for block in database.scan(after=blocks[-1].cursor)) == 38
+        fill(database, scale=2)  # the column is a part of a wider file now
+        np.testing.assert_array_equal(new_of(database)[7], 2 * vectors[7])
+
+
+def test_a_second_writer_at_the_same_time_loses_nothing(tmp_path):
+    where, vectors = small(tmp_path, n=60)
+    stop, errors, added, gone = threading.Event(), [], [], []
+
+    def write():
+        table = connect(where)
+        for k in range(1000, 1020):
+            try:
+                table.checkout_latest()
+                table.add(pa.table({"id": [k], "embedding": lists(vectors[:1])}))
+                added.append(k)
+                if k % 4 == 0:
+                    gone.append(k - 1000)
+                    table.delete(f"id = {k - 1000}")
+            except Exception as error:
+                errors.append(error)
+            if k % 7 == 0:
+                with contextlib.suppress(RuntimeError):  # a compaction gives way to a write, and is to be tried again
+                    table.optimize()
+            if stop.is_set():
+                return
+
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(2):
+                for block in database.scan(batch=10):
+                    database.write(block.ids, -block.vectors)
+                    database.flush()
+            database.switch()
+            database.rollback()
+        finally:
+            stop.set()
+            writer.join()
+        assert not errors
+        fill(database)
+        there = new_of(database)
+    expected = sorted({*range(60), *added} - set(gone))
+    assert sorted(there) == expected == sorted(connect(where).to_arrow()["id"].to_pylist())
+    for one, row in there.items():
+        np.testing.assert_array_equal(row, -vectors[one if one < 1000 else 0])
+
+
+def test_rows_that_come_after_the_switch_stay_at_the_rollback(tmp_path):
+    where, vectors = small(tmp_path)
+    late = connect(where)  # has read the table before the switch
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        fill(database)
+        database.switch()
+        late.add(pa.table({"id": [1000], "embedding": lists(vectors[:1])}))
+        new = connect(where)
+        new.add(pa.table({"id": [1001], "embedding": lists(vectors[1:2])}))
+        rows = {row["id"]: row for row in new.to_arrow().to_pylist()}
+        # The late writer's vector is of the old model, and stands among the old ones.
+        assert rows[1000]["embedding"] is None
+        assert rows[1000]["embedding__congruence_old"] is not None
+        assert rows[1001]["embedding__congruence_old"] is None
+        (pair,) = [p for p in database.scan_pairs() if 1000 in p.ids.to_pylist()]
+        assert not pair.has_new[pair.ids.to_pylist().index(1000)]
+        database.rollback()
+    rows = {row["id"]: row for row in connect(where).to_arrow().to_pylist()}
+    assert len(rows) == 42
+    np.testing.assert_array_equal(rows[1000]["embedding"], vectors[0])
+
+
+def test_the_index_is_built_again_and_follows_the_names(tmp_path):
+    where, vectors = small(tmp_path, n=300)
+    with open_database(where) as database:
+        assert database.info().index is None
+        database.prepare(4, "float32", {})
+        assert database.build_index() is None
+    lance.dataset(where).create_index("embedding", "IVF_PQ", metric="cosine", num_partitions=1, num_sub_vectors=4)
+    with open_database(where) as database:
+        info = database.info()
+        assert (info.distance, info.index) == ("cosine", "IVF_PQ, cosine, 1 partitions, 4 sub-vectors")
+        for block in database.scan():
+            database.write(block.ids, block.vectors[:, :4])
+        assert database.build_index() == "IVF_PQ, cosine, 1 partitions, 2 sub-vectors"
+        version = lance.dataset(where).version
+        database.build_index()
+        assert lance.dataset(where).version == version  # it is there
+        for side, queries in (("old", vectors), ("new", vectors[:, :4])):
+            hits = [k in one.to_pylist() for k, one in enumerate(database.search(queries[:50], 10, side))]
+            assert np.mean(hits) > 0.9
+        database.switch()
+        assert database.info().index.startswith("IVF_PQ")
+        database.drop_old()
+        assert database.info().index == "IVF_PQ, cosine, 1 partitions, 2 sub-vectors"
+    (left,) = lance.dataset(where).list_indices()
+    assert left["fields"] == ["embedding"]
+
+
+@pytest.mark.parametrize("version", ["2.0", "stable"])
+@pytest.mark.parametrize(("kind", "element_type"), [(np.float16, "float32"), (np.float64, "float16")])
+def test_types_of_numbers_and_other_columns(tmp_path, version, kind, element_type):
+    n = 30
+    vectors = np.random.default_rng(0).normal(size=(n, DIM)).astype(kind)
+    empty = pa.array(np.arange(n) % 5 == 0)
+    flat = pa.array(vectors.reshape(-1))
+    table = pa.table(
+        {
+            "key": pa.array([bytes([k] * 16) for k in range(n)], pa.uuid()),
+            "vec \"tor'": pa.FixedSizeListArray.from_arrays(flat, DIM, mask=empty),
+            "nested": [{"a": [k, None], "b": {"c": str(k)}} for k in range(n)],
+            "told": pa.array(["a", "b", None] * 10).dictionary_encode(),
+            "blob": pa.array([bytes(k) for k in range(n)], pa.large_binary()),
+        },
+        metadata={"congruence.space": '{"model": "clip", "dim": 8}'},
+    )
+    data = lance.write_dataset(table, str(tmp_path / "t.lance"), max_rows_per_file=12, data_storage_version=version)
+    others = ["key", "nested", "told", "blob"]
+    before = data.to_table(columns=others)
+    data.delete("_rowaddr = 3")
+    with open_database(tmp_path / "t.lance", ids="key", column="vec \"tor'", modality_column="told") as database:
+        info = database.info()
+        assert (info.rows, info.rows_without, info.id_type, info.space.model) == (23, 6, "uuid", "clip")
+        assert info.element_type == ("float16" if kind is np.float16 else "float32")
+        database.prepare(DIM, element_type, {})
+        database.prepare(DIM, element_type, {})
+        fill(database, scale=2, batch=5)
+        assert database.count("new") == 23
+        there = new_of(database)
+        assert (
+            there[str(uuid.UUID(bytes=bytes([7] * 16)))].tolist()
+            == (2 * vectors[7].astype(np.float32)).astype(element_type).tolist()
+        )
+        database.switch()
+    after = lance.dataset(str(tmp_path / "t.lance"))
+    assert after.to_table(columns=others).to_pylist() == [row for k, row in enumerate(before.to_pylist()) if k != 3]
+    assert (
+        after.schema.field("vec \"tor'").type.value_type == pa.float16() if element_type == "float16" else pa.float32()
+    )
+
+
+def test_a_condition_leaves_other_rows_without(tmp_path):
+    where, _ = small(tmp_path, kind2=pa.array(["image", "text"] * 20))
+    with open_database(where, rows="kind2 = 'image'") as database:
+        database.prepare(DIM, "float32", {})
+        fill(database)
+        assert database.count("new") == 20
+    with open_database(where) as database:
+        assert (database.count("new"), database.count("old")) == (20, 40)
+    with pytest.raises(ParameterError, match="condition"):
+        open_database(where, rows="no_such = 3")
+    with pytest.raises(ParameterError, match="condition"):
+        open_database(where, rows="id = = 3")
+
+
+def test_what_is_refused(tmp_path):
+    vectors = lists(np.eye(4, dtype=np.float32))
+    rows = {"id": [1, 2, 2, 3], "a": vectors, "b": vectors, "c": [[1.0]] * 4}
+    database = lancedb.connect(tmp_path)
+    database.create_table("items", pa.table(rows))
+    where = f"lancedb://{tmp_path}"
+    with open_database(where, column="a") as found:
+        assert found.repeated_ids() == ["2"]
+        with pytest.raises(MigrationError):
+            found.switch()
+        with pytest.raises(ParameterError, match="cursor"):
+            list(found.scan(after="x"))
+    for options, says in (
+        ({}, "2 columns"),
+        ({"column": "c"}, "lists of fixed size"),
+        ({"column": "a", "ids": "b"}, "ids of"),
+        ({"column": "a", "table": "other"}, "has items"),
+    ):
+        with pytest.raises(CongruenceError, match=says):
+            open_database(where, **options)
+    database.create_table("other", pa.table({"key": [1], "a": vectors[:1]}))
+    with pytest.raises(ParameterError, match="items, other"):
+        open_database(where)
+    with pytest.raises(ParameterError, match="column of ids"):
+        open_database(where, table="other")
+    with pytest.raises(CongruenceError, match="no Lance table"):
+        open_database(tmp_path / "none.lance")
+    database.create_table("nulls", pa.table({"id": pa.array([1, None]), "a": vectors[:2]}))
+    with pytest.raises(DatabaseError, match="without id"), open_database(where, table="nulls") as found:
+        list(found.scan())
+
+
+def test_damage_is_an_error_of_ours(tmp_path):
+    where, _ = small(tmp_path)
+    with open_database(where) as database:
+        database.prepare(DIM, "float32", {})
+        block = next(iter(database.scan(batch=5)))
+        database.write(block.ids, block.vectors)
+        database.flush()
+    (file,) = (Path(where) / "_congruence").rglob("*.arrow")
+    file.write_bytes(file.read_bytes()[:100])
+    with open_database(where) as database:
+        with pytest.raises(CorruptFileError):
+            database.count("new")
+        database.discard()
+        assert database.stage() is Stage.UNTOUCHED
+        assert not (Path(where) / "_congruence").exists()
+    for data in (Path(where) / "data").iterdir():
+        data.write_bytes(data.read_bytes()[:50])
+    with pytest.raises(CorruptFileError), open_database(where) as database:
+        list(database.scan())

@@ -1,0 +1,461 @@
+"""Migrations over the reference in memory: every step, every fault at every call, and what is written down."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from memory_database import MemoryDatabase, Table
+
+from congruence import Embeddings, OrthogonalMap
+from congruence.databases import Stage
+from congruence.embeddings import Space
+from congruence.errors import (
+    CorruptFileError,
+    DatabaseUnavailableError,
+    FileError,
+    IdError,
+    MigrationError,
+    ModalityError,
+    NotFiniteError,
+    ParameterError,
+    SpaceMismatchError,
+)
+from congruence.upgrade.migrate import Migration
+from congruence.upgrade.migrate.journal import seal
+from congruence.upgrade.migrate.passes import Checksum, Retry, differing
+
+D, E, N = 20, 24, 300
+RNG = np.random.default_rng(0)
+Q = np.linalg.qr(RNG.normal(size=(E, E)))[0][:D]
+
+
+def unit(X):
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+MEANS = {"image": unit(RNG.normal(size=(1, D)))[0] * 3, "text": unit(RNG.normal(size=(1, D)))[0] * 3}
+SHIFT = {"image": unit(RNG.normal(size=(1, E)))[0] * 3, "text": unit(RNG.normal(size=(1, E)))[0] * 3}
+
+
+def pairs(modality, n, seed):
+    """Unit rows of two models: a rotation of one another, up to means of their own."""
+    Z = np.random.default_rng(seed).normal(size=(n, D)) / 2
+    return unit(Z + MEANS[modality]), unit(Z @ Q + SHIFT[modality])
+
+
+@pytest.fixture(scope="module")
+def mapping():
+    found = OrthogonalMap(center=True).fit(*pairs("image", 200, 1), modality="image")
+    found = found.recenter(*(side.mean(axis=0) for side in pairs("text", 200, 2)), modality="text")
+    found.source_space_ = Space("old", None, None, D, True)
+    found.target_space_ = Space("new", None, None, E, True)
+    return found
+
+
+def table(n=N, ids="int", space=None, modality=True):
+    rng = random.Random(1)
+    numbers = rng.sample(range(10 * n), n)
+    names = [f"item-{one}" for one in numbers] if ids == "text" else numbers
+    image, text = pairs("image", n, 3)[0], pairs("text", n, 4)[0]
+    kinds = ["image" if k % 3 else "text" for k in range(n)]
+    rows = {
+        one: {"title": f"t{one}", **({"kind": kind} if modality else {})}
+        for one, kind in zip(names, kinds, strict=True)
+    }
+    vectors = {one: (image if kinds[k] == "image" else text)[k] for k, one in enumerate(names)}
+    return Table(rows, vectors, space=space or Space())
+
+
+def bits(vectors):
+    return {one: row.tobytes() for one, row in vectors.items()}
+
+
+def expected(mapping, made):
+    out = {}
+    for one, row in made.old.items():
+        part = mapping.for_modality(made.rows[one].get("kind", "image")).transform(row[None])
+        out[one] = part[0] / np.linalg.norm(part)
+    return out
+
+
+def begin(made, mapping, folder, fail=None, **options):
+    return Migration(
+        MemoryDatabase(made, fail), mapping, journal=folder / "journal", retry=Retry(sleep=lambda s: None), **options
+    )
+
+
+@pytest.mark.parametrize("ids", ["int", "text"])
+def test_the_whole_way_and_back(mapping, tmp_path, ids):
+    made = table(ids=ids)
+    before = bits(made.old)
+    with begin(made, mapping, tmp_path) as migration:
+        plan = migration.plan(encode_rate=10, price=0.001)
+        assert (plan.rows, plan.dim_old, plan.dim_new, plan.bytes_new) == (N, D, E, N * E * 4)
+        assert plan.encode_minutes == pytest.approx(N / 600)
+        assert plan.encode_cost == pytest.approx(0.3)
+        assert plan.refused == []
+        assert made.made is None
+        migration.run()
+        assert migration.database.stage() is Stage.BESIDE
+        wanted = expected(mapping, made)
+        assert set(made.new) == set(wanted)
+        for one, row in wanted.items():
+            np.testing.assert_allclose(made.new[one], row, atol=2e-6)
+        with pytest.raises(MigrationError, match=r"filled, to switch; expected .*verified"):
+            migration.switch()
+        found = migration.verify()
+        assert found.passed
+        assert (found.rows_old, found.rows_new, found.wrong, found.index_recall) == (N, N, 0, 1.0)
+        summary = migration.switch()
+        assert made.switched
+        assert bits(made.old) == before
+        told = migration.rollback()
+        assert told == {"rows": N, "identical": True, "checksum": summary["checksum_old"], "rows_without": 0}
+        assert not made.switched
+        assert migration.verify().passed
+        migration.switch()
+        migration.drop_old()
+        with pytest.raises(MigrationError, match="dropped"):
+            migration.rollback()
+    saved = json.loads((tmp_path / "journal" / "summary.json").read_text())
+    digest = saved.pop("sha256")
+    assert digest == seal(saved)
+    assert (saved["rows"], saved["map"], saved["state"]) == (N, migration.journal.map_digest, "dropped")
+
+
+def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(mapping, tmp_path):
+    made = table()
+    begin(made, mapping, tmp_path).run()
+    plain = table(modality=False)
+    begin(plain, mapping, tmp_path / "other", modality="text").run()
+    image, text = (
+        one for kind in ("image", "text") for one in [next(k for k, r in made.rows.items() if r["kind"] == kind)]
+    )
+    assert not np.allclose(made.new[image], plain.new[image], atol=0.05)
+    np.testing.assert_allclose(made.new[text], plain.new[text], atol=2e-6)
+
+
+def test_a_stop_at_any_call_is_resumed_and_nothing_is_lost_or_doubled(mapping, tmp_path):
+    """Every call that the steps make fails once, first without and then with a new process that resumes."""
+    calls = MemoryDatabase(table())
+    with Migration(calls, mapping, journal=tmp_path / "count") as migration:
+        migration.run()
+        migration.verify()
+        migration.switch()
+        migration.rollback()
+    total = len(calls.calls)
+    assert total > 12
+    for at in range(total):
+        made, left = table(), [at]
+        before, folder = bits(made.old), tmp_path / f"run{at}"
+
+        def fail(step, left=left):
+            left[0] -= 1
+            if left[0] == -1:
+                raise KeyboardInterrupt
+
+        for _attempt in range(3):
+            try:
+                with Migration(MemoryDatabase(made, fail), mapping, journal=folder) as migration:
+                    if migration.journal is None or migration.journal.state == "filling":
+                        migration.run(resume=migration.journal is not None)
+                    migration._reconcile()
+                    if migration.journal.state == "filled":
+                        assert migration.verify().passed
+                    if migration.journal.state == "verified":
+                        migration.switch()
+                    assert migration.journal.state == "switched"
+                    break
+            except KeyboardInterrupt:
+                continue
+        assert made.switched
+        assert set(made.new) == set(made.old)
+        wanted = expected(mapping, made)
+        assert all(np.allclose(made.new[one], wanted[one], atol=2e-6) for one in wanted)
+        assert bits(made.old) == before
+
+
+def test_what_does_not_answer_is_asked_again_and_in_the_end_given_up(mapping, tmp_path):
+    waits = []
+    left = {"write": 3, "read": 2, "scan old": 1}
+
+    def busy(step):
+        if left.get(step, 0):
+            left[step] -= 1
+            raise DatabaseUnavailableError("Got no answer; expected one. Wait.")
+
+    made = table()
+    migration = Migration(
+        MemoryDatabase(made, busy), mapping, journal=tmp_path / "a", retry=Retry(sleep=waits.append, first=0.5)
+    )
+    migration.run()
+    assert len(made.new) == N
+    assert len(waits) == 6
+    assert waits.count(0.5) >= 2
+    del waits[:]
+
+    def gone(step):
+        if step == "write":
+            raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        Migration(MemoryDatabase(table(), gone), mapping, journal=tmp_path / "b", retry=Retry(sleep=waits.append)).run()
+    assert waits == [0.5, 1, 2, 4, 8]
+
+
+def test_rows_that_others_write_meanwhile_are_repaired_before_the_switch(mapping, tmp_path):
+    made = table()
+    names = list(made.old)
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+        made.old[names[0]] = -made.old[names[0]]
+        del made.rows[names[1]], made.old[names[1]]
+        made.rows[99_999], made.old[99_999] = {"kind": "image", "title": ""}, made.old[names[2]].copy()
+        migration.switch()
+        assert [{k: one[k] for k in ("rows", "written", "removed")} for one in migration.journal.passes[-2:]] == [
+            {"rows": N, "written": 2, "removed": 1},
+            {"rows": N, "written": 0, "removed": 0},
+        ]
+    wanted = expected(mapping, made)
+    assert set(made.new) == set(wanted)
+    assert all(np.allclose(made.new[one], wanted[one], atol=2e-6) for one in wanted)
+
+
+def test_a_table_that_never_rests_is_said(mapping, tmp_path):
+    made = table(40)
+    name = next(iter(made.old))
+
+    def turn(step):
+        if step == "scan old":
+            made.old[name] = -made.old[name]
+
+    with pytest.raises(MigrationError, match="still changed in pass 5"):
+        begin(made, mapping, tmp_path, turn).run()
+
+
+def test_wrong_vectors_do_not_verify(mapping, tmp_path):
+    made = table()
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        one = next(iter(made.new))
+        good = made.new[one].copy()
+        made.new[one] = -good
+        found = migration.verify()
+        assert not found.passed
+        assert found.wrong == 1
+        assert migration.journal.state == "filled"
+        made.new[one] = good
+        del made.new[one]
+        assert "rows have an old vector" in migration.verify().problems[0]
+        with pytest.raises(MigrationError):
+            migration.switch()
+        migration.run(resume=True)
+        assert migration.verify().passed
+
+
+def test_held_out_vectors_of_the_new_model_find_their_rows(mapping, tmp_path):
+    made = table(modality=False)
+    names = list(made.old)[:50]
+    target = unit(np.array([expected(mapping, made)[one] for one in names]) + 0.02 * RNG.normal(size=(50, E)))
+    with begin(made, mapping, tmp_path, modality="image") as migration:
+        migration.run()
+        good = migration.verify(heldout=Embeddings(target, ids=names))
+        assert good.heldout["recall@10"] > 0.9
+        assert good.heldout["chance@10"] == pytest.approx(10 / N)
+        bad = migration.verify(heldout=Embeddings(unit(RNG.normal(size=(50, E))), ids=names))
+        assert not bad.passed
+        with pytest.raises(IdError, match="ids"):
+            migration.verify(heldout=Embeddings(target))
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(mapping, tmp_path):
+    for space, match in [(Space("new", dim=D), "where this map leads"), (Space("third", dim=D), "third")]:
+        made = table(space=space)
+        with pytest.raises(SpaceMismatchError, match=match):
+            begin(made, mapping, tmp_path).run()
+        assert made.made is None
+    other = OrthogonalMap().fit(*pairs("image", 50, 1), modality="image")
+    made = table()
+    with pytest.raises(ModalityError):
+        begin(made, other, tmp_path).run()
+    assert made.made is None
+    assert not (tmp_path / "journal").exists()
+
+
+def test_rows_of_the_new_model_are_recognized_by_their_mean(tmp_path):
+    """No model is named, both are as wide: only the vectors tell that this is the wrong way."""
+    R = np.linalg.qr(RNG.normal(size=(D, D)))[0]
+    Z = RNG.normal(size=(400, D)) / 2
+    shift = unit(RNG.normal(size=(1, D)))[0] * 3
+    old, new = unit(Z + MEANS["image"]), unit(Z @ R + shift)
+    found = OrthogonalMap().fit(old[:200], new[:200], modality="image")
+    rows = {k: {"title": ""} for k in range(200)}
+    wrong = Table(rows, {k: new[200 + k] for k in range(200)})
+    with pytest.raises(SpaceMismatchError, match="look like the new model's"):
+        begin(wrong, found, tmp_path, modality="image").run()
+    right = Table(rows, {k: old[200 + k] for k in range(200)})
+    begin(right, found, tmp_path, modality="image").run()
+
+
+def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
+    certificate = {
+        "verdict": {"action": "re-embed", "headline": "re-embed", "reason": "it loses too much"},
+        "facts": {},
+    }
+    made = table()
+    with begin(made, mapping, tmp_path) as migration:
+        with pytest.raises(MigrationError, match="it loses too much"):
+            migration.run(certificate=certificate)
+        assert made.made is None
+        migration.run(certificate=certificate, anyway=True)
+        assert (
+            migration.plan(certificate={**certificate, "verdict": {**certificate["verdict"], "action": "map"}}).verdict[
+                "action"
+            ]
+            == "map"
+        )
+        with pytest.raises(ParameterError, match="certify --json"):
+            migration.plan(certificate={"verdict": 3})
+
+
+def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
+    made = table()
+    begin(made, mapping, tmp_path).run()
+    with pytest.raises(MigrationError, match="begun already"):
+        begin(made, mapping, tmp_path).run()
+    with pytest.raises(SpaceMismatchError, match="another map"):
+        begin(made, OrthogonalMap().fit(*pairs("image", 50, 1), modality="image"), tmp_path)
+    with pytest.raises(MigrationError, match="without the journal"):
+        begin(made, mapping, tmp_path / "elsewhere").run()
+    with pytest.raises(ParameterError, match="no map, and no journal"):
+        begin(made, None, tmp_path / "elsewhere")
+    assert begin(made, None, tmp_path).status()["state"] == "filled"
+    begin(made, None, tmp_path).discard()
+    assert (made.new, made.made) == ({}, None)
+    begin(made, mapping, tmp_path).run()
+
+
+def test_rows_that_cannot_be_mapped_are_named_and_nothing_is_switched(mapping, tmp_path):
+    made = table(modality=False)
+    one = sorted(made.old)[-1]
+    made.old[one] = np.full(D, np.nan, np.float32)
+    with pytest.raises(NotFiniteError, match=str(one)):
+        begin(made, mapping, tmp_path, modality="image").run()
+    assert not made.switched
+    made = table()
+    made.rows[one]["kind"] = "smell"
+    with pytest.raises(ModalityError, match="smell"):
+        begin(made, mapping, tmp_path / "b").run()
+
+
+def test_two_runs_at_a_time_are_refused(mapping, tmp_path):
+    made = table()
+    second = []
+
+    def look(step):
+        if step == "write" and not second:
+            second.append(1)
+            with pytest.raises(FileError, match="another run"):
+                begin(made, mapping, tmp_path).run(resume=True)
+
+    begin(made, mapping, tmp_path, look).run()
+    assert second
+
+
+# ---- the journal -----------------------------------------------------------------------------------------------------
+
+
+def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, tmp_path):
+    made = table(60)
+    begin(made, mapping, tmp_path).run()
+    path = tmp_path / "journal" / "journal.json"
+    good = path.read_bytes()
+    told = json.loads(good)
+    before = bits(made.new)
+    rng = random.Random(0)
+    hostile = [
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b"[" * 100_000,
+        b"\xff" * 50,
+        good + b"x",
+        json.dumps({**told, "state": "switched"}).encode(),
+    ]
+    del told["seal"]
+    for change in (
+        {"state": "gone"},
+        {"dim": "3"},
+        {"rows": -1},
+        {"extra": 1},
+        {"events": [1]},
+        {"sample": None},
+        {"dim": True},
+    ):
+        body = {**told, **change}
+        hostile.append(json.dumps({**body, "seal": seal(body)}).encode())
+    for _ in range(300):
+        raw = bytearray(good)
+        for _ in range(rng.randint(1, 4)):
+            raw[rng.randrange(len(raw))] = rng.randrange(256)
+        hostile.append(bytes(raw))
+        hostile.append(good[: rng.randrange(len(good))])
+    refused = 0
+    for raw in hostile:
+        path.write_bytes(raw)
+        try:
+            if json.loads(raw) == json.loads(good):
+                continue
+        except (ValueError, RecursionError):
+            pass
+        with pytest.raises(CorruptFileError, match="Got a damaged or edited journal"):
+            begin(made, None, tmp_path)
+        refused += 1
+    assert refused > 500
+    assert bits(made.new) == before
+    path.write_bytes(good)
+    assert begin(made, None, tmp_path).verify().passed
+
+
+def test_the_summary_is_signed_where_there_is_a_key(mapping, tmp_path, monkeypatch):
+    import hmac
+
+    monkeypatch.setenv("CONGRUENCE_SIGNING_KEY", "k3y")
+    with begin(table(60), mapping, tmp_path) as migration:
+        migration.run()
+        migration.verify()
+        summary = migration.switch()
+    assert summary["hmac_sha256"] == hmac.new(b"k3y", summary["sha256"].encode(), "sha256").hexdigest()
+    assert "k3y" not in (tmp_path / "journal" / "summary.json").read_text()
+
+
+def test_a_checksum_knows_rows_and_not_their_order():
+    X = RNG.normal(size=(50, 4)).astype(np.float32)
+    ids = pa.array([f"a{k}" for k in range(50)])
+    whole, parts, other = Checksum(), Checksum(), Checksum()
+    whole.add(ids, X)
+    for rows in (np.arange(30, 50), np.arange(30)):
+        parts.add(ids.take(pa.array(rows)), X[rows])
+    other.add(ids, X[::-1])
+    assert str(whole) == str(parts) != str(other)
+    changed = Checksum()
+    X[3, 1] = np.nextafter(X[3, 1], 9)
+    changed.add(ids, X)
+    assert str(changed) != str(whole)
+
+
+def test_rounding_is_no_difference_and_half_precision_rounds_more():
+    X = RNG.normal(size=(40, 8)).astype(np.float32)
+    assert not differing(X * np.float32(1 + 2e-7), X, "float32").any()
+    assert differing(X + np.float32(1e-4), X, "float32").all()
+    assert not differing(X.astype(np.float16).astype(np.float32), X, "float16").any()
+    assert differing(X + np.float32(0.02), X, "float16").all()

@@ -1,0 +1,148 @@
+"""``congruence migrate`` as a user types it, over the reference in memory."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from memory_database import MemoryDatabase
+from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
+
+import congruence.databases
+from congruence.errors import ParameterError
+from congruence.stores import open_sink
+
+
+@pytest.fixture
+def made(monkeypatch):
+    made = table()
+    monkeypatch.setattr(congruence.databases, "open_database", lambda where, **names: MemoryDatabase(made))
+    return made
+
+
+@pytest.fixture
+def run(here, mapping, tmp_path):  # noqa: F811
+    mapping.save(tmp_path / "map")
+    return lambda *words: here("migrate", "memory", *words)
+
+
+def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
+    before = bits(made.old)
+    planned = run("--map", "map", "--dry-run", "--encode-rate", 50, "--price", 0.001)
+    assert planned.code == 0
+    for words in (f"{N}", "20 to 24 components", "0.30", "the old model's (text), by their mean", "none given"):
+        assert words in planned.out
+    assert made.made is None
+    assert not list(tmp_path.glob("migration-*"))
+    asked = run("--map", "map")
+    assert (asked.code, made.made) == (2, None)
+    assert "--yes" in asked.err
+    done = run("--map", "map", "--yes")
+    assert done.code == 0, done.err
+    assert "verified" in done.out
+    assert "Next: congruence migrate memory … switch" in done.out
+    assert not made.switched
+    assert run("switch").code == 0
+    assert made.switched
+    status = json.loads(run("status", "--json").out)
+    assert (status["state"], status["stage"], status["rows_mapped"]) == ("switched", "switched", N)
+    back = run("rollback")
+    assert "bit for bit as before" in back.out
+    assert not made.switched
+    assert bits(made.old) == before
+    refused = run("drop-old", "--yes")
+    assert refused.code == 2
+    assert "rolled back, to drop the old vectors" in refused.err
+    assert run("verify").code == 0
+    assert run("switch").code == 0
+    assert run("drop-old").code == 2
+    assert run("drop-old", "--yes").code == 0
+    assert not made.switched
+    assert len(next(iter(made.old.values()))) == E
+
+
+def test_json_is_all_that_is_printed(run, made):
+    plan = json.loads(run("plan", "--map", "map", "--json").out)
+    assert {"rows", "checks", "minutes", "bytes_new"} <= set(plan)
+    told = json.loads(run("--map", "map", "--yes", "--json").out)
+    assert (told["passed"], told["rows_new"]) == (True, N)
+    assert json.loads(run("switch", "--json").out)["rows"] == N
+
+
+def test_what_does_not_verify_ends_with_one(run, made, tmp_path):
+    names = list(made.old)[:40]
+    good = unit(np.random.default_rng(5).normal(size=(40, E)))
+    with open_sink(tmp_path / "new.npz", n=40, dim=E, has_ids=True) as sink:
+        import pyarrow as pa
+
+        sink.write(pa.array(names), good)
+    done = run("--map", "map", "--yes", "--heldout", "new.npz")
+    assert done.code == 1
+    assert "no better than chance" in done.out
+    assert run("switch").code == 2
+
+
+def test_a_certificate_is_heeded_and_files_that_are_none_are_refused(run, made, tmp_path):
+    told = {"verdict": {"action": "keep", "headline": "keep the old model", "reason": "it is better"}, "facts": {}}
+    (tmp_path / "c.json").write_text(json.dumps(told))
+    (tmp_path / "bad.json").write_text("{")
+    against = run("--map", "map", "--yes", "--certificate", "c.json")
+    assert against.code == 2
+    assert "keep the old model: it is better" in against.out
+    assert "--anyway" in against.err
+    assert made.made is None
+    for name in ("bad.json", "none.json"):
+        refused = run("--map", "map", "--yes", "--certificate", name)
+        assert refused.code == 2
+        assert name in refused.err
+    assert run("--map", "map", "--yes", "--certificate", "c.json", "--anyway").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("sideways", "--map", "map"), "sideways"),
+        (("switch",), "no map, and no journal"),
+        (("switch", "--dry-run"), "--dry-run"),
+        (("--map", "nowhere"), "nowhere"),
+        (("--map", "map", "--resume"), "nothing to resume"),
+        (("--map", "map", "--element-type", "float8"), "float8"),
+        (("--map", "map", "--modality", "smell"), "smell"),
+        (("--map", "map", "--encode-rate", "-1", "--dry-run"), "--encode-rate"),
+    ],
+)
+def test_bad_words_are_refused(run, made, words, match):
+    done = run(*words)
+    assert done.code == 2
+    assert match in done.err
+    assert made.made is None
+
+
+def test_a_place_that_is_no_database_is_refused_without_its_password():
+    with pytest.raises(ParameterError, match="photos.txt"):
+        congruence.databases.open_database("photos.txt")
+    with pytest.raises(ParameterError, match="mysql") as caught:
+        congruence.databases.open_database("mysql://me:hunter2@host/db")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_address_shows_no_secret():
+    from congruence.databases import Address
+
+    for text, secrets in [
+        (
+            "postgresql://me:hun%40ter2@host:5432/db?sslmode=require&password=second1",
+            ("hun%40ter2", "hun@ter2", "second1"),
+        ),
+        ("https://host:6333?api_key=k3yk3y", ("k3yk3y",)),
+        ("postgres://me:p[w@host/db", ("p[w",)),
+    ]:
+        address = Address.parse(text)
+        for secret in secrets:
+            assert secret not in address.shown
+            assert secret not in repr(address)
+            assert secret not in address.hide(f"could not connect to {text}: {secret} is wrong")
+        assert "host" in address.shown or "***" in address.shown
+    plain = Address.parse("postgresql://me@host/db?sslmode=require")
+    assert plain.shown == "postgresql://me@host/db?sslmode=require"

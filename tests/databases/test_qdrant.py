@@ -1,0 +1,562 @@
+"""Qdrant: the contract over its REST interface and in a folder of its client, and the traps of collections and aliases."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from database_contract import DIM, DIM_NEW, DatabaseContract, N, UserRow, make_rows
+from qdrant_client import QdrantClient, models
+from qdrant_client.local.persistence import CollectionPersistence
+from qdrant_server import KEY, Server
+
+from congruence.databases import Stage, _qdrant_client, open_database
+from congruence.errors import (
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    FileError,
+    MigrationError,
+    ParameterError,
+    StorageError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
+
+IMAGES = '{"must": [{"key": "kind", "match": {"value": "image"}}]}'
+
+
+@pytest.fixture(scope="module")
+def running():
+    server = Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(running, monkeypatch):
+    monkeypatch.setenv("QDRANT_API_KEY", KEY)
+    running.clear()
+    yield running
+    running.clear()
+
+
+def fill_collection(client, name, ids, vectors, others, column="", distance="Dot", **config):
+    params = models.VectorParams(size=vectors.shape[1], distance=distance)
+    client.create_collection(name, {column: params} if column else params, **config)
+    rows = vectors.tolist()
+    payloads = [{key: values[k] for key, values in others.items()} for k in range(len(ids))]
+    batch = models.Batch(ids=ids, vectors={column: rows} if column else rows, payloads=payloads)
+    client.upsert(name, batch)
+
+
+class Contract(DatabaseContract):
+    """Readers read by the alias ``items``, which means the collection ``items_v1``."""
+
+    any_names = False
+
+    def client(self, where):
+        raise NotImplementedError
+
+    def make(self, folder, ids, vectors, others, *, table="items", column="", id_column=None, **config):
+        where = self.place(folder)
+        client = self.client(where)
+        fill_collection(client, f"{table}_v1", ids, vectors, others, column, **config)
+        operation = models.CreateAlias(alias_name=table, collection_name=f"{table}_v1")
+        client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
+        client.close()
+        return where
+
+    def user_rows(self, where, *, table="items", column="", id_column=None):
+        client = self.client(where)
+        records, _ = client.scroll(table, limit=10_000, with_payload=True, with_vectors=True)
+        client.close()
+        rows = {}
+        for one in records:
+            vector = one.vector.get(column) if isinstance(one.vector, dict) else one.vector
+            bytes_ = np.array(vector, np.float32).tobytes() if vector else None
+            rows[one.id] = UserRow(bytes_, one.payload)
+        return rows
+
+    def user_add(self, where, one, vector, others, *, table="items", column="", id_column=None):
+        client = self.client(where)
+        given = {} if vector is None else {column: vector.tolist()}
+        client.upsert(table, [models.PointStruct(id=one, vector=given, payload=others)])
+        client.close()
+
+    def user_delete(self, where, one, *, table="items", id_column=None):
+        client = self.client(where)
+        client.delete(table, models.PointIdsList(points=[one]))
+        client.close()
+
+    def filter_of_images(self):
+        return IMAGES
+
+
+class TestServer(Contract):
+    id_types = ("uuid",)
+
+    @pytest.fixture(autouse=True)
+    def _serve(self, server):
+        self.server = server
+
+    def place(self, folder):
+        return self.server.url
+
+    def client(self, where):
+        return QdrantClient(url=where, api_key=KEY, check_compatibility=False)
+
+
+class TestFolder(Contract):
+    """The server's own logic is that of the class above; here: what a folder needs."""
+
+    id_types = ("int",)
+
+    @pytest.fixture(autouse=True)
+    def _no_syncs(self, monkeypatch):
+        """Keep the client from waiting for the disk after each point."""
+        made = CollectionPersistence._ensure_table
+
+        def make(persistence):
+            persistence.storage.execute("PRAGMA synchronous = OFF")
+            made(persistence)
+
+        monkeypatch.setattr(CollectionPersistence, "_ensure_table", make)
+
+    def place(self, folder):
+        QdrantClient(path=str(folder / "db")).close()
+        return f"qdrant://{folder}/db"
+
+    def client(self, where):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return QdrantClient(path=where.removeprefix("qdrant://"))
+
+    def test_one_process_at_a_time(self, tmp_path):
+        where = self.make(tmp_path, *make_rows("int", 5))
+        with self.open(where) as database:
+            assert not database.capabilities.concurrent_writes
+            assert database.info().free_bytes > 0
+            with pytest.raises(DatabaseUnavailableError, match=r"Got .*another process.*; expected it closed"):
+                self.open(where)
+
+    def test_a_folder_that_is_none_or_broken(self, tmp_path):
+        with pytest.raises(FileError, match="Got .*no meta.json"):
+            self.open(f"qdrant://{tmp_path}")
+        assert not list(tmp_path.iterdir())  # the client would have made a new database
+        where = self.make(tmp_path, *make_rows("int", 5))
+        storage = next((tmp_path / "db" / "collection").glob("*/storage.sqlite"))
+        storage.write_bytes(b"no database at all" * 300)
+        with pytest.raises(CorruptFileError, match=r"Got .*cannot be read"):
+            self.open(where)
+        (tmp_path / "db" / "meta.json").write_text('{"collections": ')
+        with pytest.raises(CorruptFileError, match=r"Got .*cannot be read"):
+            self.open(where)
+
+
+@pytest.fixture
+def items(server):
+    """Make 30 points in ``items_v1``, with a user's client for more."""
+    client = QdrantClient(url=server.url, api_key=KEY, check_compatibility=False)
+    ids, vectors, others = make_rows("int", 30)
+    fill_collection(client, "items_v1", ids, vectors, others)
+    yield client
+    client.close()
+
+
+def alias(client, name, collection):
+    operation = models.CreateAlias(alias_name=name, collection_name=collection)
+    client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
+
+
+def run(database, dim=DIM_NEW):
+    database.prepare(dim, "float32", {"map": "abc"})
+    for block in database.scan("old", batch=10):
+        database.write(block.ids, np.ascontiguousarray(block.vectors[:, :dim]))
+    database.flush()
+
+
+def names(client):
+    return {one.name for one in client.get_collections().collections}
+
+
+# ------------------------------------------------------------------ which collection
+
+
+def test_readers_of_the_collections_own_name_are_not_switched(server, items):
+    with open_database(server.url) as database:
+        run(database)
+        with pytest.raises(MigrationError, match=r"expected an alias.*Create an alias of 'items_v1'.*table=ALIAS"):
+            database.switch()
+        assert database.stage() is Stage.BESIDE
+    alias(items, "items", "items_v1")
+    with open_database(server.url, table="items") as database:  # the same migration goes on by the alias
+        assert database.stage() is Stage.BESIDE
+        database.switch()
+    with open_database(server.url, table="items_v1") as database:
+        assert database.stage() is Stage.SWITCHED
+        for step in (database.rollback, database.drop_old):
+            with pytest.raises(MigrationError, match="expected an alias"):
+                step()
+        with pytest.raises(MigrationError, match="Roll back first"):
+            database.discard()
+    with pytest.raises(ParameterError, match=r"a migration of 'items_v1' writes.*Pass table='items_v1'"):
+        open_database(server.url, table="items_v1__congruence_new")
+
+
+def test_the_switch_is_one_request(server, items):
+    alias(items, "items", "items_v1")
+    with open_database(server.url) as database:
+        run(database)
+        server.seen.clear()
+        database.switch()
+        assert [one for one in server.seen if one.endswith("/aliases") and one.startswith("POST")] == [
+            "POST /collections/aliases"
+        ]
+        assert server.seen[-1] == "POST /collections/aliases"  # a kill before it leaves all old, one after it all new
+
+
+def test_a_second_migration_has_names_of_its_own(server, items):
+    alias(items, "items", "items_v1")
+    with open_database(server.url) as database:
+        run(database)
+        database.switch()
+        with pytest.raises(MigrationError, match="Roll back first"):
+            database.prepare(DIM_NEW)
+        with pytest.raises(MigrationError, match="Roll back first"):
+            database.write(pa.array([1], pa.uint64()), np.ones((1, DIM_NEW), np.float32))
+        with pytest.raises(MigrationError, match="Roll back first"):
+            database.delete(pa.array([1], pa.uint64()))
+        database.drop_old()
+        assert names(items) == {"items_v1__congruence_new"}
+        # A collection that later takes the name of the old one is none of ours.
+        fill_collection(items, "items_v1", *make_rows("int", 3))
+        assert database.stage() is Stage.UNTOUCHED
+        assert dict(database.note()) == {}
+        run(database, 4)
+        database.switch()
+        database.drop_old()
+        assert names(items) == {"items_v1", "items_v1__congruence_new2"}
+        assert database.info().dim == 4
+
+
+def test_collections_of_others_are_left_alone(server, items):
+    alias(items, "items", "items_v1")
+    fill_collection(items, "items_v1__congruence_new", *make_rows("int", 3))
+    with pytest.raises(DatabaseError, match="no migration's; expected this name to be free"):
+        open_database(server.url, table="items")
+    items.delete_collection("items_v1__congruence_new")
+    alias(items, "staging", "items_v1")
+    with pytest.raises(ParameterError, match=r"with 2 aliases and collections \('items', 'staging'\)"):
+        open_database(server.url)
+    with open_database(server.url, table="items") as database:
+        run(database)
+        database.switch()
+        with pytest.raises(MigrationError, match="alias 'staging' on 'items_v1', which is to be deleted"):
+            database.drop_old()
+        database.rollback()
+    alias(items, "staging", "items_v1__congruence_new")  # somebody looks at the new vectors
+    with open_database(server.url, table="items") as database:
+        assert database.stage() is Stage.BESIDE
+        with pytest.raises(MigrationError, match="alias 'staging' on 'items_v1__congruence_new'"):
+            database.discard()
+    assert len(names(items)) == 2
+
+
+def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
+    alias(items, "items", "items_v1")
+    with open_database(server.url, rows=IMAGES) as database:
+        run(database)
+        with pytest.raises(MigrationError, match="Got 20 of 30 rows .*readers would lose the others"):
+            database.switch()
+    with open_database(server.url) as database:
+        run(database)
+        database.switch()
+
+
+# ------------------------------------------------------------------ what is copied
+
+
+def test_the_new_collection_is_configured_as_the_old_one(server, items):
+    items.create_collection(
+        "tuned",
+        {
+            "image": models.VectorParams(
+                size=DIM, distance="Euclid", on_disk=True, hnsw_config=models.HnswConfigDiff(m=24)
+            ),
+            "text": models.VectorParams(size=3, distance="Dot"),
+        },
+        sparse_vectors_config={"words": models.SparseVectorParams(modifier="idf")},
+        shard_number=3,
+        on_disk_payload=True,
+        hnsw_config=models.HnswConfigDiff(m=32, ef_construct=200),
+        optimizers_config=models.OptimizersConfigDiff(indexing_threshold=1234),
+        quantization_config=models.ScalarQuantization(scalar=models.ScalarQuantizationConfig(type="int8")),
+        metadata={"team": "search", "congruence.space": {"model": "open_clip:a", "dim": DIM}},
+    )
+    items.create_payload_index("tuned", "kind", "keyword")
+    items.create_payload_index("tuned", "year", models.IntegerIndexParams(type="integer", lookup=True, range=False))
+    with open_database(server.url, table="tuned", column="image") as database:
+        info = database.info()
+        assert (info.distance, info.dim, info.rows) == ("l2", DIM, 0)
+        assert info.index == "HNSW (m=24, ef_construct=200), scalar quantization"
+        assert info.space.model == "open_clip:a"
+        database.prepare(DIM_NEW, "float16", {"map": "abc"})
+        new, old = server.configs["tuned__congruence_new"], server.configs["tuned"]
+        assert database.build_index() == info.index
+    assert new["vectors"]["image"] == old["vectors"]["image"] | {"size": DIM_NEW, "datatype": "float16"}
+    assert new["vectors"]["text"] == old["vectors"]["text"]
+    assert new["metadata"]["team"] == "search"
+    assert "congruence.space" not in new["metadata"]  # it told of the old vectors
+    for key in ("shard_number", "on_disk_payload", "quantization_config", "sparse_vectors"):
+        assert new[key] == old[key]
+    for key in ("hnsw_config", "optimizers_config"):
+        assert old[key].items() <= new[key].items()
+    assert server.indexes["tuned__congruence_new"] == server.indexes["tuned"]
+    with pytest.raises(ParameterError, match=r"2 dense vectors a point \('image', 'text'\).*Pass column="):
+        open_database(server.url, table="tuned")
+    with pytest.raises(MigrationError, match="one migration of a collection at a time"):
+        open_database(server.url, table="tuned", column="text")
+
+
+def test_a_preparation_that_was_cut_short_is_completed(server, items):
+    items.create_payload_index("items_v1", "kind", "keyword")
+    with open_database(server.url, table="items_v1") as database:
+        server.faults.append(("PUT /collections/items_v1__congruence_new/index", 503))
+        with pytest.raises(DatabaseUnavailableError):
+            database.prepare(DIM_NEW)
+        assert database.stage() is Stage.BESIDE
+        database.prepare(DIM_NEW)
+    assert server.indexes["items_v1__congruence_new"] == {"kind": "keyword"}
+
+
+def test_other_vectors_and_later_payloads_are_copied(server, items):
+    items.create_collection(
+        "many",
+        {
+            "image": models.VectorParams(size=DIM, distance="Dot"),
+            "text": models.VectorParams(size=3, distance="Cosine"),
+        },
+        sparse_vectors_config={"words": models.SparseVectorParams()},
+    )
+    ids, vectors, _ = make_rows("int", 20)
+    rng = np.random.default_rng(3)
+    points = [
+        models.PointStruct(
+            id=one,
+            payload={"kind": "image", "nested": {"size": [1.5, None, True]}},
+            vector={"image": vectors[k].tolist(), "text": rng.normal(size=3).tolist()}
+            | ({"words": models.SparseVector(indices=[k, 99], values=[0.5, 1.5])} if k % 2 else {}),
+        )
+        for k, one in enumerate(ids)
+    ]
+    points.append(models.PointStruct(id=1000, payload={"kind": "none"}, vector={"text": [1.0, 0.0, 0.0]}))
+    items.upsert("many", points)
+    alias(items, "shown", "many")
+    before = {one.id: one for one in items.scroll("shown", limit=100, with_vectors=True)[0]}
+    with open_database(server.url, table="shown", column="image") as database:
+        run(database)
+        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
+        items.set_payload("many", {"kind": "text"}, points=[ids[2]])
+        items.update_vectors("many", [models.PointVectors(id=ids[5], vector={"text": [0.0, 0.0, 1.0]})])
+        late = {
+            one
+            for block in database.scan_pairs(batch=7)
+            for one, has in zip(block.ids.to_pylist(), block.has_new, strict=True)
+            if not has
+        }
+        assert late == {ids[2], ids[5]}
+        run(database)
+        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
+        database.switch()
+    after = {one.id: one for one in items.scroll("shown", limit=100, with_vectors=True)[0]}
+    assert after.keys() == before.keys()
+    assert after[ids[2]].payload["kind"] == "text"
+    assert after[1000].vector == before[1000].vector
+    for one in set(ids) - {ids[2], ids[5]}:
+        assert after[one].payload == before[one].payload
+        assert after[one].vector["image"] == before[one].vector["image"][:DIM_NEW]
+        assert after[one].vector.get("words") == before[one].vector.get("words")
+        np.testing.assert_allclose(after[one].vector["text"], before[one].vector["text"], rtol=1e-6)
+
+
+def test_cosine_collections_hold_unit_vectors(server, items):
+    ids, vectors, others = make_rows("int", 30)
+    fill_collection(items, "cosine", ids, 3 * vectors, others, distance="Cosine")
+    with open_database(server.url, table="cosine") as database:
+        assert database.info().distance == "cosine"
+        block = next(iter(database.scan()))
+        np.testing.assert_allclose(np.linalg.norm(block.vectors, axis=1), 1, rtol=1e-6)
+        long = np.ascontiguousarray(5 * block.vectors[:, :DIM_NEW])
+        database.prepare(DIM_NEW)
+        database.write(block.ids, long)
+        found = database.fetch(block.ids, "new")
+        assert found.ids.equals(block.ids)
+        np.testing.assert_allclose(found.vectors, database.as_stored(long), rtol=1e-6)
+        assert np.abs(found.vectors - long).max() > 1
+    with open_database(server.url, table="items_v1") as database:
+        assert database.as_stored(long) is long
+
+
+def test_halves_are_rounded(server, items):
+    with open_database(server.url, table="items_v1") as database:
+        block = next(iter(database.scan()))
+        database.prepare(DIM, "float16")
+        database.write(block.ids, block.vectors)
+        found = database.fetch(block.ids, "new")
+        np.testing.assert_array_equal(found.vectors, block.vectors.astype(np.float16).astype(np.float32))
+        with pytest.raises(MigrationError, match=r"8 × float16.*expected 8 × float32"):
+            database.prepare(DIM, "float32")
+        with pytest.raises(ParameterError, match="element_type='int8'"):
+            database.prepare(DIM, "int8")
+
+
+# ------------------------------------------------------------------ ids and fields
+
+
+def test_numbers_and_uuids_in_one_collection(server, items):
+    uuid = "00000000-0000-4000-8000-000000000001"
+    large = 2**64 - 1
+    items.upsert(
+        "items_v1",
+        models.Batch(ids=[uuid, large], vectors=[[1.0] * DIM, [2.0] * DIM], payloads=[{"a": {"b": 7}}, {"a": None}]),
+    )
+    with open_database(server.url, table="items_v1", modality_column="a.b") as database:
+        assert database.info().id_type == "text"
+        blocks = list(database.scan(batch=9))
+        ids = [one for block in blocks for one in block.ids.to_pylist()]
+        assert len(ids) == len(set(ids)) == 32
+        assert ids[-2:] == [str(large), uuid]
+        assert blocks[-1].modalities.to_pylist()[-2:] == [None, "7"]
+        assert json.loads(json.dumps(blocks[-1].cursor)) == uuid
+        run(database)
+        assert database.count("new") == 32
+        assert {str(one.id) for one in items.scroll("items_v1__congruence_new", limit=99)[0]} == set(ids)
+    items.delete("items_v1", models.PointIdsList(points=[uuid]))
+    with open_database(server.url, table="items_v1") as database:
+        assert database.info().id_type == "int"
+        assert next(iter(database.scan())).ids.to_pylist()[-1] == large
+        items.upsert("items_v1", models.Batch(ids=[uuid], vectors=[[1.0] * DIM]))
+        with pytest.raises(DatabaseError, match="both numbers and UUIDs"):
+            list(database.scan())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rows": "kind = 'image'"}, "no filter of Qdrant"),
+        ({"rows": '{"mustn\'t": []}'}, "no filter of Qdrant"),
+        ({"ids": "id"}, "Leave ids out"),
+        ({"modality_column": "nope"}, "one of 'kind', 'title'"),
+        ({"table": "nope"}, "expected one of 'items_v1'"),
+        ({"column": "nope"}, "expected one of ''"),
+    ],
+)
+def test_options_that_cannot_be(server, items, options, said):
+    with pytest.raises(ParameterError, match=said):
+        open_database(server.url, **options)
+
+
+# ------------------------------------------------------------------ faults and secrets
+
+
+def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
+    from congruence.databases import _qdrant_points
+
+    monkeypatch.setattr(_qdrant_points, "_REQUEST_BYTES", 5000)
+    monkeypatch.setattr(server, "limit", 5500)
+    with open_database(server.url, table="items_v1") as database:
+        run(database)
+        assert database.count("new") == 30
+        assert all(block.has_new.all() for block in database.scan_pairs())
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "said"),
+    [
+        (503, DatabaseUnavailableError, "Got no service from"),
+        (429, DatabaseUnavailableError, "Got no service from"),
+        (403, DatabaseError, "Set the environment variable QDRANT_API_KEY"),
+        (422, DatabaseError, "Got a refusal of"),
+        ("No space left on device: WAL buffer size exceeds available disk space", StorageError, "Free disk space"),
+    ],
+)
+def test_faults_of_the_server(server, items, fault, error, said):
+    with open_database(server.url, table="items_v1") as database:
+        database.prepare(DIM_NEW)
+        block = next(iter(database.scan()))
+        server.faults.append(("PUT /collections/items_v1__congruence_new/points", fault))
+        with pytest.raises(error, match=said) as caught:
+            database.write(block.ids, np.ascontiguousarray(block.vectors[:, :DIM_NEW]))
+        assert isinstance(caught.value, DatabaseUnavailableError) == (error is DatabaseUnavailableError)
+        assert KEY not in str(caught.value)
+        database.write(block.ids, np.ascontiguousarray(block.vectors[:, :DIM_NEW]))  # the next attempt does it
+        assert database.count("new") == 30
+
+
+def test_a_server_that_does_not_answer(server, items, monkeypatch):
+    monkeypatch.setattr(_qdrant_client, "TIMEOUT", 1)
+    with open_database(server.url, table="items_v1") as database:
+        server.faults.append(("/points/count", 1.3))
+        with pytest.raises(DatabaseUnavailableError, match=r"Timeout"):
+            database.count()
+        assert database.count() == 30
+    with pytest.raises(DatabaseUnavailableError, match=r"Got no service from http://127\.0\.0\.1:9 \(ConnectError"):
+        open_database("http://127.0.0.1:9")
+
+
+def test_the_key_comes_from_the_environment_only(server, items, monkeypatch):
+    with open_database(server.url.replace("http://", "qdrant://"), table="items_v1") as database:
+        assert KEY not in json.dumps(database.info().to_dict())
+    host = server.url.removeprefix("http://")
+    for address in (f"http://me:hunter22@{host}", f"{server.url}/?api_key=hunter22"):
+        with pytest.raises(ParameterError, match="Set the environment variable QDRANT_API_KEY") as caught:
+            open_database(address)
+        assert "hunter22" not in str(caught.value)
+    monkeypatch.setenv("QDRANT_API_KEY", "wrong-key-of-mine")
+    with pytest.raises(DatabaseError, match="Got no access") as caught:
+        open_database(server.url)
+    assert "wrong-key-of-mine" not in str(caught.value)
+
+
+def test_something_else_than_qdrant(server, monkeypatch):
+    monkeypatch.setattr(server, "do", lambda *a: {"hello": "world"})
+    with pytest.raises(DatabaseError, match="not Qdrant's"):
+        open_database(server.url)
+
+
+def test_an_index_is_waited_for(server, items, monkeypatch):
+    from congruence.databases import qdrant
+
+    looks = []
+
+    def look(seconds):
+        looks.append(seconds)
+        server.status = "green" if len(looks) == 3 else "yellow"
+
+    monkeypatch.setattr(qdrant.time, "sleep", look)
+    with open_database(server.url, table="items_v1") as database:
+        run(database)
+        server.status = "yellow"
+        assert database.build_index() == "HNSW (m=16, ef_construct=100)"
+        assert len(looks) == 3
+        server.status = "red"
+        with pytest.raises(DatabaseError, match="status red"):
+            database.build_index()
+        server.status = "yellow"
+        monkeypatch.setattr(qdrant, "_INDEX_SECONDS", -1.0)
+        with pytest.raises(DatabaseUnavailableError, match="to turn green"):
+            database.build_index()
+
+
+def test_rows_are_counted_once(server, items):
+    assert N > 30  # the contract's table is another one
+    with open_database(server.url, table="items_v1", rows=IMAGES) as database:
+        info = database.info()
+        assert (info.rows, info.rows_without) == (20, 0)
+        assert info.columns == ("kind", "title")
+        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
+        assert [len(one) for one in found] == [20, 20]

@@ -1,0 +1,190 @@
+"""SQLite with sqlite-vec: the contract for vec0 tables, whose renaming sqlite-vec itself does not finish."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import numpy as np
+import pytest
+from database_contract import DatabaseContract, UserRow
+
+from congruence.databases import Stage, open_database
+from congruence.errors import CorruptFileError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
+
+sqlite_vec = pytest.importorskip("sqlite_vec")
+if not hasattr(sqlite3.Connection, "enable_load_extension"):
+    sqlite3 = pytest.importorskip("pysqlite3.dbapi2", reason="this Python's sqlite3 cannot load extensions")
+
+
+def connect(where):
+    connection = sqlite3.connect(where, isolation_level=None)
+    connection.enable_load_extension(True)
+    sqlite_vec.load(connection)
+    return connection
+
+
+class TestSQLite(DatabaseContract):
+    any_names = False
+    rows_without = False
+
+    def make(self, folder, ids, vectors, others, **names):
+        where = str(folder / "photos.sqlite")
+        with connect(where) as connection:
+            connection.execute("PRAGMA synchronous = OFF")
+            key = "integer" if isinstance(ids[0], int) else "text"
+            connection.execute(
+                f"CREATE VIRTUAL TABLE items USING vec0(id {key} PRIMARY KEY, embedding float[{vectors.shape[1]}] "
+                "distance_metric=cosine, kind text, +title text, chunk_size=64)"
+            )
+            connection.execute("BEGIN")
+            connection.executemany(
+                "INSERT INTO items VALUES (?, ?, ?, ?)", zip(ids, vectors, others["kind"], others["title"], strict=True)
+            )
+            connection.execute("COMMIT")
+        connection.close()
+        return where
+
+    def user_rows(self, where, **names):
+        connection = connect(where)
+        found = connection.execute("SELECT id, embedding, kind, title FROM items").fetchall()
+        connection.close()
+        return {one: UserRow(vector, {"kind": kind, "title": title}) for one, vector, kind, title in found}
+
+    def user_add(self, where, one, vector, others, **names):
+        connection = connect(where)
+        connection.execute("DELETE FROM items WHERE id = ?", [one])
+        connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", [one, vector, others["kind"], others["title"]])
+        connection.close()
+
+    def user_delete(self, where, one, **names):
+        connection = connect(where)
+        connection.execute("DELETE FROM items WHERE id = ?", [one])
+        connection.close()
+
+
+@pytest.fixture
+def items(tmp_path):
+    """A table with a partition key, a second column of vectors, and a view of the user's."""
+    where = str(tmp_path / "photos.db")
+    connection = connect(where)
+    connection.execute(
+        "CREATE VIRTUAL TABLE items USING vec0(id integer primary key, owner integer partition key, embedding float[4], other float[2])"
+    )
+    connection.execute("CREATE VIEW shown AS SELECT id, embedding FROM items")
+    for k in range(1, 6):
+        connection.execute(
+            "INSERT INTO items VALUES (?, ?, ?, ?)", [k, k % 2, np.full(4, k, np.float32), np.full(2, -k, np.float32)]
+        )
+    yield where, connection
+    connection.close()
+
+
+def fill(database):
+    database.prepare(3)
+    for block in database.scan():
+        database.write(block.ids, block.vectors[:, :3] + 1)
+
+
+def test_an_application_goes_on_behind_the_switch(items):
+    where, connection = items
+    with open_database(where, column="embedding") as database:
+        fill(database)
+        connection.execute("UPDATE items SET other = ? WHERE id = 2", [np.full(2, 9, np.float32)])
+        connection.execute("DELETE FROM items WHERE id = 5")
+        database.switch()
+        nearest = "SELECT id, vec_to_json(other) FROM items WHERE embedding MATCH ? AND k = 1 AND owner = 0"
+        assert connection.execute(nearest, [np.full(3, 3, np.float32)]).fetchall() == [(2, "[9.000000,9.000000]")]
+        connection.execute("INSERT INTO items VALUES (7, 1, ?, ?)", [np.ones(3, np.float32), np.ones(2, np.float32)])
+        assert [len(one) for _, one in connection.execute("SELECT * FROM shown ORDER BY id")] == [12] * 5
+        assert list(database.orphans()) == []
+        database.drop_old()
+    left = connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%congruence%'").fetchall()
+    assert left == []
+    assert connection.execute("SELECT count(*) FROM items").fetchone() == (5,)
+
+
+def test_a_row_added_at_the_last_moment_is_not_lost(items):
+    where, connection = items
+    with open_database(where, column="embedding") as database:
+        fill(database)
+        connection.execute("INSERT INTO items VALUES (7, 1, ?, ?)", [np.ones(4, np.float32), np.ones(2, np.float32)])
+        with pytest.raises(MigrationError, match=r"Got 1 rows .*expected"):
+            database.switch()
+        assert database.stage() is Stage.BESIDE
+        fill(database)
+        database.switch()
+        assert connection.execute("SELECT count(*) FROM items").fetchone() == (6,)
+
+
+@pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
+def test_a_kill_at_any_statement_changes_nothing(items, step):
+    where, connection = items
+
+    class Killed(Exception):
+        pass
+
+    class Counted:
+        def __init__(self, inner, left):
+            self.inner, self.left = inner, left
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def execute(self, statement, *values):
+            if not self.left and statement != "ROLLBACK":
+                raise Killed
+            self.left -= 1
+            return self.inner.execute(statement, *values)
+
+    with open_database(where, column="embedding") as database:
+        if step != "prepare":
+            fill(database)
+        if step in ("rollback", "drop_old"):
+            database.switch()
+        stage, inner = database.stage(), database._connection
+        before = connection.execute("SELECT * FROM items ORDER BY id").fetchall()
+        for at in range(200):
+            database._connection = Counted(inner, at)
+            try:
+                getattr(database, step)(*([3] if step == "prepare" else []))
+            except Killed:
+                database._connection = inner
+                assert database.stage() is stage
+                assert connection.execute("SELECT * FROM items ORDER BY id").fetchall() == before
+            else:
+                break
+        database._connection = inner
+        assert at >= 4
+        assert database.stage() is not stage
+
+
+def test_another_writer_is_waited_for_and_then_said(items, monkeypatch):
+    where, connection = items
+    monkeypatch.setattr("congruence.databases.sqlite.BUSY_SECONDS", 0.05)
+    with open_database(where, column="embedding") as database:
+        connection.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailableError, match=r"Got no lock .*expected"):
+            database.prepare(3)
+        connection.execute("ROLLBACK")
+        database.prepare(3)
+
+
+def test_what_is_no_vec0_table_is_refused(items, tmp_path):
+    where, connection = items
+    with pytest.raises(FileError, match="no file"):
+        open_database(tmp_path / "nowhere.sqlite")
+    (tmp_path / "bad.sqlite").write_bytes(b"no database at all" * 100)
+    with pytest.raises(CorruptFileError, match=r"Got .*expected"):
+        open_database(tmp_path / "bad.sqlite")
+    connection.execute("CREATE VIRTUAL TABLE bits USING vec0(v bit[8], w int8[4])")
+    for options, told in (
+        ({}, "expected one of items, bits"),
+        ({"table": "items"}, "several columns of vectors in 'items': embedding, other"),
+        ({"table": "bits", "column": "v"}, "of type bit"),
+        ({"table": "items", "column": "other", "rows": "id > 1"}, "rows='id > 1'"),
+        ({"table": "items", "column": "other", "ids": "owner"}, "ids='owner'"),
+    ):
+        with pytest.raises(ParameterError, match=f"Got .*{told}"):
+            open_database(where, **options)
+    with open_database(f"sqlite:///{where}", table="items", column="other") as database:
+        assert database.info().dim == 2
