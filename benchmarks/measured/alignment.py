@@ -61,7 +61,9 @@ def _numbers(pairs: list[str]) -> list[str]:
 def imagenet(results: list[Any]) -> str:
     splits = Splits(*results)
     measured = {name for name, _, _ in splits.scores}
-    rows = [[words, *(splits.cell(name, n) for n in splits.pairs)] for name, words in METHODS.items() if name in measured]
+    rows = [
+        [words, *(splits.cell(name, n) for n in splits.pairs)] for name, words in METHODS.items() if name in measured
+    ]
     chance = [f"{splits.scores['chance', splits.pairs[0], metric].mean():.1f}" for metric in KS]
     rows.append(["chance", " / ".join(chance), *[""] * (len(splits.pairs) - 1)])
     return table(["", splits.pairs[0], *_numbers(splits.pairs[1:])], rows)

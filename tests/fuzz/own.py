@@ -189,6 +189,68 @@ def seal_map(rng: random.Random, path: Path) -> None:
     (path / "config.json").write_text(text)
 
 
+# ------------------------------------------------------------------ migrations
+
+
+def write_journal(rng: random.Random, folder: Path) -> Path:
+    from congruence.upgrade.migrate.journal import Journal
+
+    journal = Journal("photos/items.lance", "ab" * 32, 8, "float32", True, False, rng.choice((None, "image")))
+    journal.cursor = rng.choice((7, "item-7", [3, 12]))
+    journal.sample, journal.rows = [1, 2, 3], 3
+    journal.passes = [{"rows": 3, "written": 0, "removed": 0, "old": "0" * 32}]
+    journal.say("begun: 3 rows")
+    (folder / "journal").mkdir()
+    journal.write(folder / "journal")
+    return folder / "journal"
+
+
+def read_journal(path: Path) -> None:
+    from congruence.upgrade.migrate.journal import STATES, Journal
+
+    journal = Journal.read(path)
+    if journal is not None:
+        assert journal.state in STATES
+        assert isinstance(journal.dim, int)
+        assert journal.dim > 0
+        with refusing():
+            journal.expect("verified", to="switch")
+        journal.say("read")
+        journal.write(path)
+
+
+def seal_journal(rng: random.Random, path: Path) -> None:
+    """Change the journal as somebody would who computes its seal again."""
+    from congruence.upgrade.migrate.journal import seal
+
+    told = json.loads((path / "journal.json").read_text())
+    told.pop("seal")
+    changed = mutate_data(rng, told)
+    try:
+        text = json.dumps({**changed, "seal": seal(changed)} if isinstance(changed, dict) else changed)
+    except (TypeError, ValueError):  # what JSON has no form for
+        return
+    (path / "journal.json").write_text(text)
+
+
+def write_certificate(rng: random.Random, folder: Path) -> Path:
+    told = {
+        "verdict": {"action": "map", "headline": "map the stored vectors", "reason": "it keeps .97", "more": None},
+        "facts": {"source": "a", "target": "b", "data": "photos"},
+        "task": "retrieval@1",
+    }
+    (folder / "certificate.json").write_text(json.dumps(told))
+    return folder / "certificate.json"
+
+
+def read_certificate(path: Path) -> None:
+    from congruence.cli.migrate import read_certificate_file
+    from congruence.upgrade.migrate.plan import read_verdict
+
+    found = read_verdict(read_certificate_file(str(path)))
+    assert all(isinstance(one, str) for one in found.values())
+
+
 # ------------------------------------------------------------------ checkpoints
 
 
@@ -387,6 +449,9 @@ OWN: dict[str, Target] = {
     "recipe": Target(write_recipe, read_recipe_),
     "experiment": Target(write_config, read_config),
     "marker": Target(write_marker, read_marker),
+    "journal": Target(write_journal, read_journal),
+    "journal, right seal": Target(write_journal, read_journal, seal_journal),
+    "certificate": Target(write_certificate, read_certificate),
 }
 
 warnings.simplefilter("ignore")

@@ -22,6 +22,7 @@ SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "p
 #: Files of the package that read files of others, and the targets that reach them.
 READERS = {
     "_utils/atomic.py": ["marker"],
+    "cli/migrate.py": ["certificate"],
     "_utils/yaml.py": ["recipe", "experiment"],
     "datasets/_base.py": ["dataset pets", "dataset folder"],
     "datasets/archives.py": ["archive.zip", "archive.tar", "archive.tgz"],
@@ -46,6 +47,7 @@ READERS = {
     "stores/rows.py": ["vectors.npy"],
     "stores/safetensors_file.py": ["vectors.safetensors", "column.safetensors"],
     "stores/text.py": ["vectors.csv", "vectors.jsonl", "column.txt"],
+    "upgrade/migrate/journal.py": ["journal", "journal, right seal"],
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
@@ -54,6 +56,8 @@ NO_READERS = {
     "_utils/rename.py": "renames",
     "_utils/owner.py": "reads the kernel's files",
     "_utils/lock.py": "opens folders to lock them",
+    "databases/_lance_reader.py": "data sets of LanceDB, read by Lance's library as in stores/lance.py",
+    "databases/_lance_staging.py": "vectors that it wrote itself and that wait for their column: not fuzzed",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/texts.py": "the list of texts that the package ships",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",

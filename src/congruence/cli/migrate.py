@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from congruence.upgrade.migrate import Plan, Verification
 
-__all__ = ["command"]
+__all__ = ["command", "read_certificate_file"]
 
 ACTIONS = ("run", "plan", "verify", "switch", "rollback", "status", "drop-old", "discard")
 
@@ -97,7 +97,7 @@ def command(
                 f"Got --dry-run for {action}; expected it for run alone. Leave it out, or see where it stands: status."
             )
         action = "plan"
-    verdict = None if certificate is None else _read_json(certificate)
+    verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
     with ExitStack() as stack:
@@ -228,7 +228,8 @@ def _complain(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
 
 
-def _read_json(path: str) -> Any:
+def read_certificate_file(path: str) -> Any:
+    """Return what a file of JSON holds. Raises FileError, CorruptFileError."""
     import json
 
     from congruence.errors import CorruptFileError, FileError

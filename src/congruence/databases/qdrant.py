@@ -28,6 +28,7 @@ from congruence.databases._metadata import MARK_KEY, space_in
 from congruence.databases._qdrant_client import connect, folder_of
 from congruence.databases._qdrant_place import Place, copy_payload_indexes, create, find_place, index_words, only_table
 from congruence.databases._qdrant_points import Points, dense_column
+from congruence.embeddings import normalize_rows
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 __all__ = ["Qdrant", "QdrantFolder", "open_qdrant"]
@@ -249,8 +250,7 @@ class Qdrant(Database):
         """Return new vectors as they will be given back, but for rounding: of unit norm where the distance is cosine."""
         if self._points.params(self._place().old_info).distance.value != "Cosine":
             return vectors
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        return np.asarray(np.divide(vectors, norms, where=norms > 0, out=vectors.copy()), np.float32)
+        return normalize_rows(vectors)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors of rows, with the payload and the other vectors that the rows have now."""
