@@ -216,7 +216,8 @@ def read_journal(path: Path) -> None:
         with refusing():
             journal.expect("verified", to="switch")
         journal.say("read")
-        journal.write(path)
+        with refusing():  # what holds numbers that JSON has no form for
+            journal.write(path)
 
 
 def seal_journal(rng: random.Random, path: Path) -> None:
