@@ -228,7 +228,7 @@ def _complain(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
 
 
-def read_certificate_file(path: str) -> Any:
+def read_certificate_file(path: str) -> dict[str, Any]:
     """Return what a file of JSON holds. Raises FileError, CorruptFileError."""
     import json
 
@@ -236,13 +236,16 @@ def read_certificate_file(path: str) -> Any:
 
     try:
         with open(path, "rb") as file:
-            return json.loads(file.read(64 * 2**20).decode("utf-8"))
+            found = json.loads(file.read(64 * 2**20).decode("utf-8"))
+            if isinstance(found, dict):
+                return found
     except OSError as error:
         raise FileError(f"Got no certificate at {path} ({error.strerror}); expected a file. Check the path.") from None
     except (ValueError, RecursionError):
-        raise CorruptFileError(
-            f"Got {path}, which is no JSON; expected what congruence certify --json printed. Pass that file."
-        ) from None
+        pass
+    raise CorruptFileError(
+        f"Got {path}, which is no JSON object; expected what congruence certify --json printed. Pass that file."
+    )
 
 
 def _read_heldout(spec: str) -> Any:
