@@ -250,7 +250,8 @@ class Qdrant(Database):
         """Return new vectors as they will be given back, but for rounding: of unit norm where the distance is cosine."""
         if self._points.params(self._place().old_info).distance.value != "Cosine":
             return vectors
-        return normalize_rows(vectors)
+        scaled: np.ndarray = normalize_rows(vectors)
+        return scaled
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors of rows, with the payload and the other vectors that the rows have now."""
