@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from congruence.upgrade.migrate._migration import Migration, migrate
+from congruence.upgrade.migrate._migration import Migration
 from congruence.upgrade.migrate.plan import Plan
+from congruence.upgrade.migrate.together import migrate
 from congruence.upgrade.migrate.verify import Verification
 
 __all__ = ["Migration", "Plan", "Verification", "migrate"]

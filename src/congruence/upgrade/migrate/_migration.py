@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import hmac
-import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from congruence._utils.atomic import atomic_path
-from congruence.databases import Database, Stage, open_database
+from congruence.databases import Database
 from congruence.embeddings import Embeddings
-from congruence.errors import FileError, IdError, MigrationError, ParameterError, SpaceMismatchError
+from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
 from congruence.maps import Map, load
-from congruence.upgrade.migrate.journal import Journal, default_folder, hold, seal
+from congruence.upgrade.migrate.journal import Journal, default_folder, hold, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
-from congruence.upgrade.migrate.passes import Retry, check_room, checksum_of, fill, repair
-from congruence.upgrade.migrate.plan import Plan, bytes_a_row, make_plan
+from congruence.upgrade.migrate.passes import Retry, checksum_of, fill, settle
+from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan
+from congruence.upgrade.migrate.refusal import refuse
+from congruence.upgrade.migrate.summary import summarize, write_summary
 from congruence.upgrade.migrate.verify import Verification, verify
 
-__all__ = ["Migration", "migrate"]
-
-#: Walks that repair what others change meanwhile; a table that changes faster than it is walked never comes to rest.
-PASSES = 5
-
-#: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
-SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
+__all__ = ["Migration"]
 
 
 class Migration:
@@ -227,9 +220,7 @@ class Migration:
             raise MigrationError(
                 f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Go on with resume=True, or discard it."
             )
-        journal = self._journal()
-        with hold(self.folder):
-            self._reconcile()
+        with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="run")
             if journal.rows:
                 journal.resumed += 1
@@ -239,7 +230,7 @@ class Migration:
                 tell("mapping")
                 fill(self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback)
             if self.database.capabilities.concurrent_writes or journal.resumed:
-                self._repair(tell, callback)
+                self._settle(tell, callback)
             tell("indexing")
             index = self.retry(self.database, self.database.build_index)
             journal.state = "filled"
@@ -277,9 +268,7 @@ class Migration:
         MigrationError
             The run has not ended.
         """
-        journal = self._journal()
-        with hold(self.folder):
-            self._reconcile()
+        with self._at_work() as journal:
             journal.expect("filled", "verified", "switched", "rolled back", to="verify")
             found = verify(
                 self.database,
@@ -312,18 +301,16 @@ class Migration:
         MigrationError
             It was not verified.
         """
-        journal = self._journal()
-        with hold(self.folder):
-            self._reconcile()
+        with self._at_work() as journal:
             if journal.state != "switched":
                 journal.expect("verified", to="switch")
-                self._repair(lambda words: None, callback)
+                self._settle(lambda words: None, callback)
                 self.retry(self.database, self.database.switch)
                 journal.state = "switched"
                 journal.say("switched")
             journal.summary = self.summary()
             journal.write(self.folder)
-            self._write_summary()
+            write_summary(journal, self.folder)
         return journal.summary
 
     def rollback(self) -> dict[str, Any]:
@@ -340,9 +327,7 @@ class Migration:
         MigrationError
             Nothing is switched, or the old vectors were dropped.
         """
-        journal = self._journal()
-        with hold(self.folder):
-            self._reconcile()
+        with self._at_work() as journal:
             if journal.state != "rolled back":
                 journal.expect("switched", to="roll back")
                 self.retry(self.database, self.database.rollback)
@@ -362,21 +347,17 @@ class Migration:
 
     def drop_old(self) -> None:
         """Remove the old vectors after the switch: no way back. Raises MigrationError where nothing is switched."""
-        journal = self._journal()
-        with hold(self.folder):
-            self._reconcile()
+        with self._at_work() as journal:
             journal.expect("switched", to="drop the old vectors")
             self.retry(self.database, self.database.drop_old)
             journal.state = "dropped"
             journal.say("the old vectors were dropped")
             journal.write(self.folder)
-            self._write_summary()
+            write_summary(journal, self.folder)
 
     def discard(self) -> None:
         """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on."""
-        journal = self._journal()
-        with hold(self.folder):
-            self._reconcile()
+        with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
             for name in ("journal.json", "summary.json"):
@@ -388,7 +369,7 @@ class Migration:
         stage = self.retry(self.database, self.database.stage)
         told: dict[str, Any] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if self.journal is not None:
-            self._reconcile()
+            self._follow()
             told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
             told |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
             told |= {"verification": self.journal.verification}
@@ -399,26 +380,7 @@ class Migration:
 
         With the environment variable CONGRUENCE_SIGNING_KEY it is signed as well (HMAC-SHA256).
         """
-        journal = self._journal()
-        last = journal.passes[-1] if journal.passes else {}
-        told: dict[str, Any] = {
-            "place": journal.place,
-            "map": journal.map_digest,
-            "element_type": journal.element_type,
-            "state": journal.state,
-            "rows": last.get("rows", journal.rows),
-            "checksum_old": last.get("old"),
-            "checksum_new": journal.verification.get("checksum_new"),
-            "verification": journal.verification,
-            "resumed": journal.resumed,
-            "passes": journal.passes,
-            "version": journal.version,
-            "events": journal.events,
-        }
-        told["sha256"] = seal(told)
-        if key := os.environ.get(SIGNING_KEY):
-            told["hmac_sha256"] = hmac.new(key.encode(), told["sha256"].encode(), "sha256").hexdigest()
-        return told
+        return summarize(self._journal())
 
     # ------------------------------------------------------------------ inside
 
@@ -431,38 +393,12 @@ class Migration:
 
     def _begin(self, plan: Plan, anyway: bool) -> None:
         """Refuse what must not be begun, and make the journal's folder with the map in it."""
-        bad = [one for one in plan.checks if one["outcome"] == "bad"]
-        for one in bad:
-            if one["check"] == "stage":
-                raise MigrationError(
-                    f"Got {plan.place}, where {one['detail']}, without the journal of that migration; expected only old vectors. "
-                    "Pass journal=… with its folder, or remove the new vectors with the database's own client."
-                )
-            if one["check"] == "ids":
-                raise IdError(
-                    f"Got {plan.place}, where {one['detail']}; expected each id once. Make the ids unique first."
-                )
-            if one["check"] == "certificate":
-                if not anyway:
-                    raise MigrationError(
-                        f"Got a certificate that speaks against mapping ({one['detail']}); expected one that speaks for it. Follow it, or pass anyway=True."
-                    )
-            elif one["check"] == "disk":
-                check_room(plan.free_bytes, plan.bytes_new)
-            elif one["check"] == "origin":
-                raise SpaceMismatchError(
-                    f"Got {plan.place}, where {one['detail']}; expected the old model's rows. Use the map that leads from their model."
-                )
+        refuse(plan, anyway=anyway)
         # These raise their own errors, with the argument to change.
-        sample = next(iter(self.database.scan("old", batch=4096)))
+        sample = next(iter(self.database.scan("old", batch=SAMPLE)))
         self.mapper.check(self.info, sample.vectors)
         self.mapper(sample.ids, sample.vectors, sample.modalities)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FileError(
-                f"Got no folder for the journal, {self.folder} ({error.strerror}); expected to make one. Pass another path."
-            ) from error
+        make_folder(self.folder)
         self.mapper.map.save(self.folder / "map", force=True)
         self.journal = Journal(
             place=self.info.place,
@@ -481,92 +417,16 @@ class Migration:
         note = {"map": self._digest, "model": target.model or "", "version": self._journal().version}
         self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
 
-    def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
+    def _settle(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
+        settle(self.database, self.mapper, self._journal(), self.folder, self.info.dim, self.retry, tell, callback)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Journal]:
+        """Keep other runs away, and give the journal as the database itself bears it out."""
         journal = self._journal()
-        for number in range(1, PASSES + 1):
-            tell(f"comparing, pass {number}")
-            found = repair(self.database, self.mapper, self.element_type, self.info.dim, self.retry, callback)
-            journal.passes = [*journal.passes[-9:], found]
-            journal.write(self.folder)
-            if not found["written"] and not found["removed"]:
-                return
-        raise MigrationError(
-            f"Got a table that still changed in pass {PASSES} ({found['written']:,} rows written, {found['removed']:,} removed); expected it to come to rest. "
-            "Stop writers for the time of the switch, and pass resume=True."
-        )
+        with hold(self.folder):
+            self._follow()
+            yield journal
 
-    def _reconcile(self) -> None:
-        """Bring the journal up to what the database shows: a kill may have come between the two."""
-        journal = self._journal()
-        stage = self.retry(self.database, self.database.stage)
-        if stage is Stage.SWITCHED and journal.state in ("verified", "rolled back"):
-            journal.state = "switched"
-            journal.say("found switched")
-        elif stage is Stage.BESIDE and journal.state == "switched":
-            journal.state = "rolled back"
-            journal.say("found rolled back")
-        elif stage is Stage.UNTOUCHED and journal.state == "switched":
-            journal.state = "dropped"
-            journal.say("found without the old vectors")
-        elif stage is Stage.UNTOUCHED and journal.state in ("filled", "verified", "rolled back"):
-            journal.state, journal.cursor, journal.rows, journal.sample = "filling", None, 0, []
-            journal.say("found without new vectors: begun anew")
-        elif stage is Stage.UNTOUCHED and journal.state == "filling":
-            journal.cursor, journal.rows, journal.sample = None, 0, []
-
-    def _write_summary(self) -> None:
-        text = json.dumps(self.summary(), indent=1) + "\n"
-        with atomic_path(self.folder / "summary.json", force=True) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-
-
-def migrate(
-    where: str | Path,
-    mapping: Map,
-    *,
-    journal: str | Path | None = None,
-    modality: str | None = None,
-    switch: bool = False,
-    resume: bool = False,
-    callback: Callable[[int], object] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Map the vectors of a database beside the old ones, verify them, and, if asked, switch.
-
-    Parameters
-    ----------
-    where : str or path-like
-        As its users write it; see :func:`congruence.databases.open_database`.
-    mapping : Map
-    journal, modality
-        As of :class:`Migration`.
-    switch : bool, default=False
-        Switch if it verifies.
-    resume : bool, default=False
-    callback : callable, optional
-        Called with the number of rows of each block.
-    **options
-        Of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``, ``rows``.
-
-    Returns
-    -------
-    dict
-        :meth:`Migration.status`.
-
-    Raises
-    ------
-    MigrationError
-        A check is bad, or what was written does not verify.
-    CongruenceError
-        As of the steps.
-    """
-    with Migration(open_database(where, **options), mapping, journal=journal, modality=modality) as migration:
-        migration.run(resume=resume, callback=callback)
-        found = migration.verify(callback=callback)
-        if not found.passed:
-            raise MigrationError(
-                f"Got new vectors that do not verify ({'; '.join(found.problems)}); expected them to. Pass resume=True, or discard them."
-            )
-        if switch:
-            migration.switch(callback=callback)
-        return migration.status()
+    def _follow(self) -> None:
+        self._journal().follow(self.retry(self.database, self.database.stage))

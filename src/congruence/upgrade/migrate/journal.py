@@ -15,10 +15,10 @@ from typing import Any
 from congruence._utils.atomic import atomic_path
 from congruence._utils.lock import locked
 from congruence._version import __version__
-from congruence.databases import Cursor
+from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 
-__all__ = ["STATES", "Journal", "default_folder", "hold", "seal"]
+__all__ = ["STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
 
 #: What a migration goes through; a journal is in one of them.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
@@ -39,6 +39,16 @@ def default_folder(place: str) -> Path:
     """Return where the journal of a database goes unless told: in the current folder, by the place without its password."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
     return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a journal. Raises FileError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(
+            f"Got no folder for the journal, {folder} ({error.strerror}); expected to make one. Pass another path."
+        ) from error
 
 
 @dataclass
@@ -159,6 +169,23 @@ class Journal:
             raise MigrationError(
                 f"Got a migration that is {self.state}, to {to}; expected one that is {' or '.join(states)}. {_NEXT[self.state]}"
             )
+
+    def follow(self, stage: Stage) -> None:
+        """Bring the state up to what the database shows: a kill may have come between the two."""
+        if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
+            self.state = "switched"
+            self.say("found switched")
+        elif stage is Stage.BESIDE and self.state == "switched":
+            self.state = "rolled back"
+            self.say("found rolled back")
+        elif stage is Stage.UNTOUCHED and self.state == "switched":
+            self.state = "dropped"
+            self.say("found without the old vectors")
+        elif stage is Stage.UNTOUCHED and self.state in ("filled", "verified", "rolled back"):
+            self.state, self.cursor, self.rows, self.sample = "filling", None, 0, []
+            self.say("found without new vectors: begun anew")
+        elif stage is Stage.UNTOUCHED and self.state == "filling":
+            self.cursor, self.rows, self.sample = None, 0, []
 
 
 #: What to do, by state.

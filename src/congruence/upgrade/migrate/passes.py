@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
 from congruence.databases import Block, Database, Side
-from congruence.errors import DatabaseUnavailableError, StorageError
+from congruence.errors import DatabaseUnavailableError, MigrationError, StorageError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
 
@@ -29,7 +29,11 @@ __all__ = [
     "read_on",
     "repair",
     "rows_a_block",
+    "settle",
 ]
+
+#: Walks that repair what others change meanwhile; a table that changes faster than it is walked never comes to rest.
+PASSES = 5
 
 #: Seconds of work that a kill may cost: the journal is written that often.
 CHECKPOINT_SECONDS = 5.0
@@ -268,6 +272,36 @@ def repair(
     finally:
         if reader is not database:
             reader.close()
+
+
+def settle(
+    database: Database,
+    mapper: RowMapper,
+    journal: Journal,
+    folder: Path,
+    dim: int,
+    retry: Retry,
+    tell: Callable[[str], object],
+    callback: Callable[[int], object] | None = None,
+) -> None:
+    """Walk and repair until a walk finds nothing, and note each walk in the journal.
+
+    Raises
+    ------
+    MigrationError
+        Others change the table faster than it is walked.
+    """
+    for number in range(1, PASSES + 1):
+        tell(f"comparing, pass {number}")
+        found = repair(database, mapper, journal.element_type, dim, retry, callback)
+        journal.passes = [*journal.passes[-9:], found]
+        journal.write(folder)
+        if not found["written"] and not found["removed"]:
+            return
+    raise MigrationError(
+        f"Got a table that still changed in pass {PASSES} ({found['written']:,} rows written, {found['removed']:,} removed); expected it to come to rest. "
+        "Stop writers for the time of the switch, and pass resume=True."
+    )
 
 
 def check_room(free: int | None, size: int) -> None:

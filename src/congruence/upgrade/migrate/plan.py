@@ -14,7 +14,7 @@ from congruence.databases import Block, Database, DatabaseInfo, Stage
 from congruence.errors import CongruenceError, ParameterError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 
-__all__ = ["Plan", "bytes_a_row", "make_plan", "read_verdict"]
+__all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 
 #: Rows that are read and mapped to measure the rate.
 SAMPLE = 4096
