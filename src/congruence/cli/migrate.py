@@ -93,15 +93,17 @@ def command(
 
     New vectors are written beside the old ones; readers see nothing of it until switch, and rollback gives them the old ones again, bit for bit.
     """
+    from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
     from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
-    from congruence.databases import open_database
+    from congruence.databases import Address, open_database
     from congruence.errors import ParameterError
     from congruence.maps import load
     from congruence.upgrade.migrate import Migration
 
+    hide_arguments(Address.parse(where).secrets)  # before anything else: every user of the machine can list them
     check_choice(action, ACTIONS, "ACTION")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     if dry_run:
