@@ -303,6 +303,38 @@ class DatabaseContract:
             assert database.info().dim == DIM_NEW
         assert {one: found.vector for one, found in self.user_rows(where).items()} == expected
 
+    def test_new_vectors_are_written_after_the_switch_too(self, made):
+        """As rows are re-embedded while readers see the new side."""
+        where, ids, vectors, _ = made
+        before = self.user_rows(where)
+        row = {one: k for k, one in enumerate(ids)}
+        expected = {one: self.mapped(vectors[row[one]][None])[0] for one in ids}
+        native = np.eye(7, DIM_NEW, dtype=np.float32)
+        with self.open(where) as database:
+            self.fill(database)
+            database.build_index()
+            database.switch()
+            block = next(iter(database.scan("old", batch=7)))
+            database.write(block.ids, native)
+            database.flush()
+            assert database.stage() is Stage.SWITCHED
+            assert database.count("new") == N
+            expected |= {one: database.as_stored(native[k : k + 1])[0] for k, one in enumerate(block.ids.to_pylist())}
+            for pair in database.scan_pairs(batch=40):
+                np.testing.assert_allclose(pair.new, [expected[one] for one in pair.ids.to_pylist()], atol=1e-6)
+            database.build_index()
+            if database.capabilities.searches:
+                found = database.search(native[:1], 1, "new")
+                assert found[0].to_pylist() == block.ids[:1].to_pylist()
+        after = self.user_rows(where)
+        assert len(after) == N
+        for one, found in after.items():
+            np.testing.assert_allclose(np.frombuffer(found.vector, np.float32), expected[one], atol=1e-6)
+            assert found.others == before[one].others
+        with self.open(where) as database:
+            database.rollback()
+        assert self.user_rows(where) == before
+
     def test_discard_leaves_nothing(self, made):
         where, _, _, _ = made
         before = self.user_rows(where)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "read_certificate_file"]
 
-ACTIONS = ("run", "plan", "verify", "switch", "rollback", "thresholds", "status", "drop-old", "discard")
+ACTIONS = ("run", "plan", "verify", "switch", "rollback", "reembed", "thresholds", "status", "drop-old", "discard")
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
         str,
         typer.Argument(
             metavar="[ACTION]",
-            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, thresholds, status, drop-old, discard.",
+            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, reembed, thresholds, status, drop-old, discard.",
         ),
     ] = "run",
     map_path: Annotated[
@@ -81,7 +81,36 @@ def command(
         ),
     ] = None,
     queries_old: Annotated[str | None, typer.Option(help="For thresholds: the same queries in the old model.")] = None,
-    among: Annotated[str | None, typer.Option(help="For thresholds: only rows of this modality are searched.")] = None,
+    among: Annotated[
+        str | None, typer.Option(help="Of rows of which modality: those to re-embed, or searched for thresholds.")
+    ] = None,
+    progressive: Annotated[
+        bool,
+        typer.Option(
+            "--progressive", help="After run and verify: switch, and reembed the rows the map is least sure of."
+        ),
+    ] = False,
+    encode: Annotated[
+        str | None,
+        typer.Option(
+            help="What encodes rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items."
+        ),
+    ] = None,
+    items: Annotated[
+        str | None, typer.Option(help="Table or folder of what an encoder encodes, by the ids of rows; as for embed.")
+    ] = None,
+    texts: Annotated[
+        str | None,
+        typer.Option(help="A vocabulary, tags or queries in the old model: they say which rows are worth it."),
+    ] = None,
+    new_texts: Annotated[str | None, typer.Option(help="The same in the new model.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows to re-embed between two fits.")] = 1000,
+    budget: Annotated[int | None, typer.Option(help="Rows to re-embed in all.")] = None,
+    share: Annotated[float | None, typer.Option(help="Share of the rows to re-embed in all, such as .1.")] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Stop where the estimated agreement with the new model is this, such as .99.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(help="Draw quality by share re-embedded: .svg, .png or .pdf.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing: as plan.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is written.")] = False,
@@ -96,6 +125,7 @@ def command(
     from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
+    from congruence.cli._reembed import Wanted, open_encoder, run_reembed
     from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
@@ -116,6 +146,16 @@ def command(
         raise ParameterError(
             f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
             + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
+        )
+    wanted = Wanted(encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price)
+    if progressive and action != "run":
+        raise ParameterError(f"Got --progressive for {action}; expected it for run. Leave it out.")
+    reembeds = progressive or action == "reembed"
+    if reembeds:
+        wanted.check()
+    elif encode is not None:
+        raise ParameterError(
+            f"Got --encode for {action}; expected it for reembed. Pass --progressive, or leave it out."
         )
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
@@ -155,6 +195,8 @@ def command(
             else:
                 print_thresholds(translated)
             return
+        if reembeds:
+            open_encoder(wanted, migration)  # what cannot be opened is said before anything is written
         bars = stack.enter_context(_Bars(as_json))
         told = {}
         if action == "run":
@@ -182,8 +224,17 @@ def command(
             told = found.to_dict()
             if not as_json:
                 _print_verification(found)
-                if found.passed:
+                if found.passed and not progressive:
                     say(f"Next: {again} switch, with the same options")
+            if progressive and found.passed:
+                bars.begin("comparing", migration.info.rows)
+                migration.switch(callback=bars.advance)
+                bars.close()
+                if not as_json:
+                    say("switched: readers see mapped vectors from now on, and the new model's own as they come")
+                told |= run_reembed(migration, wanted, bars.shown, as_json)
+        elif action == "reembed":
+            told = run_reembed(migration, wanted, bars.shown, as_json)
         elif action == "switch":
             bars.begin("comparing", migration.info.rows)
             told = migration.switch(callback=bars.advance)
@@ -243,6 +294,15 @@ class _Bars:
     def advance(self, count: int) -> None:
         if self._advance is not None:
             self._advance(count)
+
+    @contextmanager
+    def shown(self, words: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Show a bar while the block runs, and give what moves it."""
+        self.begin(words, total)
+        try:
+            yield self._advance
+        finally:
+            self.close()
 
     def close(self) -> None:
         self._stack.close()
@@ -359,6 +419,8 @@ def _print_status(told: dict[str, Any]) -> None:
     facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
     if "rows" in told:
         facts.append(["rows", f"{told['rows_mapped']:,} of {told['rows']:,} mapped"])
+    if "reembedded" in told:
+        facts.append(["re-embedded", f"{told['reembedded']:,} rows"])
     print_table(told["place"], ["", ""], facts)
     if told.get("events"):
         print_table("Events", ["", ""], [[one["at"], one["what"]] for one in told["events"]])

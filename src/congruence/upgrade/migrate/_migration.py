@@ -15,7 +15,7 @@ from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
 from congruence.evaluation.thresholds import Thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.cutoffs import fit_cutoffs
-from congruence.upgrade.migrate.journal import Journal, default_folder, hold, make_folder
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hold, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 from congruence.upgrade.migrate.passes import Retry, checksum_of, fill, settle
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan
@@ -115,6 +115,11 @@ class Migration:
                 f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(database.capabilities.element_types)}. Choose one of these."
             )
         self._digest = digest
+        if kept is not None and (self.folder / PROGRESSIVE).is_dir():
+            from congruence.upgrade.migrate.native import read_native
+
+            found = read_native(self.folder, mapping)
+            self.mapper.native = None if found is None else found[0]
 
     def _default_type(self) -> str:
         known = self.database.capabilities.element_types
@@ -359,10 +364,18 @@ class Migration:
             write_summary(journal, self.folder)
 
     def discard(self) -> None:
-        """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on."""
+        """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on.
+
+        What :func:`reembed` has had encoded stays in the folder, and is not encoded again.
+        """
         with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
+            if self.mapper.native is not None:
+                from congruence.upgrade.migrate.paid import keep_paid
+
+                keep_paid(self.folder, self.mapper.native)
+                self.mapper.native = None
             for name in ("journal.json", "summary.json"):
                 (self.folder / name).unlink(missing_ok=True)
         self.journal = None
@@ -433,6 +446,8 @@ class Migration:
             told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
             told |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
             told |= {"verification": self.journal.verification}
+            if self.mapper.native is not None:
+                told["reembedded"] = len(self.mapper.native.ids)
         return told
 
     def summary(self) -> dict[str, Any]:

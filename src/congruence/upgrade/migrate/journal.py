@@ -18,7 +18,7 @@ from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 
-__all__ = ["STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
+__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
 
 #: What a migration goes through; a journal is in one of them.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
@@ -27,6 +27,9 @@ STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
 _MOST_BYTES = 4 * 2**20
 
 _NAME = "journal.json"
+
+#: Folder beside it, of what was re-embedded.
+PROGRESSIVE = "progressive"
 
 
 def seal(told: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,9 @@ from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows,
 from congruence.errors import ModalityError, ParameterError
 from congruence.maps import Map, TwoSidedMap
 from congruence.upgrade._blocks import block_function
+
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate.native import NativeRows
 
 __all__ = ["RowMapper", "map_digest"]
 
@@ -77,6 +81,8 @@ class RowMapper:
         self.scale = False
         self.allow_zero_rows = allow_zero_rows
         self.dim = int(mapping.d_out)
+        #: Rows that hold the new model's own vectors, and the map as refitted on them.
+        self.native: NativeRows | None = None
         self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
         self._function(modality)  # an unknown modality is refused before any work
 
@@ -141,4 +147,5 @@ class RowMapper:
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
-        return normalize_rows(out) if self.unit else np.asarray(out, np.float32)
+        out = normalize_rows(out) if self.unit else np.asarray(out, np.float32)
+        return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
