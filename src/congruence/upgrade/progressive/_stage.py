@@ -54,6 +54,8 @@ class Stage:
     _refit: Refit
     _race: Race
     _views: int
+    _chosen_at: int
+    _has_ids: bool
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -96,6 +98,11 @@ class Stage:
     def embedded(self) -> np.ndarray:
         """Which rows were re-embedded, shape (n,), bool."""
         return self._ledger.embedded.copy()
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Ids of the random rows by which the meter measures those that are mapped still."""
+        return np.asarray(self.ids[self._ledger.measured])
 
     @property
     def missing(self) -> np.ndarray:

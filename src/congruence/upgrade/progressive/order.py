@@ -62,35 +62,35 @@ class View:
 Order = Callable[[View], np.ndarray]
 
 
-def by_random(view: View) -> np.ndarray:
+def _by_random(view: View) -> np.ndarray:
     """Any order."""
     return np.random.default_rng([view.random_state, len(view.native)]).random(len(view.old))
 
 
-def by_entropy(view: View) -> np.ndarray:
+def _by_entropy(view: View) -> np.ndarray:
     """Entropies of both models' distributions over texts, added: rows that neither the old model nor the map can place."""
     old, new = view.facts()
     return np.asarray(old.entropy + new.entropy)
 
 
-def by_disagreement(view: View) -> np.ndarray:
+def _by_disagreement(view: View) -> np.ndarray:
     """Rows whose nearest text differs between the old model and the map first, then those with a small margin."""
     old, new = view.facts()
     return np.asarray((old.near[:, 0] != new.near[:, 0]) * (1 + new.margin.max()) - new.margin)
 
 
-def by_overlap(view: View) -> np.ndarray:
+def _by_overlap(view: View) -> np.ndarray:
     """Rows whose nearest texts by the old model and by the map have the fewest in common."""
     old, new = view.facts()
     return 1 - overlap(old.near, new.near)
 
 
-def by_margin(view: View) -> np.ndarray:
+def _by_margin(view: View) -> np.ndarray:
     """Margin sampling (Scheffer, Decomain and Wrobel 2001): a small lead of the nearest text over the second, by the map."""
     return np.asarray(-view.facts()[1].margin)
 
 
-def by_coverage(view: View) -> np.ndarray:
+def _by_coverage(view: View) -> np.ndarray:
     """Variance of a ridge regression's prediction: rows in directions that re-embedded ones cover least."""
     taken = view.old[view.native].astype(np.float64)
     d = view.old.shape[1]
@@ -98,7 +98,7 @@ def by_coverage(view: View) -> np.ndarray:
     return np.asarray(np.einsum("ij,ij->i", view.old @ inverse, view.old))
 
 
-def by_distance(view: View) -> np.ndarray:
+def _by_distance(view: View) -> np.ndarray:
     """Distance from the nearest re-embedded row; before there is one, from the store's mean."""
     if not len(view.native):
         return np.asarray(-(view.old @ view.old.mean(axis=0)))
@@ -108,9 +108,9 @@ def by_distance(view: View) -> np.ndarray:
     return np.asarray(-near)
 
 
-def by_k_center(view: View) -> np.ndarray:
+def _by_k_center(view: View) -> np.ndarray:
     """Farthest-first traversal (Gonzalez 1985; k-center of Sener and Savarese 2018) in the old space, from the rows re-embedded."""
-    apart = by_distance(view)
+    apart = _by_distance(view)
     score = apart.copy()
     top = float(apart.max() - apart.min()) + 2.0
     # Rows that only the meter knows may be among those taken: a few more, so that the batch is full without them.
@@ -122,10 +122,10 @@ def by_k_center(view: View) -> np.ndarray:
     return score
 
 
-def by_residual(view: View) -> np.ndarray:
+def _by_residual(view: View) -> np.ndarray:
     """Ridge regression, on the old vectors, of how far re-embedded rows lay from where they had been mapped."""
     if len(view.native) < 2:
-        return by_distance(view)
+        return _by_distance(view)
     X = view.old[view.native].astype(np.float64)
     mean = X.mean(axis=0)
     A = X - mean
@@ -137,15 +137,15 @@ def by_residual(view: View) -> np.ndarray:
 
 #: Orders by name.
 ORDERS: dict[str, Order] = {
-    "entropy": by_entropy,
-    "disagreement": by_disagreement,
-    "overlap": by_overlap,
-    "margin": by_margin,
-    "residual": by_residual,
-    "coverage": by_coverage,
-    "distance": by_distance,
-    "k-center": by_k_center,
-    "random": by_random,
+    "entropy": _by_entropy,
+    "disagreement": _by_disagreement,
+    "overlap": _by_overlap,
+    "margin": _by_margin,
+    "residual": _by_residual,
+    "coverage": _by_coverage,
+    "distance": _by_distance,
+    "k-center": _by_k_center,
+    "random": _by_random,
 }
 
 #: Those that need texts.

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from congruence import persist
 from congruence.errors import CorruptFileError
 from congruence.maps import Map
+from congruence.upgrade.progressive._stage import Stage
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.refit import Correction
 
-if TYPE_CHECKING:
-    from congruence.upgrade.progressive.plan import Progressive
-
 __all__ = ["KIND", "load", "restore", "save", "state"]
 
-PlanT = TypeVar("PlanT", bound="Progressive")
+PlanT = TypeVar("PlanT", bound=Stage)
 
 #: What ``config.json`` calls a plan, where a map names its method.
 KIND = "progressive"
@@ -29,7 +27,7 @@ KIND = "progressive"
 PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")
 
 
-def state(plan: Progressive) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def state(plan: Stage) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return arrays and plain data; see :meth:`Progressive.state`."""
     book = plan._ledger
     rows = np.fromiter(plan._new, np.int64, len(plan._new))
@@ -59,7 +57,7 @@ def state(plan: Progressive) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def restore(
-    cls: type[PlanT],
+    cls: Callable[..., PlanT],
     state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
     mapping: Map,
     old: Any,
@@ -84,7 +82,7 @@ def restore(
     return plan
 
 
-def _fill(plan: Progressive, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
     book, n, width = plan._ledger, len(plan), plan._mapped.shape[1]
     for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
         if arrays[name].shape != (n,):
@@ -109,7 +107,7 @@ def _fill(plan: Progressive, arrays: Mapping[str, np.ndarray], facts: Mapping[st
         plan.order_ = plan._race.leader()
 
 
-def save(plan: Progressive, path: str | Path, *, force: bool) -> Path:
+def save(plan: Stage, path: str | Path, *, force: bool) -> Path:
     """Write a plan's folder; see :meth:`Progressive.save`."""
     arrays, facts = state(plan)
     arrays = {name: array.astype(np.uint8) if array.dtype == bool else array for name, array in arrays.items()}
@@ -117,7 +115,7 @@ def save(plan: Progressive, path: str | Path, *, force: bool) -> Path:
     return persist.write_folder(path, arrays, {"kind": KIND, "facts": facts}, card, force=force)
 
 
-def load(cls: type[PlanT], path: str | Path, mapping: Map, old: Any, inputs: Mapping[str, Any]) -> PlanT:
+def load(cls: Callable[..., PlanT], path: str | Path, mapping: Map, old: Any, inputs: Mapping[str, Any]) -> PlanT:
     """Read a plan's folder; see :meth:`Progressive.load`."""
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:
@@ -127,7 +125,7 @@ def load(cls: type[PlanT], path: str | Path, mapping: Map, old: Any, inputs: Map
     return restore(cls, (arrays, config["facts"]), mapping, old, inputs)
 
 
-def _digest(plan: Progressive) -> str:
+def _digest(plan: Stage) -> str:
     """Return a digest of what a state is of: store, first map and texts."""
     found = hashlib.sha256()
     some = plan._old[:: -(-len(plan._old) // 1000)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
 
-__all__ = ["SHARPNESS", "Scale", "TextFacts", "Texts", "read_facts"]
+__all__ = ["SHARPNESS", "Scale", "TextFacts", "Texts", "nearest_texts", "overlap", "read_facts", "softmax", "unit"]
 
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three splits of Caltech-101.
 SHARPNESS = 5.0
