@@ -14,6 +14,7 @@ from measured import (
     means,
     origins,
     pairing,
+    progressive,
     quick,
     records,
     serving,
@@ -49,6 +50,7 @@ BLOCKS: dict[str, Block] = {
     **towers.BLOCKS,
     **unpaired.BLOCKS,
     **bridges.BLOCKS,
+    **progressive.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.
