@@ -29,7 +29,7 @@ IMAGES = 200
 
 
 @pytest.fixture(scope="module")
-def truth(mapping):  # noqa: F811
+def truth(mapping):
     """The new model's own vectors of each row: the map's, and what no map can know."""
     rng = np.random.default_rng(7)
     made = table()
@@ -53,7 +53,7 @@ class Model:
 
 
 @pytest.fixture
-def switched(mapping, tmp_path):  # noqa: F811
+def switched(mapping, tmp_path):
     made = table()
     with begin(made, mapping, tmp_path) as migration:
         migration.run()
@@ -78,7 +78,7 @@ def check(made, plan, truth, before):
             assert made.new[one].tobytes() == before[one]
 
 
-def test_each_stage_is_a_store_of_native_and_mapped_rows(switched, mapping, truth, tmp_path):  # noqa: F811
+def test_each_stage_is_a_store_of_native_and_mapped_rows(switched, mapping, truth, tmp_path):
     made = switched
     old, before = bits(made.old), bits(made.new)
     model, told = Model(truth), []
@@ -96,7 +96,7 @@ def test_each_stage_is_a_store_of_native_and_mapped_rows(switched, mapping, trut
     assert plan.history_[-1].store["cosine"].value > first
 
 
-def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path):  # noqa: F811
+def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path):
     made, before = switched, bits(switched.new)
     model = Model(truth)
     with begin(made, mapping, tmp_path) as migration:
@@ -115,7 +115,7 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
         check(made, plan, truth, before)
 
 
-def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):  # noqa: F811
+def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
     rng = np.random.default_rng(3)
     texts = unit(rng.normal(size=(30, 20)))
     new_texts = unit(mapping.for_modality("text").transform(texts))
@@ -184,7 +184,7 @@ def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
     assert not (tmp_path / "journal" / "encoded").exists()
 
 
-def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path, monkeypatch):  # noqa: F811
+def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "CHUNK", 8)
     model = Model(truth, fail=32)
     with begin(switched, mapping, tmp_path) as migration, pytest.raises(FileError, match="no answer of the model"):
@@ -217,7 +217,7 @@ def test_rows_that_others_change_meanwhile_begin_a_new_plan_that_knows_what_was_
     assert len(model.asked) == len(set(model.asked))
 
 
-def test_discarded_vectors_are_kept_for_the_next_time(mapping, truth, tmp_path):  # noqa: F811
+def test_discarded_vectors_are_kept_for_the_next_time(mapping, truth, tmp_path):
     made, model = table(), Model(truth)
     with begin(made, mapping, tmp_path) as migration:
         migration.run()
@@ -234,7 +234,7 @@ def test_discarded_vectors_are_kept_for_the_next_time(mapping, truth, tmp_path):
     assert plan.meter().n_embedded == 60
 
 
-def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_path):  # noqa: F811
+def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_path):
     made, before = switched, bits(switched.new)
     short = lambda ids: Model(truth)(ids)[:-1]  # noqa: E731
     for error, words, encode, options in (
@@ -253,7 +253,7 @@ def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_pa
             reembed(migration, Model(truth), among="image", budget=4)
 
 
-def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, truth, tmp_path):  # noqa: F811
+def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, truth, tmp_path):
     made = switched
     with begin(made, mapping, tmp_path) as migration:
         reembed(migration, Model(truth), among="image", size=20, budget=20)
@@ -322,7 +322,7 @@ def test_a_file_and_items_are_asked_by_id():
 
 
 @pytest.fixture
-def run(here, mapping, truth, tmp_path, monkeypatch):  # noqa: F811
+def run(here, mapping, truth, tmp_path, monkeypatch):
     import congruence.databases
     from congruence.stores import open_sink
 
