@@ -199,7 +199,8 @@ def test_what_others_write_after_the_switch_is_shown_again_by_the_second(tmp_pat
         database.switch()
     added = np.concatenate([X[:, :E], np.ones((1, E), np.float32)])
     pq.write_table(
-        pa.table({"id": np.arange(N + 1), "v": pa.FixedSizeListArray.from_arrays(pa.array(added.reshape(-1)), E)}), where
+        pa.table({"id": np.arange(N + 1), "v": pa.FixedSizeListArray.from_arrays(pa.array(added.reshape(-1)), E)}),
+        where,
     )
     with open_database(where) as database:
         assert database.stage() is Stage.SWITCHED

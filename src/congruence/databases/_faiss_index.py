@@ -149,9 +149,7 @@ def _links(index: Any) -> int:
     return int(index.hnsw.nb_neighbors(1))
 
 
-def index_like(
-    stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
-) -> Any:
+def index_like(stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int) -> Any:
     """Return an index of the same kind, metric and parameters over other vectors.
 
     Parameters
