@@ -137,9 +137,9 @@ def open_database(
     column : str, optional
         Of the vectors, or the name of a named vector, where there are several.
     ids : str, optional
-        Column of the ids; by default the primary key, or ``id``.
+        Column of the ids; by default the primary key, or ``id``. Of an ``.npy``, a file of them.
     modality_column : str, optional
-        Column, or field of the payload, that says of each row what it is: image, text, …
+        Column, or field of the payload, that says of each row what it is: image, text, … Of an ``.npy`` or a FAISS index, a file of them.
     rows : str, optional
         Only these rows: a condition in the database's own language (:attr:`Capabilities.filters`).
 

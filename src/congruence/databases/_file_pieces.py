@@ -68,6 +68,7 @@ def copy_mode(source: Path, target: Path) -> None:
 
 
 def only(column: pa.Array | None, there: np.ndarray) -> pa.Array | None:
+    """Return the entries of a column at which a mask is true; None stays None."""
     if column is None or there.all():
         return column
     return column.filter(pa.array(there))
