@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from lazy_module import LazyModule
 
+from congruence import OrthogonalMap
 from congruence.databases import Stage, open_database
 from congruence.errors import (
     CongruenceError,
@@ -292,3 +293,72 @@ def test_what_is_refused(tmp_path):
     (tmp_path / ".v.parquet.congruence" / "migration.json").write_text('{"format": "other"}')
     with pytest.raises(CorruptFileError, match="damaged record"):
         open_database(where)
+
+
+def test_a_link_is_followed_and_a_folder_that_readers_search_shows_no_new_file(tmp_path):
+    (tmp_path / "real").mkdir()
+    where = make(tmp_path / "real", "parquet")
+    link = tmp_path / "link.parquet"
+    link.symlink_to(where)
+    with open_database(link) as database:
+        fill(database)
+        database.build_index()
+        assert pq.read_table(where.parent).num_rows == N  # as Arrow reads a folder
+        database.switch()
+        assert link.is_symlink()
+        assert shown(link).shape == (N, E)
+        database.drop_old()
+    assert [one.name for one in where.parent.iterdir()] == [where.name]
+
+
+def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
+    where = make(tmp_path, "npy")
+    with open_database(where) as database:
+        fill(database)
+        database.switch()
+    where.unlink()
+    with pytest.raises(FileError, match=r"put back what is in .*\.v\.npy\.congruence"):
+        open_database(where)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "faiss"])
+def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
+    rng = np.random.default_rng(1)
+    vectors = (rng.normal(size=(300, 6)) + 0.5).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    target = vectors @ np.linalg.qr(rng.normal(size=(6, 6)))[0].astype(np.float32)
+    OrthogonalMap().fit(vectors[:80], target[:80], modality="image").save(tmp_path / "map")
+    where = tmp_path / f"photos.{kind}"
+    words = ["--modality", "image"]
+    if kind == "npy":
+        np.save(where, vectors)
+        np.save(tmp_path / "ids.npy", 7 * np.arange(300))
+        words += ["--ids", "ids.npy"]
+    elif kind == "parquet":
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 6)
+        pq.write_table(pa.table({"id": 7 * np.arange(300), "v": lists}), where)
+    else:
+        index = faiss.IndexIDMap2(faiss.IndexFlatIP(6))
+        index.add_with_ids(vectors, 7 * np.arange(300))
+        faiss.write_index(index, str(where))
+    before = where.read_bytes()
+    planned = here("migrate", where.name, "--map", "map", "--dry-run", *words)
+    assert planned.code == 0, planned.err
+    assert "in a file beside; one step switches all" in planned.out
+    assert not list(tmp_path.glob(".*"))
+    done = here("migrate", where.name, "--map", "map", "--yes", *words)
+    assert done.code == 0, done.err
+    assert "verified" in done.out
+    assert where.read_bytes() == before
+    assert here("migrate", where.name, "switch").code == 0  # where ids are is remembered
+    with open_database(where) as database:
+        found = database.fetch(pa.array([14, 21]), "new")
+        np.testing.assert_allclose(found.vectors, target[2:4], atol=1e-5)
+        if kind == "faiss":
+            nearest = faiss.read_index(str(where)).search(target[:5], 1)[1]
+            assert nearest.ravel().tolist() == [0, 7, 14, 21, 28]
+    back = here("migrate", where.name, "rollback")
+    assert "bit for bit as before" in back.out
+    assert where.read_bytes() == before
+    assert here("migrate", where.name, "discard", "--yes").code == 0
+    assert not list(tmp_path.glob(".*"))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,10 @@ from congruence._utils.rename import exchange
 from congruence.databases._base import Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError, StorageError
 
-__all__ = ["FilePlace", "Record", "fingerprint"]
+__all__ = ["EXCHANGES", "FilePlace", "Record", "fingerprint"]
+
+#: Whether the system has one call that exchanges two names; some file systems refuse it all the same.
+EXCHANGES = sys.platform in ("linux", "darwin")
 
 _FORMAT, _FORMAT_VERSION = "congruence-migration", 1
 _NAME = "migration.json"
@@ -106,7 +110,8 @@ class FilePlace:
         self._dropped = self.path.with_name(f".{self.path.name}.congruence-dropped")
         self._recover()
         if not self.path.exists():
-            raise FileError(f"Got no file or folder at {path}; expected one. Check the path.")
+            beside = f", or put back what is in {self.folder}" if self.folder.is_dir() else ""
+            raise FileError(f"Got no file or folder at {path}; expected one. Check the path{beside}.")
 
     def _recover(self) -> None:
         """Finish what was killed: a removal, or an exchange on a file system that needs several renames for it."""

@@ -13,6 +13,7 @@ from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, Side, Stage
 from congruence.databases._faiss_index import StoredVectors, index_like, read_index, words_of, write_index
 from congruence.databases._file_pieces import Piece, copy_mode, path_of
+from congruence.databases._file_place import EXCHANGES
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.databases.npy import label_array, refuse
@@ -50,7 +51,7 @@ class Faiss(FileDatabase):
 
     kind = "faiss"
     capabilities = Capabilities(
-        beside="file", atomic_switch=True, concurrent_writes=False, follows_deletes=False, searches=True
+        beside="file", atomic_switch=EXCHANGES, concurrent_writes=False, follows_deletes=False, searches=True
     )
 
     def __init__(

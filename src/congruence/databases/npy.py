@@ -15,6 +15,7 @@ from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, Stage
 from congruence.databases._file_pieces import Piece, copy_mode, path_of
+from congruence.databases._file_place import EXCHANGES
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.embeddings import Space
@@ -52,7 +53,7 @@ class Npy(FileDatabase):
     kind = "npy"
     capabilities = Capabilities(
         beside="file",
-        atomic_switch=True,
+        atomic_switch=EXCHANGES,
         concurrent_writes=False,
         follows_deletes=False,
         searches=False,

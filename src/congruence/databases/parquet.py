@@ -14,6 +14,7 @@ from congruence._utils.atomic import atomic_path
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, DatabaseInfo, Stage
 from congruence.databases._file_pieces import Piece, path_of, reading
+from congruence.databases._file_place import EXCHANGES
 from congruence.databases._file_rows import RowVectors
 from congruence.databases._files import FileDatabase
 from congruence.databases._metadata import MARK_KEY
@@ -55,7 +56,7 @@ class Tables(FileDatabase):
     kind = "parquet"
     capabilities = Capabilities(
         beside="file",
-        atomic_switch=True,
+        atomic_switch=EXCHANGES,
         concurrent_writes=False,
         follows_deletes=False,
         searches=False,
@@ -161,7 +162,7 @@ class Tables(FileDatabase):
             rows_without=self.n - self.count(),
             dim=self.dim,
             element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
-            id_type=self._ids_are,
+            id_type="int" if self._ids_are == "uint64" else self._ids_are,
             columns=tuple(name for name in schema.names if name != self._column),
             space=told_space(told, self._shown),
             free_bytes=self._free(),
@@ -215,7 +216,7 @@ class Tables(FileDatabase):
             return uuid_texts(ids)
         if self._ids_are == "text":
             return ids.cast(pa.large_string())
-        return ids.cast(pa.uint64() if pa.types.is_uint64(ids.type) else pa.int64())
+        return ids.cast(pa.uint64() if self._ids_are == "uint64" else pa.int64())
 
     def _matrix(self, part: Part, start: int, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
@@ -289,7 +290,7 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
     kind: pa.DataType = schema.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_integer(kind):
-        return "int"
+        return "uint64" if pa.types.is_uint64(kind) else "int"
     if is_uuids(kind):
         return "uuid"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
