@@ -9,6 +9,7 @@ import signal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from lazy_module import LazyModule
@@ -49,7 +50,7 @@ def make(folder, kind):
     if kind == "parquet":
         pq.write_table(table_of(X), folder / "v.parquet")
         return folder / "v.parquet"
-    where = folder / "set"
+    where = folder / "aside"
     where.mkdir()
     for k in range(2):
         pq.write_table(table_of(X)[10 * k :][: 10 + 3 * k], where / f"part-{k}.parquet")
@@ -221,7 +222,9 @@ def test_a_switch_without_all_rows_and_writes_after_it_are_refused(tmp_path):
         shuffled = ids.take(pa.array(np.random.default_rng(1).permutation(N)))
         database.write(shuffled, X[shuffled.to_numpy()][:, :E])  # ids in no order
         database.write(pa.array([N + 5]), X[:1, :E])  # of no row
+        where.chmod(0o440)
         database.switch()
+        assert where.stat().st_mode & 0o777 == 0o440
         with pytest.raises(MigrationError, match="Roll back first"):
             database.write(ids, X[:, :E])
     np.testing.assert_array_equal(shown(where), X[:, :E])
@@ -250,6 +253,42 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
             database.prepare(E)
         assert database.stage() is Stage.UNTOUCHED
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.fixture
+def small_files():
+    """Give what limits the size of files that this process writes, as a full disk does."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.faiss"])
+def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files, name):
+    where = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(table_of(X), where)
+    elif name == "a.arrow":
+        feather.write_feather(table_of(X), where, compression="uncompressed")
+    else:
+        index = faiss.IndexFlatL2(D)
+        index.add(X)
+        faiss.write_index(index, str(where))
+    before = where.read_bytes()
+    with open_database(where) as database:
+        fill(database)
+        small_files(200)
+        try:
+            with pytest.raises(StorageError, match="Got a refusal from the disk while writing"):
+                database.build_index()
+        finally:
+            small_files(-1)
+        assert database.stage() is Stage.BESIDE
+        assert where.read_bytes() == before
+        assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())
+        database.switch()
+        assert database.stage() is Stage.SWITCHED
 
 
 def test_where_ids_are_is_remembered(tmp_path):
@@ -317,7 +356,7 @@ def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
         fill(database)
         database.switch()
     where.unlink()
-    with pytest.raises(FileError, match=r"put back what is in .*\.v\.npy\.congruence"):
+    with pytest.raises(FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
         open_database(where)
 
 

@@ -31,7 +31,20 @@ _SAMPLE = 16 * 1024
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest by which a file, or a folder of files, is known again: names, sizes, and stretches of the contents."""
+    """Return a digest by which a file, or a folder of files, is known again: names, sizes, and stretches of the contents.
+
+    Raises
+    ------
+    FileError
+        It cannot be read.
+    """
+    try:
+        return _digest(path)
+    except OSError as error:
+        raise FileError(say_refusal(error, f"while reading {path}")) from error
+
+
+def _digest(path: Path) -> str:
     digest = hashlib.sha256()
     files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
     for file in files:
@@ -81,8 +94,8 @@ class Record:
 class FilePlace:
     """A file or folder, and the hidden folder beside it in which the new vectors are.
 
-    The folder is ``.NAME.congruence``. Under the name of the original it holds the complete new file before the switch, and the original
-    after it: what lies there is the one fact that says how far the migration is.
+    The folder is ``.NAME.congruence``. In it, ``other/NAME`` is the complete new file before the switch and the original after it: what lies
+    there is the one fact that says how far the migration is.
 
     Parameters
     ----------
@@ -105,12 +118,12 @@ class FilePlace:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
         self.folder = self.path.with_name(f".{self.path.name}.congruence")
-        self.other = self.folder / self.path.name
+        self.other = self.folder / "other" / self.path.name
         self._aside = self.folder / "aside"
         self._dropped = self.path.with_name(f".{self.path.name}.congruence-dropped")
         self._recover()
         if not self.path.exists():
-            beside = f", or put back what is in {self.folder}" if self.folder.is_dir() else ""
+            beside = f", or put back {self.other}" if self.other.exists() else ""
             raise FileError(f"Got no file or folder at {path}; expected one. Check the path{beside}.")
 
     def _recover(self) -> None:
@@ -168,7 +181,7 @@ class FilePlace:
         try:
             if made.exists():  # of a process that was killed here
                 shutil.rmtree(made)
-            made.mkdir()
+            (made / self.other.parent.name).mkdir(parents=True)
             (made / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise StorageError(say_refusal(error, f"while making a folder beside {self.path}")) from error
@@ -188,14 +201,9 @@ class FilePlace:
         record = self.record()
         if record is None:
             return Stage.UNTOUCHED
-        try:
-            if not self.other.exists() or fingerprint(self.other) != record.original:
-                return Stage.BESIDE
-            if record.switched or fingerprint(self.path) != record.original:
-                return Stage.SWITCHED
-        except OSError as error:
-            raise FileError(say_refusal(error, f"while reading {self.other}")) from error
-        return Stage.BESIDE
+        if not self.other.exists() or fingerprint(self.other) != record.original:
+            return Stage.BESIDE
+        return Stage.SWITCHED if record.switched or fingerprint(self.path) != record.original else Stage.BESIDE
 
     def check_unchanged(self, record: Record) -> None:
         """Refuse to go on where others have written to the original. Raises MigrationError."""
@@ -223,7 +231,7 @@ class FilePlace:
                     os.rename(self.path, self._aside)
                     os.rename(self.other, self.path)
                     os.rename(self._aside, self.other)
-            for folder in (self.path.parent, self.folder):
+            for folder in (self.path.parent, self.other.parent):
                 _sync(folder)
         except OSError as error:
             raise StorageError(say_refusal(error, f"while switching {self.path}")) from error

@@ -25,17 +25,21 @@ class RowVectors:
         The ``.npy``.
     marks : Path
         The bytes that say which rows are there.
+    writable : bool
+        False where readers may have the file.
 
     Raises
     ------
     FileError, CorruptFileError
     """
 
-    def __init__(self, path: Path, marks: Path) -> None:
+    def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:
         self._path, self._lock = path, Lock()
         try:
-            self._file = open(path, "r+b", buffering=0)
-            self._marks = open(marks, "r+b", buffering=0)
+            if writable and not os.access(path, os.W_OK):  # it was shown, with the permissions of the original
+                path.chmod(path.stat().st_mode | 0o200)
+            self._file = open(path, "r+b" if writable else "rb", buffering=0)
+            self._marks = open(marks, "r+b" if writable else "rb", buffering=0)
             first = np.lib.format.read_magic(self._file) == (1, 0)
             read: Callable[..., Any] = (
                 np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
@@ -128,6 +132,8 @@ class RowVectors:
 
     def flush(self) -> None:
         """Push what was written to the disk, the marks last. Raises StorageError."""
+        if not self._file.writable():
+            return
         try:
             for stream in (self._file, self._marks):
                 os.fsync(stream.fileno())

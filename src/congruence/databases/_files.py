@@ -104,7 +104,8 @@ class FileDatabase(Database):
         if self._stage is Stage.UNTOUCHED:
             raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
         if self._new is None:
-            self._new = RowVectors(self._vectors_path, self._place.folder / "written.bin")
+            marks = self._place.folder / "written.bin"
+            self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.BESIDE)
         return self._new
 
     def _record(self) -> Record:
@@ -349,6 +350,7 @@ class FileDatabase(Database):
             self._exchange(False)
 
     def _exchange(self, switched: bool) -> None:
+        self.close()
         self._place.swap(switched)
         self._stage = Stage.SWITCHED if switched else Stage.BESIDE
         self._moved()

@@ -310,30 +310,29 @@ def _write_parquet(
                     if any("DICTIONARY" in one for one in chunk.encodings):
                         dictionaries.add(chunk.path_in_schema)
     # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times faster.
-    with (
-        _parquet(part.path) as file,
-        pq.ParquetWriter(
-            target,
-            schema,
-            compression=codecs or "none",
-            use_dictionary=sorted(dictionaries) or False,
-            write_statistics=sorted(codecs) or False,
-        ) as writer,
-    ):
+    with pq.ParquetWriter(
+        target,
+        schema,
+        compression=codecs or "none",
+        use_dictionary=sorted(dictionaries) or False,
+        write_statistics=sorted(codecs) or False,
+    ) as writer:
         start = part.start
+        for piece in _of_groups(part.path, limits, others):
+            table = pa.Table.from_batches([filled(start, piece)], schema)
+            writer.write_table(table, row_group_size=max(len(piece), 1))
+            start += len(piece)
+
+
+def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield each row group, divided where it is larger than its limit."""
+    with _parquet(path) as file:
         for k, (rows, most) in enumerate(limits):
-            for piece in _of_group(file, k, rows, most, others):
-                table = pa.Table.from_batches([filled(start, piece)], schema)
-                writer.write_table(table, row_group_size=max(len(piece), 1))
-                start += len(piece)
-
-
-def _of_group(file: pq.ParquetFile, k: int, rows: int, most: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-    if names:
-        yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
-        return
-    for start in range(0, rows, most):  # a batch without columns has no rows
-        yield _bare(min(most, rows - start))
+            if names:
+                yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
+                continue
+            for start in range(0, rows, most):  # a batch without columns has no rows
+                yield _bare(min(most, rows - start))
 
 
 def _write_arrow(
@@ -343,12 +342,18 @@ def _write_arrow(
     others: list[str],
     filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
 ) -> None:
-    with _arrow(part.path, pa.OSFile) as (_, streamed, batches):
-        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with _arrow(part.path, pa.OSFile) as (_, streamed, _):
         make = pa.ipc.new_stream if streamed else pa.ipc.new_file
-        with make(str(target), schema, options=options) as writer:
-            start = part.start
-            for batch in batches:
-                batch.validate(full=True)
-                writer.write_batch(filled(start, batch.select(others) if others else _bare(len(batch))))
-                start += len(batch)
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with make(str(target), schema, options=options) as writer:
+        start = part.start
+        for batch in _of_batches(part.path, others):
+            writer.write_batch(filled(start, batch))
+            start += len(batch)
+
+
+def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+    with _arrow(path, pa.OSFile) as (_, _, batches):
+        for batch in batches:
+            batch.validate(full=True)
+            yield batch.select(names) if names else _bare(len(batch))

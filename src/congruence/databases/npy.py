@@ -122,7 +122,7 @@ class Npy(FileDatabase):
         return self.n * dim * size
 
     def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
-        copy_mode(self._place.path, self._place.other)  # the new vectors are the new file
+        return  # the new vectors are the new file
 
     # ---- the description beside --------------------------------------------------------------------------------------
 
@@ -149,6 +149,8 @@ class Npy(FileDatabase):
                 temporary.write_bytes(self._description.read_bytes())
         if self._kept_description.is_file():
             self._description.unlink(missing_ok=True)
+        if switched:
+            copy_mode(self._place.path, self._place.other)
         super()._exchange(switched)
 
     def _end(self) -> None:
