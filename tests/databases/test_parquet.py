@@ -233,3 +233,15 @@ def test_what_is_no_data_set_is_refused(tmp_path):
     where.write_bytes(data[:200] + bytes(400) + data[600:])
     with pytest.raises(CongruenceError):
         list(open_database(where).scan())
+
+
+def test_a_column_whose_name_begins_like_that_of_the_vectors(tmp_path):
+    vectors = [[1.0, 2.0, 3.0, 4.0]] * 3 + [None] * 3
+    table = pa.table({"v": pa.array(vectors, pa.list_(pa.float32(), 4)), "v.x": [0.5] * 6})
+    pq.write_table(table, tmp_path / "s.parquet")
+    with open_database(tmp_path / "s.parquet") as database:
+        assert (database.info().rows, database.info().rows_without) == (3, 3)
+    migrate(tmp_path / "s.parquet", dim=2)
+    found = pq.read_table(tmp_path / "s.parquet")
+    assert found["v"].to_pylist() == [[1.0, 2.0]] * 3 + [None] * 3
+    assert found["v.x"].equals(table["v.x"])

@@ -112,6 +112,8 @@ class Part:
         with _parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             others = values = 0
+            if any(name.startswith(f"{column}.") for name in schema.names):  # its leaves could not be told apart
+                dim = None
             for k in range(file.num_row_groups):
                 group = file.metadata.row_group(k)
                 for j in range(group.num_columns):
