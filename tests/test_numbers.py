@@ -17,6 +17,7 @@ import numpy as np  # noqa: E402
 import bench_migrate  # noqa: E402
 import bench_serve  # noqa: E402
 import dual_encoders  # noqa: E402
+import migrate_copies  # noqa: E402
 import peers  # noqa: E402
 import regenerate  # noqa: E402
 from measured import (  # noqa: E402
@@ -197,7 +198,7 @@ def test_the_mapped_copy_of_postgresql_changes_vectors_and_nothing_else():
     vectors, ids = np.random.default_rng(0).normal(size=(9000, 3)).astype(np.float32), pa.array(range(9000))
     stream = copy_stream(ids, vectors, "int8", "vector")
     pieces = [stream[k : k + 1000] for k in range(0, len(stream), 1000)]
-    made = b"".join(bench_migrate.PgVector.mapped(pieces, 3, lambda X: X[:, ::-1]))
+    made = b"".join(migrate_copies.PgVector.mapped(pieces, 3, lambda X: X[:, ::-1]))
     assert made == copy_stream(ids, vectors[:, ::-1], "int8", "vector")
 
 
