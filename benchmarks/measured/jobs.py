@@ -206,6 +206,16 @@ JOBS = {
             for kind in ("simulated", "distorted") for seed in (77, 78)
         )),
         Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 4 --requests 8 --windows 0.003 --json OUT",), timing=True),
+        Job("migrate-speed", "minutes", (
+            f"{_SPEED}migrate.py lancedb --rows 100000 --json OUT",
+            *(f"{_SPEED}migrate.py {kind} --rows 20000 --json OUT" for kind in ("duckdb", "sqlite-vec", "pgvector")),
+        ), timing=True),
+        Job("migrate-peers", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways whole --peers .venv-peers/bin/python --json OUT" for which in (
+            "pgvector --rows 2000 --peer isotrieve", "lancedb --rows 300 --peer rebasis",
+        )), timing=True),
+        Job("migrate-memory", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways fill --rounds 1 --json OUT" for which in (
+            *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
+        )), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",

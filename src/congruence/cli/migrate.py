@@ -21,7 +21,7 @@ def command(
         str,
         typer.Argument(
             metavar="DATABASE",
-            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, …",
+            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
         ),
     ],
     action: Annotated[
@@ -36,13 +36,17 @@ def command(
     ] = None,
     table: Annotated[str | None, typer.Option(help="Table or collection, where the address does not name it.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the vectors, or the named vector.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Column of the ids; the primary key by default.")] = None,
+    ids: Annotated[
+        str | None, typer.Option(help="Column of the ids; the primary key by default. Of an .npy, a file of them.")
+    ] = None,
     modality: Annotated[
         str | None, typer.Option(help="Modality of all rows: image, text, audio, video, other.")
     ] = None,
     modality_column: Annotated[
         str | None,
-        typer.Option(help="Column that says it of each row: images and texts then get each their own means."),
+        typer.Option(
+            help="Column (of an .npy or FAISS index, a file) that says it of each row: images and texts then get each their own means."
+        ),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(help="Only these rows: a condition in the database's own language.")

@@ -351,3 +351,17 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
         return np.empty(0, np.int64)
     found = pc.index_in(ids.cast(among.type), value_set=among)
     return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+
+
+def owned(ids: pa.Array) -> pa.Array:
+    """Return a copy of ids that keeps nothing else in memory: a column that a client gave keeps its whole batch, with all vectors.
+
+    Parameters
+    ----------
+    ids : pyarrow.Array, shape (b,)
+
+    Returns
+    -------
+    pyarrow.Array, shape (b,)
+    """
+    return ids.take(pa.array(np.arange(len(ids))))

@@ -26,6 +26,7 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
+    owned,
 )
 from congruence.databases._lance_column import quoted, stream
 from congruence.databases._lance_index import describe_index, find_index
@@ -207,7 +208,9 @@ class LanceReader(Database):
                 f"Got {column.null_count} rows without {self._ids} in {self._place}; expected an id in each row. Fill them in, or "
                 "leave these rows out by a condition."
             )
-        ids, addresses = as_ids(column), np.asarray(piece.column(piece.num_columns - 1))
+        # Copies: a column that came from Lance keeps all others of its batch in memory, the vectors too.
+        ids = owned(as_ids(column))
+        addresses = np.array(piece.column(piece.num_columns - 1))
         with self._lock:
             self._seen.append((ids, addresses))
             while len(self._seen) > 1 and sum(len(one) for _, one in self._seen) > _REMEMBERED:

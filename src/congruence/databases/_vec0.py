@@ -19,7 +19,11 @@ from congruence.errors import (
     StorageError,
 )
 
-__all__ = ["Vec0", "quoted", "rename", "sqlite_module", "translate"]
+__all__ = ["Vec0", "connect", "quoted", "rename", "sqlite_module", "translate"]
+
+#: Memory for pages of the file. vec0 keeps 1,024 vectors in one value, a chain of pages that each read of a vector follows: a chain that is
+#: not in memory is read anew for every row.
+_CACHE_BYTES = 64 * 2**20
 
 _VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
 _METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
@@ -119,6 +123,18 @@ def sqlite_module() -> ModuleType:
     if hasattr(sqlite3.Connection, "enable_load_extension"):
         return sqlite3
     return require("pysqlite3.dbapi2", extra="sqlite-vec")
+
+
+def connect(module: ModuleType, path: Path, seconds: float) -> Any:
+    """Open a file with sqlite-vec loaded, in no transaction, and wait so long for another writer."""
+    connection = module.connect(str(path), timeout=seconds, isolation_level=None, check_same_thread=False)
+    connection.enable_load_extension(True)
+    require("sqlite_vec", extra="sqlite-vec").load(connection)
+    connection.enable_load_extension(False)
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_BYTES // 1024}")
+    # A view of the user's keeps the name that it was written with, and shows what stands under it.
+    connection.execute("PRAGMA legacy_alter_table = ON")
+    return connection
 
 
 def translate(error: Exception, path: Path, seconds: float) -> CongruenceError:

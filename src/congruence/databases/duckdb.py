@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, Side, Stage
+from congruence.databases._base import Capabilities, Side, Stage, owned
 from congruence.databases._duckdb_reader import MARK, DuckDBReader
 from congruence.databases._duckdb_table import NEW, OLD, literal, quoted
 from congruence.errors import MigrationError, ParameterError
@@ -63,6 +63,7 @@ class DuckDB(DuckDBReader):
 
     def __init__(self, address: Address, **options: str | None) -> None:
         self._pending: list[pa.Table] = []
+        self._dim = 0  # of what waits
         super().__init__(address, **options)
 
     def _run(self, *statements: str) -> None:
@@ -102,13 +103,16 @@ class DuckDB(DuckDBReader):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Keep new vectors, in memory up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
-        _, dim = self._side("new")
+        if not self._pending:  # what describes the table costs as much as a block
+            _, self._dim = self._side("new")
+        dim = self._dim
         if vectors.shape != (len(ids), dim):
             raise ParameterError(
                 f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
             )
+        # The caller's array is the caller's: it may be filled anew before it is written.
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
-        self._pending.append(pa.table({"id": ids, "vector": lists}))
+        self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
         if sum(one.nbytes for one in self._pending) > _PENDING:
             self.flush()
 
@@ -129,13 +133,11 @@ class DuckDB(DuckDBReader):
         column, _ = self._side("new")
         table = self._table
         # An id that was written twice would be updated by either of its rows: the last one counts.
-        rows = pa.concat_tables(self._pending).append_column("row", pa.array(range(sum(map(len, self._pending)))))
-        last = rows.group_by("id").aggregate([("row", "max")])["row_max"]
-        rows = (
-            rows.drop_columns(["row"])
-            if len(last) == len(rows)
-            else rows.take(last.combine_chunks()).drop_columns(["row"])
-        )
+        rows = pa.concat_tables(self._pending)
+        numbered = pa.table({"id": rows["id"], "row": np.arange(len(rows))})
+        last = numbered.group_by("id").aggregate([("row", "max")])["row_max"]
+        if len(last) < len(rows):
+            rows = rows.take(last.combine_chunks())
         with self._given(rows) as given:
             self._run(
                 f"UPDATE {table.path} AS t SET {quoted(column)} = g.vector FROM {given} AS g "

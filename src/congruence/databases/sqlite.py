@@ -14,21 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
 from congruence.databases._address import Address
 from congruence.databases._base import BATCH, Block, Capabilities, Cursor, Database, DatabaseInfo, Side, Stage
-from congruence.databases._vec0 import Vec0, quoted, rename, sqlite_module, translate
-from congruence.errors import (
-    FileError,
-    MigrationError,
-    ParameterError,
-)
+from congruence.databases._vec0 import Vec0, connect, quoted, rename, sqlite_module, translate
+from congruence.errors import FileError, MigrationError, ParameterError
 
 __all__ = ["SQLite"]
 
 #: How long another writer is waited for.
 BUSY_SECONDS = 5.0
+
+#: Rows whose other columns are remembered from the last reads: vec0 reads the whole vector to give another column of a row.
+_REMEMBERED = 2**17
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
@@ -80,14 +78,8 @@ class SQLite(Database):
         self._lock = RLock()
         self._module = sqlite_module()
         with self._ours():
-            self._connection = self._module.connect(
-                str(self._path), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._connection.enable_load_extension(True)
-            require("sqlite_vec", extra="sqlite-vec").load(self._connection)
-            self._connection.enable_load_extension(False)
-            # A view of the user's keeps the name that it was written with, and shows what stands under it.
-            self._connection.execute("PRAGMA legacy_alter_table = ON")
+            self._connection = connect(self._module, self._path, BUSY_SECONDS)
+        self._others: dict[Any, tuple[Any, ...]] = {}
         self._table = self._find(table)
         self._place = f"{self._path} {self._table}"
         facts = self._facts(column)
@@ -196,16 +188,23 @@ class SQLite(Database):
         found = self._read(f"SELECT note FROM {quoted(self._notes)}")
         return dict(json.loads(found[0][0])) if found else {}
 
-    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
-        """Return the rows whose ids a subquery gives, in its order."""
+    def _found(self, side: Side, chosen: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return modality, id, vector and the other columns of the rows whose ids a subquery gives, in its order."""
         name, facts = self._name(side), self._facts(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
+        columns = ", ".join(f"t.{one}" for one in (facts.ids, facts.column, *facts.others))
         # CROSS JOIN keeps SQLite from reading the whole of the vec0 table: each row is looked up by its id.
-        found = self._read(
-            f"SELECT t.{facts.ids}, t.{facts.column}, {modality} FROM {chosen} AS k CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id",
-            values,
-        )
-        ids, vectors, modalities = zip(*found, strict=True) if found else ((), (), ())
+        join = f"CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id"
+        return self._read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
+
+    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
+        facts, found = self._facts(side=side), self._found(side, chosen, values)
+        if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):  # no further vectors
+            with self._lock:
+                self._others |= {row[1]: row[3:] for row in found}
+                for one in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
+                    del self._others[one]
+        modalities, ids, vectors = zip(*(row[:3] for row in found), strict=True) if found else ((), (), ())
         return Block(
             pa.array(ids, pa.int64() if facts.id_type == "int" else pa.large_string()),
             np.frombuffer(b"".join(vectors), "<f4").reshape(len(ids), facts.dim).astype(np.float32),
@@ -305,17 +304,18 @@ class SQLite(Database):
         there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
         replaced = connection.execute(there, [json.dumps(names)]).fetchall()
         connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
-        # INSERT … SELECT from one vec0 table into another takes four times as long.
-        chosen = ", ".join(f"t.{one}" for one in (facts.ids, *facts.others))
-        found = connection.execute(
-            f"SELECT k.key, {chosen} FROM json_each(?) AS k CROSS JOIN {quoted(old)} AS t ON t.{facts.ids} = k.value",
-            [json.dumps(names)],
-        ).fetchall()
+        # What was changed since it was remembered is written again at the switch.
+        known = {one: self._others.get(one) for one in names}
+        if missing := [one for one in names if known[one] is None]:
+            chosen = "(SELECT value AS id FROM json_each(?))"
+            known |= {row[1]: row[3:] for row in self._found("old", chosen, [json.dumps(missing)])}
+        there = f"SELECT id FROM {self._keys(old, facts)} WHERE id IN (SELECT value FROM json_each(?))"
+        still = {one for (one,) in connection.execute(there, [json.dumps(names)])}
         columns = (facts.column, facts.ids, *facts.others)
         rows = np.ascontiguousarray(vectors, "<f4")
         connection.executemany(
             f"INSERT INTO {quoted(new)} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
-            ((rows[k], *others) for k, *others in found),
+            ((rows[k], one, *(known[one] or ())) for k, one in enumerate(names) if one in still),
         )
 
     def delete(self, ids: pa.Array) -> None:
@@ -357,6 +357,7 @@ class SQLite(Database):
                     f"SELECT o.{facts.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n ON n.{facts.ids} = o.{facts.ids} WHERE {differs}"
                 ).fetchall()
                 if changed:
+                    self._others.clear()
                     block = self.fetch(pa.array([one for (one,) in changed]), "new")
                     self._write(connection, block.ids, block.vectors)
             rename(connection, old, f"{self._table}__congruence_old")

@@ -147,5 +147,17 @@ class RowMapper:
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
-        out = normalize_rows(out) if self.unit else np.asarray(out, np.float32)
+        out = np.asarray(out, np.float32)
+        if self.unit:
+            out = normalize_rows(out) if np.may_share_memory(out, vectors) else _to_unit(out)
         return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
+
+
+def _to_unit(rows: np.ndarray) -> np.ndarray:
+    """Scale rows to unit norm in their own array; where a square could overflow or vanish in float32, as :func:`normalize_rows` does."""
+    with np.errstate(over="ignore", under="ignore"):
+        squared = np.einsum("ij,ij->i", rows, rows)
+    if not ((squared > 1e-20) & (squared < 1e20)).all():
+        return np.asarray(normalize_rows(rows))
+    rows /= np.sqrt(squared)[:, None]
+    return rows

@@ -22,6 +22,9 @@ __all__ = ["Verification", "verify"]
 #: Queries of which the index's answers are compared with exact search.
 QUERIES = 200
 
+#: Queries where there is no index: the database's search reads all rows for each of them, and is exact.
+QUERIES_UNINDEXED = 10
+
 
 @dataclass(frozen=True)
 class Verification:
@@ -38,8 +41,8 @@ class Verification:
         Of a component, over the sample.
     k : int
     index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own index finds, over the sample's mapped vectors as queries; None where
-        the database has no index of its own.
+        Share of the exact ``k`` nearest rows that the database's own search finds, over the sample's mapped vectors as queries: 200, or 10
+        where the vectors have no index. None where the database cannot search.
     index_recall_old : float or None
         The same of the old vectors and their index.
     heldout : dict
@@ -99,8 +102,9 @@ def verify(
     if wrong:
         problems.append(f"{wrong:,} of {len(old.ids):,} rows of the sample hold another vector than the map gives")
     largest = float(np.abs(found - wanted[there]).max()) if len(found) else 0.0
-    queries = normalize_rows(found[:QUERIES]) if distance == "cosine" else found[:QUERIES]
-    asked_old = old.vectors[there][:QUERIES]
+    asked = QUERIES if database.info().index else QUERIES_UNINDEXED
+    queries = normalize_rows(found[:asked]) if distance == "cosine" else found[:asked]
+    asked_old = old.vectors[there][:asked]
     extra = None
     if heldout is not None:
         if not heldout.has_ids:
@@ -111,17 +115,18 @@ def verify(
             )
         extra = np.asarray(heldout.vectors, np.float32)
     stacked = queries if extra is None else np.concatenate([queries, extra])
-    best, total, checksum = _exact(database, "new", stacked, k, distance, callback)
+    checksum = Checksum()
+    best = _exact(database, "new", stacked, k, distance, callback, checksum)
     recall = recall_old = None
     if database.capabilities.searches and len(queries):
         recall = _agreement(best[: len(queries)], database.search(queries, k, "new"))
-        exact_old, _, _ = _exact(database, "old", asked_old, k, distance, callback)
+        exact_old = _exact(database, "old", asked_old, k, distance, callback)
         recall_old = _agreement(exact_old, database.search(asked_old, k, "old"))
         if recall < min(least_recall, recall_old - 0.05):
             problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
     scores: dict[str, float] = {}
     if heldout is not None:
-        scores = _own_rows(best[len(queries) :], heldout, total)
+        scores = _own_rows(best[len(queries) :], heldout, checksum.rows)
         if scores["recall@10"] <= 2 * scores["chance@10"]:
             problems.append("held-out vectors of the new model find their own rows no better than chance")
     return Verification(
@@ -147,14 +152,15 @@ def _exact(
     k: int,
     distance: str | None,
     callback: Callable[[int], object] | None,
-) -> tuple[list[list[str]], int, Checksum]:
+    checksum: Checksum | None = None,
+) -> list[list[str]]:
     """Return the ids of each query's ``k`` nearest rows by exact search, in one pass that keeps ``k`` candidates a query."""
-    checksum = Checksum()
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
     for block in database.scan(side, batch=rows_a_block(width)):
-        checksum.add(block.ids, block.vectors)
+        if checksum is not None:
+            checksum.add(block.ids, block.vectors)
         rows = normalize_rows(block.vectors) if distance == "cosine" else block.vectors
         similar = queries @ rows.T
         if distance == "l2":
@@ -169,7 +175,8 @@ def _exact(
         if callback is not None:
             callback(len(block.ids))
     order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(names, order, 1).tolist(), checksum.rows, checksum
+    found: list[list[str]] = np.take_along_axis(names, order, 1).tolist()
+    return found
 
 
 def _agreement(exact: list[list[str]], found: list[pa.Array]) -> float:
