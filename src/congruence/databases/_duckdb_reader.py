@@ -32,6 +32,9 @@ from congruence.errors import DatabaseError, MigrationError, ParameterError
 
 __all__ = ["MARK", "DuckDBReader"]
 
+#: Numbers of rows that are passed over at once where there are none.
+_FAR = 2**20
+
 #: Key of the new column's comment.
 MARK = "congruence.migration"
 
@@ -209,15 +212,18 @@ class DuckDBReader(Database):
                 )
             start, stop = int(after[0]), int(after[1])
         full = f"{quoted(columns[0][0])} IS NOT NULL"
-        query = (
-            f"SELECT {self._selected(*columns)} FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
-        )
+        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
+        query = f"SELECT {self._selected(*columns)} {rows}"
         while stop is not None and start < stop:
             end = min(start + batch, stop)
             page = self._read(query, start, end)
             start = end
             if len(page):
                 yield page.combine_chunks(), [start, stop]
+            elif start < stop:  # rows that moved, or that a condition leaves out, leave many such ranges
+                end = min(start + _FAR, stop)
+                following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
+                start = end if following is None else following - 1
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in the order of their numbers; see :meth:`Database.scan`."""
