@@ -36,6 +36,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     finally:
         session.config.stash[COLLECTED] = set(sys.modules)
         gc.freeze()
+        gc.set_threshold(20_000)  # 700 make a collection of every few milliseconds of drawing or parsing
         gc.enable()
 
 

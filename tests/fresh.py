@@ -1,7 +1,7 @@
 """Scripts in processes that have done nothing yet but import what they need, for the price of a fork each.
 
 A new interpreter takes a third of a second and more to import NumPy, PyArrow and a store, which is most of what many tests of memory, full
-disks and kills cost. One interpreter imports them, is asked by :func:`run_fresh`, and forks; what its children do, it never sees.
+disks and kills cost. One interpreter for each process of tests imports them and forks for each script: nothing of one is left for the next.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from pathlib import Path
 from typing import Any
 
 #: What scripts import, before anything of it is used: libraries start threads when they are used, and threads do not survive a fork.
-MODULES = ("numpy", "pyarrow.parquet", "h5py", "lance", "safetensors.numpy", "congruence.stores", "congruence.maps")
+MODULES = ("numpy", "pyarrow.parquet", "h5py", "lance", "safetensors.numpy", "congruence.stores")
+
+#: Seconds that a script may take: behind them SIGALRM ends it.
+SECONDS = 300
 
 SERVER = """
-import importlib, json, os, sys
-for name in sys.argv[1:]:
+import importlib, json, os, signal, sys, warnings
+for name in sys.argv[2:]:
     importlib.import_module(name)
+warnings.filterwarnings("ignore", "lance is not fork-safe")  # it is not in use yet
 for line in sys.stdin:
     code, arguments, folder, cwd = json.loads(line)
     child = os.fork()
     if not child:
         for number, name in ((0, os.devnull), (1, folder + "/out"), (2, folder + "/err")):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o600), number)
+        signal.alarm(int(sys.argv[1]))
         os.chdir(cwd)
         sys.argv = ["-c", *arguments]
         status = 1
@@ -52,7 +57,7 @@ for line in sys.stdin:
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SERVER, *MODULES]
+    command = [sys.executable, "-c", SERVER, str(SECONDS), *MODULES]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(process.communicate)  # the end of its input ends it
     return process
