@@ -13,6 +13,7 @@ from congruence import OrthogonalMap
 from congruence.databases import Database, Stage
 from congruence.errors import CongruenceError, MigrationError
 from congruence.upgrade.migrate import Migration, passes
+from congruence.upgrade.migrate import verify as checks
 
 N, DIM, DIM_NEW = 157, 8, 6
 
@@ -259,6 +260,7 @@ class DatabaseContract:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(passes, "rows_a_block", lambda dim: 20)
             patch.setattr(passes, "CHECKPOINT_SECONDS", 0.01)
+            patch.setattr(checks, "QUERIES", 20)
             with Migration(self.open(where), mapping, journal=tmp_path / "journal", modality="image") as migration:
                 migration.run()
                 found = migration.verify()

@@ -106,6 +106,24 @@ def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
     np.testing.assert_array_equal(rows["n29"], 2 * vectors[29, :2])
 
 
+def test_numbers_that_no_row_has_are_passed_over(tmp_path, monkeypatch):
+    """Each writing moves the rows behind all others: after twenty, batches of five would be 126 queries for thirty rows."""
+    where, _ = small(tmp_path)
+    asked = []
+    with open_database(where) as database:
+        database.prepare(4)
+        for _ in range(20):
+            for block in database.scan():
+                database.write(block.ids, block.vectors)
+            database.flush()
+        read = database._read
+        assert read("SELECT max(rowid) AS last FROM items")["last"][0].as_py() > 600
+        monkeypatch.setattr(database, "_read", lambda *query: asked.append(query) or read(*query))
+        found = sorted(one for block in database.scan(batch=5) for one in block.ids.to_pylist())
+    assert found == [f"n{k:02d}" for k in range(30)]
+    assert len(asked) < 12
+
+
 def test_a_switch_that_fails_changes_nothing(tmp_path):
     where, _ = small(tmp_path, sql="CREATE INDEX mine ON items (name)")
     with open_database(where) as database:
