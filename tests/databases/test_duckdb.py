@@ -26,6 +26,7 @@ def q(name):
 
 
 class TestDuckDB(DatabaseContract):
+    times_writing = True
     id_types = ("int", "uuid")
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):

@@ -31,6 +31,7 @@ def connect(where):
 
 
 class TestLanceDB(DatabaseContract):
+    times_writing = True
     any_names = False
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):

@@ -381,7 +381,10 @@ def test_codes_without_their_scale_need_a_map_of_unit_rows(tmp_path):
     with begin(made, free, tmp_path, old_ranges=ranges, modality="image", element_type="float32") as migration:
         migration.run()
         assert migration.verify().passed
-    np.testing.assert_allclose(np.array(list(made.new.values())), free.transform(3 * old), atol=0.1)
+        np.testing.assert_allclose(np.array(list(made.new.values())), free.transform(3 * old), atol=0.1)
+        migration.switch()
+        migration.drop_old()
+    assert begin(made, None, tmp_path).status()["state"] == "dropped"
 
 
 def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, monkeypatch):

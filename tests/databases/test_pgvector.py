@@ -43,6 +43,7 @@ def shown(vector):
 
 
 class TestPgVector(DatabaseContract):
+    times_writing = True
     id_types = ("int", "text", "uuid")
 
     @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ def connect(where):
 
 
 class TestSQLite(DatabaseContract):
+    times_writing = True
     any_names = False
     rows_without = False
 

@@ -61,12 +61,15 @@ class RowMapper:
     @classmethod
     def of_journal(cls, mapping: Map, info: DatabaseInfo, kept: Journal, *, allow_zero_rows: bool = False) -> RowMapper:
         """Return the one that a migration was begun with."""
+        ranges = kept.old_ranges
+        if info.element_type != "int8" or any(isinstance(one, list) and len(one) != info.dim for one in ranges or ()):
+            ranges = None  # the old vectors were dropped: those that are there now are others
         found = cls(
             mapping,
             modality=kept.modality,
             normalize=kept.normalize,
             allow_zero_rows=allow_zero_rows,
-            old=Quantizer.of_told(info.element_type, info.dim, kept.old_ranges),
+            old=Quantizer.of_told(info.element_type, info.dim, ranges),
             new=Quantizer.of_told(kept.element_type, kept.dim, kept.ranges),
         )
         found.scale = kept.scale

@@ -180,8 +180,7 @@ class Quantizer:
     @classmethod
     def of_told(cls, element_type: str, dim: int, told: list[Any] | None) -> Quantizer:
         """Return one by what :meth:`told` gave. Raises ParameterError."""
-        rows = None if told is None else [np.broadcast_to(np.asarray(one, np.float64), (dim,)) for one in told]
-        return cls(element_type, dim, None if rows is None else np.stack(rows))
+        return cls(element_type, dim, told and [one if isinstance(one, list) else [one] * dim for one in told])
 
 
 def check_told(told: Any, dim: int | None = None) -> None:
