@@ -23,6 +23,7 @@ def print_rule(migration: Migration) -> None:
 
 
 def print_plan(plan: Plan) -> None:
+    """Print what a run would do and cost, and the checks."""
     from congruence.cli._base import number, print_table, say
 
     if plan.verdict:
@@ -83,6 +84,7 @@ def _kept(recall: float | None, where: str) -> str:
 
 
 def print_verification(found: Verification) -> None:
+    """Print what a verification found."""
     from congruence.cli._base import number, print_table, say
 
     facts = [
@@ -112,6 +114,7 @@ def print_verification(found: Verification) -> None:
 
 
 def print_status(told: dict[str, Any]) -> None:
+    """Print where a migration stands, and its events."""
     from congruence.cli._base import print_table
 
     facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
