@@ -69,6 +69,7 @@ WRITERS = {
     "negatives": ("negatives", "captions.txt", "-o"),
     "reproduce": ("reproduce", "fig5", "--quick", "-o"),
     "demo": ("demo", "-o"),
+    "demo --migration-page": ("demo", "--migration-page"),
     "demo --save-map": ("demo", "--no-report", "--save-map"),
 }
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "read_certificate_file"]
 
-ACTIONS = ("run", "plan", "verify", "switch", "rollback", "status", "drop-old", "discard")
+ACTIONS = ("run", "plan", "verify", "switch", "rollback", "thresholds", "status", "drop-old", "discard")
 
 
 def command(
@@ -21,14 +21,14 @@ def command(
         str,
         typer.Argument(
             metavar="DATABASE",
-            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, …",
+            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
         ),
     ],
     action: Annotated[
         str,
         typer.Argument(
             metavar="[ACTION]",
-            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, status, drop-old, discard.",
+            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, thresholds, status, drop-old, discard.",
         ),
     ] = "run",
     map_path: Annotated[
@@ -36,13 +36,17 @@ def command(
     ] = None,
     table: Annotated[str | None, typer.Option(help="Table or collection, where the address does not name it.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the vectors, or the named vector.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Column of the ids; the primary key by default.")] = None,
+    ids: Annotated[
+        str | None, typer.Option(help="Column of the ids; the primary key by default. Of an .npy, a file of them.")
+    ] = None,
     modality: Annotated[
         str | None, typer.Option(help="Modality of all rows: image, text, audio, video, other.")
     ] = None,
     modality_column: Annotated[
         str | None,
-        typer.Option(help="Column that says it of each row: images and texts then get each their own means."),
+        typer.Option(
+            help="Column (of an .npy or FAISS index, a file) that says it of each row: images and texts then get each their own means."
+        ),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(help="Only these rows: a condition in the database's own language.")
@@ -80,6 +84,18 @@ def command(
     least_recall: Annotated[
         float, typer.Option(help="Share of the exact nearest rows that the new index must find, for verify.")
     ] = 0.9,
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="For thresholds: a cut-off of the old model's cosine to translate. May be repeated."),
+    ] = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            help="For thresholds: queries in the new model; without, rows are compared with each other, as in a search for duplicates."
+        ),
+    ] = None,
+    queries_old: Annotated[str | None, typer.Option(help="For thresholds: the same queries in the old model.")] = None,
+    among: Annotated[str | None, typer.Option(help="For thresholds: only rows of this modality are searched.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing: as plan.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is written.")] = False,
@@ -91,15 +107,18 @@ def command(
 
     New vectors are written beside the old ones; readers see nothing of it until switch, and rollback gives them the old ones again, bit for bit.
     """
+    from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
     from congruence.cli._migration import print_plan, print_rule, print_status, print_verification
+    from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
-    from congruence.databases import open_database
+    from congruence.databases import Address, open_database
     from congruence.errors import ParameterError
     from congruence.maps import load
     from congruence.upgrade.migrate import Migration
 
+    hide_arguments(Address.parse(where).secrets)  # before anything else: every user of the machine can list them
     check_choice(action, ACTIONS, "ACTION")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     if dry_run:
@@ -108,6 +127,11 @@ def command(
                 f"Got --dry-run for {action}; expected it for run alone. Leave it out, or see where it stands: status."
             )
         action = "plan"
+    if (action == "thresholds") != bool(threshold):
+        raise ParameterError(
+            f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
+            + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
+        )
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
@@ -139,6 +163,15 @@ def command(
                 print_plan(plan)
             if migration.journal is None and not yes and not (plan.refused and not anyway):
                 _confirm(plan)
+        if action == "thresholds":
+            sides = [None if one is None else _read_vectors(one) for one in (queries, queries_old)]
+            fitted = migration.fit_thresholds(*sides, among=among)
+            translated = [fitted.translate(one) for one in threshold or []]
+            if as_json:
+                print_json({"action": action, **fitted.describe(), "thresholds": [one.to_dict() for one in translated]})
+            else:
+                print_thresholds(translated)
+            return
         bars = stack.enter_context(_Bars(as_json))
         told = {}
         if action == "run":
@@ -158,7 +191,7 @@ def command(
         if action in ("run", "verify"):
             bars.begin("verifying", migration.info.rows)
             found = migration.verify(
-                heldout=None if heldout is None else _read_heldout(heldout),
+                heldout=None if heldout is None else _read_vectors(heldout),
                 least_recall=least_recall,
                 callback=bars.advance,
             )
@@ -278,7 +311,7 @@ def _read_ranges(path: str) -> Any:
         ) from None
 
 
-def _read_heldout(spec: str) -> Any:
+def _read_vectors(spec: str) -> Any:
     from congruence.stores import read_embeddings
 
     return read_embeddings(spec)

@@ -11,10 +11,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from congruence._utils.typing import RowsLike
 from congruence.databases import Database
 from congruence.embeddings import Embeddings
 from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
+from congruence.evaluation.thresholds import Thresholds
 from congruence.maps import Map, load
+from congruence.upgrade.migrate.cutoffs import fit_cutoffs
 from congruence.upgrade.migrate.journal import Journal, default_folder, hold, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 from congruence.upgrade.migrate.passes import Retry, checksum_of, fill, settle
@@ -369,6 +372,63 @@ class Migration:
             for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)
         self.journal = None
+
+    def fit_thresholds(
+        self,
+        queries: RowsLike | None = None,
+        queries_old: RowsLike | None = None,
+        *,
+        among: str | None = None,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> Thresholds:
+        """Learn which cut-off on scores lets through after the switch what a cut-off of the old model did before.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, dim_new), optional
+            Queries in the new model. Without, the table's rows are compared with each other, as in a search for duplicates.
+        queries_old : Embeddings or array_like, shape (m, dim_old), optional
+            The same in the old model; paired by id, or by position.
+        among : str, optional
+            Modality of the rows that are searched, where a column says it; by default all.
+        folds : int, default=5
+            Of the cross-validation, over queries.
+        random_state : int, default=0
+
+        Returns
+        -------
+        Thresholds
+            Its ``translate(0.28)`` gives the new cut-off, with false-positive rate and recall before and after.
+
+        Raises
+        ------
+        MigrationError
+            The run has not ended.
+        TooFewAnchorsError
+            The sample has fewer than two rows with both vectors; fewer than two queries a fold.
+        ParameterError, ModalityError, ShapeError, InputError
+            One side of the queries only; no column of modalities; queries of another model.
+
+        Notes
+        -----
+        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`, a cut-off
+        is translated to the score above which there is the same share of irrelevant pairs.
+        """
+        with self._at_work() as journal:
+            journal.expect("filled", "verified", "switched", "rolled back", to="translate cut-offs")
+            return self.retry(
+                self.database,
+                lambda: fit_cutoffs(
+                    self.database,
+                    journal.sample,
+                    queries,
+                    queries_old,
+                    among=among,
+                    folds=folds,
+                    random_state=random_state,
+                ),
+            )
 
     def status(self) -> dict[str, Any]:
         """Return where the migration stands, by the journal and by the database itself, as plain data."""
