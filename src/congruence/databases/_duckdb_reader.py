@@ -171,6 +171,7 @@ class DuckDBReader(Database):
             rows=full,
             rows_without=rows - full,
             dim=dim,
+            element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
             space=told_space(told if isinstance(told, dict) else {}, str(self._place)),
