@@ -184,7 +184,7 @@ def main() -> None:
     ids = np.random.default_rng(1).permutation(options.rows).tolist()
     from congruence.databases import open_database
     from congruence.upgrade.migrate.mapper import RowMapper
-    from congruence.upgrade.migrate.passes import differing
+    from congruence.upgrade.migrate.quantize import Quantizer
 
     mapper = RowMapper(mapping)
     wanted = mapper(pa.array(ids), rows, pa.array(kinds, pa.large_string()))
@@ -226,7 +226,9 @@ def main() -> None:
                     names = block.ids.to_pylist()
                     seen.update(names)
                     expected = wanted[[row_of[one] for one in names]]
-                    totals["wrong"] += int(differing(block.vectors, expected, "float32").sum())
+                    totals["wrong"] += int(
+                        Quantizer("float32", expected.shape[1]).differs(block.vectors, expected).sum()
+                    )
                 totals["lost"] += len(before) - len(seen)
                 totals["doubled"] += sum(count > 1 for count in seen.values())
             print(f"{name} ({at}): {dict(totals)}", flush=True)

@@ -186,6 +186,7 @@ JOBS = {
         Job("refine-others", "minutes", tuple(f"python benchmarks/bench_refine.py --data {data} --models {models} --json OUT" for models, data in (("openai-b16", LVIS), ("names", IMAGENET)))),
         Job("unpaired", "minutes", tuple(f"python benchmarks/bench_unpaired.py --data {SHARED} --part {part} --json OUT" for part in ("texts --seeds 2", "other", "synthetic", "synthetic --first 3"))),
         Job("offset", "minutes", ("python benchmarks/regenerate.py --measure offset",)),
+        Job("quantized", "minutes", ("python benchmarks/regenerate.py --measure quantized",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
         Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
         Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),

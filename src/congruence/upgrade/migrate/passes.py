@@ -24,7 +24,6 @@ __all__ = [
     "Retry",
     "check_room",
     "checksum_of",
-    "differing",
     "fill",
     "read_on",
     "repair",
@@ -174,7 +173,7 @@ def fill(
 
     def mapped() -> Iterator[tuple[Block, np.ndarray]]:
         for block in run_ahead(read_on(reader, retry, journal.cursor, batch)):
-            yield block, mapper(block.ids, block.vectors, block.modalities)
+            yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
 
     def note(block: Block) -> None:
         retry(database, database.flush)
@@ -201,28 +200,9 @@ def fill(
             reader.close()
 
 
-def differing(found: np.ndarray, wanted: np.ndarray, element_type: str) -> np.ndarray:
-    """Say of each stored vector whether it is another than the mapped one, beyond rounding.
-
-    Parameters
-    ----------
-    found, wanted : ndarray of float32, shape (b, dim)
-    element_type : str
-        As which they are stored.
-
-    Returns
-    -------
-    ndarray of bool, shape (b,)
-    """
-    step = {"float32": 2.0**-20, "float16": 2.0**-10}[element_type]  # products of blocks of other sizes round otherwise
-    size = np.abs(wanted).max(axis=1, keepdims=True)
-    return np.asarray(~(np.abs(found - wanted) <= step * np.maximum(size, 2.0**-14)).all(axis=1))
-
-
 def repair(
     database: Database,
     mapper: RowMapper,
-    element_type: str,
     dim: int,
     retry: Retry,
     callback: Callable[[int], object] | None = None,
@@ -250,12 +230,13 @@ def repair(
             wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
             wrong = ~block.has_new
             if block.has_new.any():
-                wrong |= differing(block.new, wanted, element_type)
+                wrong |= mapper.new.differs(block.new, wanted)
             if wrong.any():
                 which = np.flatnonzero(wrong)
                 written += len(which)
                 if write:
-                    database.write(block.ids.take(pa.array(which)), np.ascontiguousarray(wanted[which]))
+                    vectors = np.ascontiguousarray(mapper.new.encode(wanted[which]))
+                    database.write(block.ids.take(pa.array(which)), vectors)
             old.add(block.ids, block.old)
             if callback is not None:
                 callback(len(block.ids))
@@ -293,7 +274,7 @@ def settle(
     """
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
-        found = repair(database, mapper, journal.element_type, dim, retry, callback)
+        found = repair(database, mapper, dim, retry, callback)
         journal.passes = [*journal.passes[-9:], found]
         journal.write(folder)
         if not found["written"] and not found["removed"]:

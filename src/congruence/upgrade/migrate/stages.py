@@ -12,7 +12,7 @@ from congruence._inputs import as_embeddings
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
-from congruence.embeddings import Embeddings, normalize_rows
+from congruence.embeddings import Embeddings
 from congruence.errors import CorruptFileError, ParameterError, ShapeError
 from congruence.upgrade.migrate._migration import Migration
 from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
@@ -171,13 +171,14 @@ class _Table:
             names, vectors = self.ids.take(pa.array(part)), plan.mapped(plan.ids[part])
             place = id_rows(native.ids, plan.ids[part])
             vectors[place >= 0] = native.vectors[place[place >= 0]]
-            migration.retry(database, lambda names=names, vectors=vectors: database.write(names, vectors))  # type: ignore[misc]
+            codes = migration.mapper.new.encode(vectors)
+            migration.retry(database, lambda names=names, codes=codes: database.write(names, codes))  # type: ignore[misc]
         migration.retry(database, database.flush)
 
     def settle(self) -> None:
         """Write all rows that are not as the plan has them: after a kill, after its first map, and where they moved little."""
         migration = self.migration
-        repair(migration.database, migration.mapper, migration.element_type, migration.info.dim, migration.retry)
+        repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:
@@ -213,7 +214,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
         raise ParameterError(
             f"Got {len(old)} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
         )
-    return pa.concat_arrays(ids), normalize_rows(old) if migration.mapper.scale else old
+    return pa.concat_arrays(ids), migration.mapper.rows(old)
 
 
 def _open(
