@@ -41,8 +41,7 @@ def orders(part: str) -> Any:
         runs = results[0]["results"]
         all_, shown = SHARES[part]
         rows = [
-            [f"the {name} model", _cell([run[name] for run in runs]), *[""] * (len(shown) - 1)]
-            for name in ("old", "new")
+            [f"{name} model", _cell([run[name] for run in runs]), *[""] * (len(shown) - 1)] for name in ("old", "new")
         ]
         for name in (one for one in runs[0] if one not in ("old", "new")):
             cells = []

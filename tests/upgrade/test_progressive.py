@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from congruence import Embeddings, OrthogonalMap
+from congruence import Embeddings, OrthogonalMap, ProcrustesHeads
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.errors import (
@@ -278,6 +278,8 @@ def test_bad_parameters(problem, mapping):
         Mixture({})
     with pytest.raises(ShapeError, match="from the order"):
         next(start(problem, mapping, order=lambda view: np.zeros(3)).batches(5))
+    with pytest.raises(ParameterError, match="Got a ProcrustesHeads"):
+        start(problem, ProcrustesHeads().fit(problem.source_images, problem.target_images))
     with pytest.raises(InputError, match="without any update"):
         start(problem, mapping).plot()
 
@@ -294,7 +296,7 @@ def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, how, 
 
     def go(plan, stages):
         asked = []
-        for batch, _ in zip(plan.batches(40), range(stages), strict=False):
+        for _, batch in zip(range(stages), plan.batches(40), strict=False):
             asked.append(batch.tolist())
             plan.update(batch, problem.target_images[[place[name] for name in batch.tolist()]])
         return asked
@@ -312,6 +314,28 @@ def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, how, 
     assert [one.to_dict() for one in again.history_] == [one.to_dict() for one in plan.history_]
     assert go(again, 2) == go(plan, 2)
     np.testing.assert_allclose(again.correction_.coef, plan.correction_.coef)
+
+
+def test_rows_that_were_being_encoded_at_a_kill_are_asked_for_again(problem, mapping):
+    plan = start(problem, mapping)
+    ids = next(plan.batches(20))
+    arrays, facts = plan.state()
+    texts = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS], "modality": "image"}
+    again = Progressive.from_state((arrays, facts), mapping, problem.source_images, **texts).batches(20)
+    assert set(next(again).tolist()) == set(ids.tolist())
+    assert not set(next(again).tolist()) & set(ids.tolist())
+
+
+def test_a_forecast_changes_nothing(problem, mapping):
+    asked = []
+    for look in (False, True):
+        plan = start(problem, mapping, order="random")
+        for ids in plan.batches(20, budget=60):
+            plan.update(ids, problem.target_images[ids])
+            if look:
+                plan.forecast()
+        asked.append(set(np.flatnonzero(plan.embedded).tolist()))
+    assert asked[0] == asked[1]
 
 
 def test_a_state_of_other_data_or_a_damaged_one_is_refused(problem, mapping, tmp_path):

@@ -55,6 +55,7 @@ class Stage:
     _race: Race
     _views: int
     _chosen_at: int
+    _resumed: bool
     _has_ids: bool
 
     def __len__(self) -> int:
@@ -223,7 +224,6 @@ class Stage:
                 read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
             )
         surprise = np.array([self._surprise[row] for row in native.tolist()])
-        self._views += 1
         return View(self._unit, self._mapped, native, surprise, size, self.random_state + self._views, *facts)
 
     def _score(self, view: View) -> np.ndarray:

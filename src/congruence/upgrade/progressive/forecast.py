@@ -128,22 +128,32 @@ def look_ahead(
 
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
-    def at(more: float, ordered: bool = True) -> tuple[float, float, float]:
+    def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
+        """Return the quality of rows like those that are mapped still after so much more, and how many these are."""
         rows = min(more * n_rows, rest)
-        left = rest - rows
-        if left < 1:
-            return 1.0, 1.0, 1.0
         # Of a batch the random share comes from all rows alike, the rest from the front of the order.
         cut = (1 - meter_share) * rows / max(rest - meter_share * rows, 1.0) if ordered else 0.0
         # The last few rows stand for all that the order takes after them, or one row would decide.
-        kept = values[ahead >= min(cut, last)]
-        found = rest_interval(kept, int(left), bounded)
-        return tuple((n_rows - left + left * one) / n_rows for one in found)  # type: ignore[return-value]
+        return values[ahead >= min(cut, last)], rest - rows
+
+    def at(more: float) -> tuple[float, float, float]:
+        some, left = kept(more)
+        if left < 1:
+            return 1.0, 1.0, 1.0
+        value, low, high = ((n_rows - left + left * one) / n_rows for one in rest_interval(some, int(left), bounded))
+        return value, low, high
+
+    def reached(ordered: bool) -> float | None:
+        for more in np.linspace(0.0, rest / n_rows, 201):
+            some, left = kept(float(more), ordered)
+            if left < 1 or (len(some) and (n_rows - left + left * some.mean()) / n_rows >= target):
+                return float(n_embedded / n_rows + more)
+        return None
 
     grid = [0.0, *sorted({float(one) for one in further if one * n_rows <= rest})]
     points = np.array([at(more) for more in grid])
     rows = [round(more * n_rows) for more in grid]
-    needed, needed_at_random = (_reach(at, n_rows, n_embedded, rest, target, ordered) for ordered in (True, False))
+    needed, needed_at_random = reached(True), reached(False)
     verdict, reason = _judge(
         metric, values, n_embedded / n_rows, float(points[0, 0]), target, needed, needed_at_random, better
     )
@@ -162,14 +172,6 @@ def look_ahead(
         verdict,
         reason,
     )
-
-
-def _reach(at: Any, n_rows: int, n_embedded: int, rest: int, target: float, ordered: bool) -> float | None:
-    for more in np.linspace(0.0, rest / n_rows, 201):
-        value = at(float(more), ordered)[0]
-        if value >= target:  # false where the value is not known
-            return float(n_embedded / n_rows + more)
-    return None
 
 
 def _judge(

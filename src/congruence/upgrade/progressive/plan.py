@@ -22,7 +22,7 @@ from congruence._utils.validation import (
     name_rows,
 )
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
-from congruence.maps import Map
+from congruence.maps import Map, TwoSidedMap
 from congruence.upgrade.progressive import saving
 from congruence.upgrade.progressive._given import near_cosine, read_labels, read_texts, read_weights
 from congruence.upgrade.progressive._ledger import LEARN, METER, SELECTED, WAITING, Ledger
@@ -106,7 +106,8 @@ class Progressive(Stage):
 
     Notes
     -----
-    The store, its mapped rows and the new vectors received are held in memory; texts are compared with it a block at a time.
+    The store, its mapped rows and the new vectors received are held in memory; texts are compared with it a block at a time. Rows are compared by their
+    cosine: mapped rows have unit norm, and so has what :meth:`store` returns.
 
     Examples
     --------
@@ -153,6 +154,10 @@ class Progressive(Stage):
                 f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1. Pass meter_share=0.2 and clip=3.0, for example."
             )
         check_positive(tolerance, "tolerance", zero=True)
+        if isinstance(mapping, TwoSidedMap):
+            raise ParameterError(
+                f"Got a {type(mapping).__name__}, which maps both models into a third space; expected a map into the new model's. Pass an OrthogonalMap, for example."
+            )
         store = as_embeddings(old, "old")
         mapping = mapping.for_modality(modality or store.space.modality)
         check_width(store.dim, mapping.n_features_in_, "Progressive", mapping.d_target)
@@ -177,7 +182,7 @@ class Progressive(Stage):
         self._surprise: dict[int, float] = {}
         self._near = near_cosine(self._unit, random_state)
         self._race = Race("entropy" if self.texts is not None else "residual", self.texts is not None)
-        self._chosen_at, self._views = 0, 0
+        self._chosen_at, self._views, self._resumed = 0, 0, False
         self.correction_ = self._refit.first()
         self._mapped = self._refit.transform(self._old, self.correction_)
         self._written = self._mapped.copy()
@@ -214,7 +219,7 @@ class Progressive(Stage):
         Yields
         ------
         ndarray
-            Ids, each once. Pass their vectors to :meth:`update` before the next batch; rows left out then are not asked for again.
+            Ids, each once. Pass their vectors to :meth:`update` before the next batch; rows left out are asked for again only by the first batch of a loaded plan.
 
         Raises
         ------
@@ -227,6 +232,9 @@ class Progressive(Stage):
             check_positive(until, "until")
         if self.texts is None and metric == "agreement":
             metric = "cosine"
+        if self._resumed and len(self.missing):  # asked for before the stop
+            yield self.missing
+        self._resumed = False
         while True:
             room = most - int(np.count_nonzero(self._ledger.role))
             if until is not None and self.history_:
@@ -253,6 +261,7 @@ class Progressive(Stage):
         """Ask for so many more rows: random ones, and the first of the order."""
         book = self._ledger
         random = book.draw(min(size, max(1, round(self.meter_share * size))))
+        self._views += 1
         view = self._view(size)
         scores = self._score(view)
         learn = random[book.role[random] == LEARN]
@@ -273,7 +282,8 @@ class Progressive(Stage):
         Parameters
         ----------
         ids : sequence of str or int
-            A batch's, a part of it, or others: rows that were not asked for count as chosen ones.
+            A batch's, a part of it, or others: rows that were not asked for count as chosen ones. The meter's sample does not know by what rule you chose them: many
+            of one kind make it a sample of other rows than those that are left.
         vectors : array_like, shape (len(ids), d_new)
             Those of rows that were given before replace them.
 

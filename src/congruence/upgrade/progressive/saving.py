@@ -97,6 +97,7 @@ def _fill(plan: Stage, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     plan._surprise = dict(zip(rows, arrays["surprise"].tolist(), strict=True))
     book.place, book.drawn = int(facts["place"]), int(facts["drawn"])
     plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
+    plan._resumed = True
     plan._race.restore(facts["race"])
     plan.history_ = [Reading.from_dict(one) for one in facts["history"]]
     solved = {name.removeprefix("map."): array for name, array in arrays.items() if name.startswith("map.")}
