@@ -388,12 +388,14 @@ class DatabaseContract:
         before = self.user_rows(where)
         row = {one: k for k, one in enumerate(ids)}
         expected = {one: self.mapped(vectors[row[one]][None])[0] for one in ids}
-        native = np.eye(7, DIM_NEW, dtype=np.float32)
+        native = np.eye(5, DIM_NEW, dtype=np.float32)
         with self.open(where) as database:
+            if not database.capabilities.writes_after_switch:
+                pytest.skip("the new side is a complete file, exchanged with the old one")
             self.fill(database)
             database.build_index()
             database.switch()
-            block = next(iter(database.scan("old", batch=7)))
+            block = next(iter(database.scan("old", batch=5)))
             database.write(block.ids, native)
             database.flush()
             assert database.stage() is Stage.SWITCHED

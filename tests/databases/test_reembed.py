@@ -247,10 +247,44 @@ def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_pa
         with begin(made, mapping, tmp_path) as migration, pytest.raises(error, match=words):
             reembed(migration, encode, size=20, budget=40, **options)
     assert bits(made.new) == before
+    fresh = table()
+    (tmp_path / "b").mkdir()
+    with begin(fresh, mapping, tmp_path / "b") as migration, pytest.raises(MigrationError, match="Got no migration"):
+        reembed(migration, Model(truth), among="image", budget=4)
+
+
+def test_after_a_rollback_it_goes_on_beside_and_is_verified_and_switched_again(switched, mapping, truth, tmp_path):
+    made, model = switched, Model(truth)
     with begin(made, mapping, tmp_path) as migration:
         migration.rollback()
-        with pytest.raises(MigrationError, match="rolled back, to re-embed"):
-            reembed(migration, Model(truth), among="image", budget=4)
+        reembed(migration, model, among="image", size=20, budget=20)
+        with pytest.raises(MigrationError, match="filled, to switch"):
+            migration.switch()
+        assert migration.verify().passed
+        migration.switch()
+    assert made.switched
+
+
+def test_complete_files_are_re_embedded_before_the_switch(mapping, truth, tmp_path, here):
+    """On a real ``.npy`` file, by the command: rows first, then the exchange."""
+    made = table()
+    names = images(made)
+    np.save(tmp_path / "old.npy", np.stack([made.old[one] for one in names]))
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in names))
+    np.save(tmp_path / "new.npy", np.stack([truth[str(one)] for one in names]))
+    mapping.save(tmp_path / "map")
+    words = ("migrate", "old.npy", "--ids", "ids.txt", "--modality", "image", "--journal", "j")
+    more = ("--encode", "new.npz", "--batch", 20)
+    np.savez(tmp_path / "new.npz", vectors=np.load(tmp_path / "new.npy"), ids=np.array(names).astype(str))
+    done = here(*words, "--map", "map", "--yes", "--progressive", "--budget", 40, *more)
+    assert done.code == 0, done.err
+    assert "switched: readers see the new vectors" in done.out
+    held = np.load(tmp_path / "old.npy")
+    own = (np.abs(held - np.load(tmp_path / "new.npy")).max(axis=1) < 1e-6).sum()
+    assert own == 40
+    refused = here(*words, "reembed", "--budget", 60, *more)
+    assert refused.code == 2
+    assert "Roll back, re-embed, then verify and switch" in refused.err
 
 
 def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, truth, tmp_path):

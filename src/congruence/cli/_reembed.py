@@ -6,14 +6,23 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate import Migration
     from congruence.upgrade.migrate.stages import Encode
     from congruence.upgrade.progressive import Progressive
 
-__all__ = ["Wanted", "open_encoder", "run_reembed"]
+__all__ = ["Bars", "Wanted", "open_encoder", "progress", "run_reembed"]
+
+
+class Bars(Protocol):
+    """Progress bars, one after the other."""
+
+    def begin(self, words: str, total: int) -> None: ...
+    def advance(self, count: int) -> None: ...
+    def close(self) -> None: ...
+    def shown(self, words: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]: ...
 
 
 @dataclass(frozen=True)
@@ -108,12 +117,29 @@ def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
     return ItemsEncoder(encoder, items)
 
 
-def run_reembed(
-    migration: Migration,
-    wanted: Wanted,
-    bars: Callable[[str, int], AbstractContextManager[Callable[[int], None] | None]],
-    as_json: bool,
-) -> dict[str, Any]:
+def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, Any]:
+    """Switch and re-embed; where the new vectors are a complete file, re-embed, verify and switch. Return what is told as plain data."""
+    from congruence.cli._base import say
+
+    first = migration.database.capabilities.writes_after_switch
+    told = {} if first else run_reembed(migration, wanted, bars, as_json)
+    if not first:
+        bars.begin("verifying", migration.info.rows)
+        found = migration.verify(callback=bars.advance)
+        told |= found.to_dict()
+        if not found.passed:
+            bars.close()
+            return told
+    bars.begin("comparing", migration.info.rows)
+    migration.switch(callback=bars.advance)
+    bars.close()
+    if not as_json:
+        more = "mapped vectors from now on, and the new model's own as they come" if first else "the new vectors"
+        say(f"switched: readers see {more}")
+    return run_reembed(migration, wanted, bars, as_json) if first else told
+
+
+def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, Any]:
     """Re-embed, print each stage, and return what is told in the end as plain data."""
     from congruence.cli._base import say
     from congruence.stores import read_embeddings
@@ -122,7 +148,7 @@ def run_reembed(
     texts, new_texts = (None if one is None else read_embeddings(one) for one in (wanted.texts, wanted.new_texts))
     encode = open_encoder(wanted, migration)
     total = wanted.budget or round((wanted.share or 1) * migration.info.rows)
-    with bars("encoding", total) as advance:
+    with bars.shown("encoding", total) as advance:
         plan = reembed(
             migration,
             encode,

@@ -140,7 +140,7 @@ def command(
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
     from congruence.cli._migration import print_plan, print_rule, print_status, print_verification
-    from congruence.cli._reembed import Wanted, open_encoder, run_reembed
+    from congruence.cli._reembed import Wanted, open_encoder, progress, run_reembed
     from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
@@ -245,14 +245,9 @@ def command(
                 if found.passed and not progressive:
                     say(f"Next: {again} switch, with the same options")
             if progressive and found.passed:
-                bars.begin("comparing", migration.info.rows)
-                migration.switch(callback=bars.advance)
-                bars.close()
-                if not as_json:
-                    say("switched: readers see mapped vectors from now on, and the new model's own as they come")
-                told |= run_reembed(migration, wanted, bars.shown, as_json)
+                told |= progress(migration, wanted, bars, as_json)
         elif action == "reembed":
-            told = run_reembed(migration, wanted, bars.shown, as_json)
+            told = run_reembed(migration, wanted, bars, as_json)
         elif action == "switch":
             bars.begin("comparing", migration.info.rows)
             told = migration.switch(callback=bars.advance)

@@ -53,6 +53,8 @@ class Capabilities:
         A row that others delete takes its new vector with it, since both stand in one row.
     searches : bool
         :meth:`Database.search` uses an index of the database's own.
+    writes_after_switch : bool
+        New vectors may be written while readers see them: rows re-embedded one batch after the other.
     filters : str
         The language of ``where``; empty where partial runs are not possible.
     element_types : tuple of str
@@ -64,6 +66,7 @@ class Capabilities:
     concurrent_writes: bool
     follows_deletes: bool
     searches: bool
+    writes_after_switch: bool = True
     filters: str = ""
     element_types: tuple[str, ...] = ("float32",)
 

@@ -13,7 +13,7 @@ from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
 from congruence.embeddings import Embeddings
-from congruence.errors import CorruptFileError, ParameterError, ShapeError
+from congruence.errors import CorruptFileError, MigrationError, ParameterError, ShapeError
 from congruence.upgrade.migrate._migration import Migration
 from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.paid import Paid
@@ -79,7 +79,7 @@ def reembed(
     Raises
     ------
     MigrationError
-        The run has not ended, or nothing is to be re-embedded after a rollback.
+        The run has not ended; or the database is switched and takes no writes then (files).
     ParameterError
         No unit rows in the new space, no rows of this modality, or bad options.
     ShapeError, DtypeError, NotFiniteError, ZeroRowError
@@ -96,7 +96,11 @@ def reembed(
             "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Begin it with normalize=True."
         )
     with migration._at_work() as journal:
-        journal.expect("filled", "verified", "switched", to="re-embed")
+        journal.expect("filled", "verified", "switched", "rolled back", to="re-embed")
+        if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
+            raise MigrationError(
+                f"Got {migration.database.kind} switched, whose new vectors are one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
+            )
         tell("reading the old vectors")
         table = _Table(migration, texts, new_texts, among, order, random_state)
         table.keep()
@@ -117,7 +121,7 @@ def reembed(
             tell("bringing rows that moved little up to the last map")
             table.settle()
             migration.retry(migration.database, migration.database.build_index)
-            if journal.state == "verified":
+            if journal.state in ("verified", "rolled back"):
                 journal.state = "filled"
             journal.write(migration.folder)
     return plan
