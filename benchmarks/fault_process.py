@@ -35,6 +35,8 @@ class Task:
         Gets a line a step, with the processor time so far.
     seconds : float
         Of processor time, after which a signal ends the process; 0 for never.
+    again : bool
+        Verify and switch again a migration that was rolled back.
     """
 
     place: Path
@@ -42,6 +44,7 @@ class Task:
     hooks: tuple[tuple[str, int, str], ...] = ()
     trace: Path | None = None
     seconds: float = 0.0
+    again: bool = False
 
 
 def migrate(kind: Kind, task: Task, told: Path) -> None:
@@ -104,11 +107,11 @@ def migrate(kind: Kind, task: Task, told: Path) -> None:
             state = migration.status().get("state")
             if state in (None, "filling"):
                 migration.run(resume=state is not None, stage=rest)
-            if migration.journal.state == "filled":
+            if migration.journal.state == "filled" or (state == "rolled back" and task.again):
                 found = migration.verify()
                 if not found.passed:
                     raise SystemExit(f"does not verify: {found.problems}")
-            if migration.journal.state == "verified" and task.until != "verified":
+            if migration.journal.state in ("verified", "switched") and task.until != "verified":
                 migration.switch()
             if migration.journal.state == "switched" and task.until == "rolled back":
                 told = migration.rollback()

@@ -5,8 +5,9 @@
 before and after each call that changes something (prepare, write, flush, the journal of each state, the index, switch, rollback, and the commits below them).
 
 - ``--fault kill``: for the first, a middle and the last of each step, a process of its own does the same on a fresh copy of the table and is killed there with
-  SIGKILL; ``--points states`` takes each state of the journal and the commits only. ``--random`` adds as many kills after an amount of processor time
-  drawn uniformly, by a signal that nothing handles. What readers see is read before another process takes the migration up, to the end.
+  SIGKILL; another takes it up, to the end. ``--points states`` takes the states of the journal and the commits only. ``--chain`` kills one migration at
+  each kind of step in turn: each process takes up what the last one left, switches again where that has rolled back, and the next step kills it. ``--random``
+  adds as many kills after an amount of processor time drawn uniformly, by a signal that nothing handles. What readers see is read after each kill.
 - ``--fault disk-full``: on a disk of its own (needs root), which something else fills at a step; room is made, and the migration taken up.
 - ``--fault server-restart``: the server is stopped at once, as by ``pg_ctl stop -m immediate``, and started again, at each kind of step of one run.
 - ``--fault concurrent-writes``: another process adds, changes and deletes rows during the run, and once more between verification and switch.
@@ -90,7 +91,6 @@ class Bench:
         from congruence.upgrade.migrate.mapper import RowMapper
 
         self.mapper = RowMapper(self.mapping)
-        self.wanted = self.map(self.ids, self.rows, self.kinds)
         self.row_of = np.argsort(self.ids)
         self.first = self.scratch / "first"
         self.told = self.scratch / "error.json"
@@ -99,9 +99,13 @@ class Bench:
         return self.mapper(pa.array(ids), rows, pa.array(kinds.tolist(), pa.large_string()))
 
     def make(self, ids: np.ndarray | None = None) -> None:
-        """Make the table that is copied."""
+        """Make the table that is copied; its originals are the rows as the client gives them, which may round."""
         self.first.mkdir()
         self.kind.make(self.first, self.ids if ids is None else ids, self.rows, self.kinds)
+        if ids is None:
+            for some, rows in self.kind.read(self.first, "old"):
+                self.rows[self.row_of[some]] = rows
+            self.wanted = self.map(self.ids, self.rows, self.kinds)
 
     def copy(self) -> Path:
         place = (self.disk or self.scratch) / f"copy{self.totals['copies']}"
@@ -196,28 +200,33 @@ def kill(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     lines = [one.split(" ", 1) for one in trace.read_text().splitlines()]
     steps, total = [name for _, name in lines], float(lines[-1][0])
     bench.report(f"no fault, {len(steps)} steps, {total:.1f} s of processor time")
+    one_migration = bench.copy() if options.chain else None
     points: list[tuple[str, dict[str, Any]]] = []
-    for name, number in chosen(steps, options.points):
+    for name, number in chosen(steps, options.points, options.chain):
         points.append((f"{name} {number}", {"hooks": ((name, number, "kill"),)}))
     for seconds in np.sort(np.random.default_rng(2).uniform(0, total, options.random)):
         points.append((f"after {seconds:.2f} s", {"seconds": float(seconds)}))
     for what, task in points:
-        place = bench.copy()
-        process = bench.start(place, *task.pop("hooks", ()), **task)
+        place = one_migration or bench.copy()
+        process = bench.start(place, *task.pop("hooks", ()), again=options.chain, **task)
         process.join()
         # A run that is a little quicker than the traced one may end before the signal comes.
         bench.totals["kills"] += process.exitcode in (-signal.SIGKILL, -signal.SIGPROF)
         found = bench.seen(place)
-        bench.finish(place)
-        bench.count_all(place)
+        if one_migration is None:
+            bench.finish(place)
+            bench.count_all(place)
+            bench.kind.remove(place)
         bench.report(f"{what} (ended with {process.exitcode}), readers see {found}")
-        bench.kind.remove(place)
+    if one_migration is not None:
+        bench.finish(one_migration)
+        bench.count_all(one_migration)
     for ids, rows in bench.kind.read(bench.first, "old"):  # the copies share files with it
         bench.totals["changed originals"] += differ(rows, bench.rows[bench.row_of[ids]])
     return {"steps": len(steps), "points": len(points), "kills": bench.totals["kills"]}
 
 
-def chosen(steps: list[str], which: str) -> list[tuple[str, int]]:
+def chosen(steps: list[str], which: str, chain: bool) -> list[tuple[str, int]]:
     """Return the steps to kill at, each with its number among those of its name."""
     points: list[tuple[str, int]] = []
     for name in dict.fromkeys(steps):
@@ -228,7 +237,8 @@ def chosen(steps: list[str], which: str) -> list[tuple[str, int]]:
             numbers = [0]
         else:
             numbers = [] if what in STEPS or what == "journal filling" else [(last + 1) // 2]
-        points += [(name, number) for number in numbers]
+        # In a chain each process does each step for the first time.
+        points += [(name, number) for number in (numbers[:1] and [0] if chain else numbers)]
     return points
 
 
@@ -356,6 +366,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--fault", choices=sorted(FAULTS), default="kill")
     parser.add_argument("--points", choices=("all", "states"), default="all", help="steps to kill at")
+    parser.add_argument("--chain", action="store_true", help="kill one migration again and again")
     parser.add_argument("--random", type=int, default=0, help="further kills, at random instants")
     add_json(parser)
     options = parser.parse_args()
