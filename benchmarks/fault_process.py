@@ -86,8 +86,12 @@ def migrate(kind: Kind, task: Task, told: Path) -> None:
         return run
 
     def rest(words: str) -> None:
-        """Ask the other process to stop writing, so that a walk can find nothing, and wait for it."""
-        if words == "comparing, pass 2" and task.until == "verified":
+        """Let the other process write before the first comparing walk; then ask it to rest, so that a walk can find nothing."""
+        if task.until == "verified" and words == "comparing, pass 1":
+            before = writes(place)
+            while writes(place) < before + 2:
+                time.sleep(0.01)
+        elif task.until == "verified" and words == "comparing, pass 2":
             (place / "rest").touch()
             while not (place / "rested").exists():
                 time.sleep(0.01)
@@ -131,6 +135,12 @@ def fill_disk(path: Path) -> None:
                     pass
             except OSError:
                 continue
+
+
+def writes(place: Path) -> int:
+    """Return how many times the other process has written."""
+    log = place / "accepted"
+    return len(log.read_text(encoding="utf-8").split()) if log.exists() else 0
 
 
 def write_meanwhile(application: Kind, place: Path, n: int, rows: np.ndarray) -> None:

@@ -26,9 +26,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "tests" / "databases"), str(HERE.parent / "tests" / "fuzz")]
 
 import numpy as np  # noqa: E402
-from machine_output import add_json, write_json  # noqa: E402
 from memory_database import MemoryDatabase, Table  # noqa: E402
 from mutators import BYTES, TEXT, mutate, mutate_data, mutate_safetensors  # noqa: E402
+
+from machine_output import add_json, write_json  # noqa: E402
 
 #: Longest message, and seconds that a case may take.
 LONGEST, SECONDS = 6000, 10
@@ -114,12 +115,13 @@ class Case:
         """Run one step: its result, or None after an error of ours, which must have touched nothing."""
         from congruence.errors import CongruenceError
 
+        result, said = None, "."
         try:
             result = run()
         except CongruenceError as error:
             self.refusals += 1
-            assert 0 < len(str(error)) <= LONGEST, f"a message of {len(str(error))} characters"
-            result = None
+            said = str(error)
+        assert 0 < len(said) <= LONGEST, f"a message of {len(said)} characters"
         assert bits(self.table.old) == self.old, "the old vectors changed"
         return result
 

@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 
 from fault_databases import KINDS, Kind
-from fault_process import STEPS, Task, change, migrate, write_meanwhile
+from fault_process import STEPS, Task, change, migrate, write_meanwhile, writes
 from machine_output import add_json, write_json
 
 os.environ.setdefault("LANCE_LOG", "error")  # it says at each commit that replacing a column's file is new
@@ -312,7 +312,7 @@ def concurrent_writes(bench: Bench, options: argparse.Namespace) -> dict[str, An
     writer.start()
     bench.finish(place, until="verified")
     writer.join()
-    during = len((place / "accepted").read_text().split())
+    during = writes(place)
     for k in range(during, during + 20):  # between verification and switch
         change(bench.kind, place, n, k, other)
     bench.finish(place, until="switched")

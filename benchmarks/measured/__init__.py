@@ -12,6 +12,7 @@ from measured import (
     frames,
     joint,
     means,
+    migrations,
     origins,
     pairing,
     quick,
@@ -49,6 +50,7 @@ BLOCKS: dict[str, Block] = {
     **towers.BLOCKS,
     **unpaired.BLOCKS,
     **bridges.BLOCKS,
+    **migrations.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

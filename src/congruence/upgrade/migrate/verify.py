@@ -86,8 +86,7 @@ def verify(
     n_old, n_new = database.count("old"), database.count("new")
     if n_old != n_new:
         problems.append(f"{n_old:,} rows have an old vector and {n_new:,} a new one")
-    # Not by single rows: where updates have moved rows, a database looks for the first one block by block.
-    first = next(iter(database.scan("old")), None)
+    first = next(iter(database.scan("old", batch=1)), None)
     if first is None:
         raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
     try:
