@@ -20,7 +20,12 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[test]'
 	touch $@ $(VENV)/.core
 
-demo: $(VENV)/.core
+# With LanceDB, the embedded database: the demo ends with a table of it migrated.
+$(VENV)/.demo: $(VENV)/.core
+	$(PIP) -e '.[lancedb]'
+	touch $@
+
+demo: $(VENV)/.demo
 	$(BIN)/congruence demo
 
 LINTED := src tests benchmarks examples

@@ -183,6 +183,7 @@ JOBS = {
         Job("refine-others", "minutes", tuple(f"python benchmarks/bench_refine.py --data {data} --models {models} --json OUT" for models, data in (("openai-b16", LVIS), ("names", IMAGENET)))),
         Job("unpaired", "minutes", tuple(f"python benchmarks/bench_unpaired.py --data {SHARED} --part {part} --json OUT" for part in ("texts --seeds 2", "other", "synthetic", "synthetic --first 3"))),
         Job("offset", "minutes", ("python benchmarks/regenerate.py --measure offset",)),
+        Job("quantized", "minutes", ("python benchmarks/regenerate.py --measure quantized",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
         Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
         Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),
@@ -212,6 +213,16 @@ JOBS = {
             for kind in ("simulated", "distorted") for seed in (77, 78)
         )),
         Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 4 --requests 8 --windows 0.003 --json OUT",), timing=True),
+        Job("migrate-speed", "minutes", (
+            f"{_SPEED}migrate.py lancedb --rows 100000 --json OUT",
+            *(f"{_SPEED}migrate.py {kind} --rows 20000 --json OUT" for kind in ("duckdb", "sqlite-vec", "pgvector")),
+        ), timing=True),
+        Job("migrate-peers", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways whole --peers .venv-peers/bin/python --json OUT" for which in (
+            "pgvector --rows 2000 --peer isotrieve", "lancedb --rows 300 --peer rebasis",
+        )), timing=True),
+        Job("migrate-memory", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways fill --rounds 1 --json OUT" for which in (
+            *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
+        )), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",

@@ -1,69 +1,87 @@
-"""Tables of docs/migrate.md: what faults in the middle of a migration lose, double, spoil or change."""
+"""The tables of docs/migrate.md: a migration beside copies and beside other packages. Times: compared with their record only."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
+
+import numpy as np
 
 from measured.blocks import Block, table
 from measured.jobs import JOBS
 
-COUNTED = ("lost", "doubled", "wrong", "changed originals")
+_NAMES = {"lancedb": "LanceDB", "duckdb": "DuckDB", "sqlite-vec": "sqlite-vec", "pgvector": "PostgreSQL"}
+
+_WAYS = {
+    "copy": "copy",
+    "copy in the server": "copy by SQL alone",
+    "mapped copy": "copy with a product",
+    "fill": "writing",
+    "fill and comparing": "writing and one comparing walk",
+    "whole": "whole: plan, run, verify, switch",
+}
 
 
-def _counted(one: dict[str, Any]) -> list[str]:
-    return [str(one[key]) for key in COUNTED]
+def _median(found: dict[str, Any], way: str, key: str) -> float:
+    return float(np.median([one[way][key] for one in found["rounds"]]))
 
 
-def kills(results: list[Any]) -> str:
-    """One migration of each database, killed at each kind of step in turn."""
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def _about(one: dict[str, Any]) -> str:
+    given = one["arguments"]
+    return f"{_NAMES[given['kind']]}, {given['rows']:,} × {given['dim']}"
+
+
+def speed(results: list[Any]) -> str:
+    """Each way beside the copy of the same round."""
     rows = []
-    for one in (result["results"] for result in results):
-        saw = [f"{one.get(f'readers saw {side}', 0)} × {side}" for side in ("old", "new")]
-        other = one.get("readers saw mixed", 0), one.get("readers saw nothing", 0)
-        saw += [f"{count} × {word}" for count, word in zip(other, ("a mixture", "no table"), strict=True) if count]
-        rows.append([one["kind"], f"{one['rows']:,}", str(one["kills"]), ", ".join(saw), *_counted(one)])
-    return table(["database", "rows", "kills", "readers saw", *COUNTED], rows)
+    for one in results:
+        found = one["results"]
+        for way, words in _WAYS.items():
+            if way not in found["ratios"]:
+                continue
+            ratios = []
+            for key in ("cpu", "seconds"):
+                low, middle, high = found["ratios"][way][key]
+                ratios.append("1" if way == "copy" else f"{middle:.2f} ({low:.2f} … {high:.2f})")
+            cpu, memory = _seconds(_median(found, way, "cpu")), f"{_median(found, way, 'mb'):,.0f} MB"
+            rows.append([_about(one) if way == "copy" else "", words, cpu, *ratios, memory])
+    return table(["rows", "way", "processor time", "speed beside a copy", "by the clock", "memory"], rows)
 
 
-def _outcome(one: dict[str, Any]) -> str:
-    if one["fault"] == "disk-full":
-        errors = ", ".join(f"{count} × {name}" for name, count in one["errors"].items())
-        return f"{errors}; {one['journals']} of {one['points']} journals stand"
-    if one["fault"] == "server-restart":
-        return f"{one['restarts']} restarts, waited for; {one['repaired']:,} rows written again"
-    if one["fault"] == "concurrent-writes":
-        writes = one["writes during the run"] + one["before the switch"]
-        return f"{writes:,} writes; {one['written']:,} rows written again, {one['removed']:,} removed"
-    return f"{one['error']}; {'nothing' if one['untouched'] else 'SOMETHING'} was written"
-
-
-def faults(results: list[Any]) -> str:
-    """The other faults."""
-    names = {"server-restart": "server restarted", "concurrent-writes": "concurrent writes", "disk-full": "disk full"}
+def peers(results: list[Any]) -> str:
+    """Other packages beside a whole migration on the same rows."""
     rows = []
-    for one in (result["results"] for result in results):
-        name = names.get(one["fault"], "duplicate ids")
-        rows.append([name, one["kind"], f"{one['rows']:,}", _outcome(one), *_counted(one)])
-    return table(["fault", "database", "rows", "outcome", *COUNTED], rows)
+    for one in results:
+        found = one["results"]
+        for way in sorted(found["rounds"][0], key=lambda name: name != "whole"):
+            shown = [_seconds(_median(found, way, key)) for key in ("cpu", "seconds")]
+            times = []
+            for key in ("cpu", "seconds"):
+                each = [1 / ratio for ratio in found["ratios"][way][key]]
+                times.append("1" if way == "whole" else f"{each[1]:.1f} ({each[2]:.1f} … {each[0]:.1f})")
+            name = "congruence, whole" if way == "whole" else way
+            rows.append([_about(one) if way == "whole" else "", name, *shown, *times])
+    return table(
+        ["rows", "package", "processor time", "by the clock", "processor time over ours", "clock over ours"], rows
+    )
 
 
-def fuzz(results: list[Any]) -> str:
-    """What came of hostile journals and maps."""
-    total: Counter[str] = Counter()
-    for result in results:
-        total.update({key: value for key, value in result["results"].items() if key != "slowest"})
+def memory(results: list[Any]) -> str:
+    """Peak of writing and of comparing over what the process had before."""
     rows = []
-    for what in ("journal", "map"):
-        outcomes = ("refused", "read, then refused", "read")
-        counts = [total[f"{what} {outcome}"] for outcome in outcomes]
-        rows.append([what, f"{sum(counts):,}", *(f"{count:,}" for count in counts)])
-    rows.append(["other outcomes", f"{total['findings']:,}", "", "", ""])
-    return table(["damaged", "cases", "refused at once", "refused by a later step", "read"], rows)
+    for one in results:
+        found = one["results"]
+        peaks = [f"{_median(found, way, 'mb'):,.0f} MB" for way in ("fill", "comparing")]
+        given = one["arguments"]
+        rows.append([_about(one), f"{given['rows'] * given['dim'] * 4 / 2**20:,.0f} MB", *peaks])
+    return table(["rows", "their vectors", "writing", "comparing"], rows)
 
 
 BLOCKS = {
-    "migrate-kills": Block(kills, JOBS["migrate-kills"]),
-    "migrate-faults": Block(faults, JOBS["migrate-faults"]),
-    "migrate-fuzz": Block(fuzz, JOBS["migrate-fuzz"]),
+    "migrate-speed": Block(speed, JOBS["migrate-speed"]),
+    "migrate-peers": Block(peers, JOBS["migrate-peers"]),
+    "migrate-memory": Block(memory, JOBS["migrate-memory"]),
 }

@@ -372,7 +372,7 @@ def test_usage_errors_version_and_help(here):
 
 
 def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
-    result = here("demo", "-o", tmp_path / "r.html", "--save-map", tmp_path / "map")
+    result = here("demo", "-o", tmp_path / "r.html", "--save-map", tmp_path / "map", "--no-migration")
     assert result.code == 0, result.err
     for words in ("unseen: before", "text–text cosine", "number of anchor images", "round trip", "emoji-a"):
         assert words in result.out
@@ -387,7 +387,9 @@ def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
 
 
 def test_demo_claims(here, tmp_path):
-    result = here("demo", "-o", tmp_path / "r.html", "--no-report", "--json", "--classes", 600, "--seed", 3)
+    result = here(
+        "demo", "-o", tmp_path / "r.html", "--no-report", "--json", "--classes", 600, "--seed", 3, "--no-migration"
+    )
     data = json.loads(result.out)
     assert not (tmp_path / "r.html").exists()
     assert data["fitted_on_images_of"] == 600

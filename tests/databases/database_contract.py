@@ -13,6 +13,7 @@ from congruence import OrthogonalMap
 from congruence.databases import Database, Stage
 from congruence.errors import CongruenceError, MigrationError
 from congruence.upgrade.migrate import Migration, passes
+from congruence.upgrade.migrate import verify as checks
 
 N, DIM, DIM_NEW = 157, 8, 6
 
@@ -51,6 +52,12 @@ class DatabaseContract:
     any_names = True
     #: A row may have no vector.
     rows_without = True
+    #: Writing can be timed on a scratch table.
+    times_writing = False
+    #: Rows have other columns.
+    has_columns = True
+    #: The modality can come from a column ``kind``.
+    has_modalities = True
 
     # ---- to be given -------------------------------------------------------------------------------------------------
 
@@ -74,6 +81,9 @@ class DatabaseContract:
 
     def user_delete(self, where, one, *, table="items", id_column="id") -> None:
         raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove what :meth:`make` has made, where a second one would meet it."""
 
     def filter_of_images(self) -> str:
         """The condition kind = image in the database's own language."""
@@ -110,7 +120,7 @@ class DatabaseContract:
             info = database.info()
             assert (info.rows, info.dim, info.element_type, info.rows_without) == (N, DIM, "float32", 0)
             assert info.id_type == id_type
-            assert {"kind", "title"} <= set(info.columns)
+            assert not self.has_columns or {"kind", "title"} <= set(info.columns)
             json.dumps(info.to_dict())
             assert database.stage() is Stage.UNTOUCHED
             assert database.count("old") == N
@@ -119,7 +129,7 @@ class DatabaseContract:
 
     def test_scan_gives_every_row_once_in_one_order_and_goes_on_anywhere(self, made):
         where, ids, vectors, others = made
-        with self.open(where, modality_column="kind") as database:
+        with self.open(where, modality_column="kind" if self.has_modalities else None) as database:
             blocks = list(database.scan("old", batch=20))
             assert max(len(block.ids) for block in blocks) <= 20
             seen = [one for block in blocks for one in block.ids.to_pylist()]
@@ -128,8 +138,9 @@ class DatabaseContract:
             assert got.dtype == np.float32
             row = {one: k for k, one in enumerate(ids)}
             np.testing.assert_array_equal(got, vectors[[row[one] for one in seen]])
-            kinds = [kind for block in blocks for kind in block.modalities.to_pylist()]
-            assert kinds == [others["kind"][row[one]] for one in seen]
+            if self.has_modalities:
+                kinds = [kind for block in blocks for kind in block.modalities.to_pylist()]
+                assert kinds == [others["kind"][row[one]] for one in seen]
             for k, block in enumerate(blocks):
                 cursor = json.loads(json.dumps(block.cursor))
                 rest = [one for part in database.scan("old", after=cursor, batch=33) for one in part.ids.to_pylist()]
@@ -254,6 +265,7 @@ class DatabaseContract:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(passes, "rows_a_block", lambda dim: 20)
             patch.setattr(passes, "CHECKPOINT_SECONDS", 0.01)
+            patch.setattr(checks, "QUERIES", 20)
             with Migration(self.open(where), mapping, journal=tmp_path / "journal", modality="image") as migration:
                 migration.run()
                 found = migration.verify()
@@ -266,6 +278,73 @@ class DatabaseContract:
         with Migration(self.open(where), journal=tmp_path / "journal") as migration:
             assert migration.rollback()["identical"]
         assert self.user_rows(where) == before
+
+    def test_every_element_type(self, tmp_path):
+        """Written, read back, searched, switched, rolled back; behind drop_old it is the type of the old side."""
+        wide = 16
+        drawn = np.random.default_rng(5).normal(size=(40, wide)).astype(np.float32)
+        stored = {
+            "float32": drawn,
+            "float16": drawn.astype(np.float16).astype(np.float32),
+            "int8": np.clip(np.rint(60 * drawn), -128, 127),
+            "binary": np.where(drawn > 0, np.float32(1), np.float32(-1)),
+        }
+        ids, vectors, others = make_rows(self.id_types[0], 40)
+        row = {one: k for k, one in enumerate(ids)}
+
+        def rows_of(block):
+            return [row[one] for one in block.ids.to_pylist()]
+
+        (tmp_path / "probe").mkdir()
+        with self.open(self.make(tmp_path / "probe", ids, vectors, others)) as database:
+            kinds, searches = database.capabilities.element_types, database.capabilities.searches
+        for kind in kinds:
+            (tmp_path / kind).mkdir()
+            self.clear()
+            where = self.make(tmp_path / kind, ids, vectors, others)
+            before = self.user_rows(where)
+            with self.open(where) as database:
+                columns = database.info().columns
+                seconds = database.time_write(stored[kind], kind)
+                assert seconds is None if not self.times_writing else seconds > 0
+                assert not list(tmp_path.rglob(".congruence-*"))
+                assert (database.stage(), database.info().columns) == (Stage.UNTOUCHED, columns)
+                database.prepare(wide, kind, {"map": "abc"})
+                database.prepare(wide, kind, {"map": "abc"})
+                for other in {"float32", kinds[-1]} - {kind}:
+                    with pytest.raises(MigrationError, match="Got .*expected"):
+                        database.prepare(wide, other, {"map": "abc"})
+                for block in database.scan(batch=15):
+                    database.write(block.ids, stored[kind][rows_of(block)])
+                database.flush()
+                for block in database.scan_pairs(batch=15):
+                    assert block.has_new.all()
+                    np.testing.assert_array_equal(block.new, stored[kind][rows_of(block)])
+                database.build_index()
+                if searches:
+                    asked = database.fetch(block.ids, "new")
+                    found = database.search(asked.vectors, 1)
+                    assert [one.to_pylist() for one in found] == [[one] for one in asked.ids.to_pylist()]
+                database.switch()
+                for block in database.scan("new"):
+                    np.testing.assert_array_equal(block.vectors, stored[kind][rows_of(block)])
+                database.rollback()
+            assert self.user_rows(where) == before
+            with self.open(where) as database:
+                database.switch()
+                database.drop_old()
+            with self.open(where) as database:
+                info = database.info()
+                assert (info.element_type, info.dim, info.rows) == (kind, wide, 40)
+                database.prepare(DIM, "float32", {})
+                for block in database.scan():
+                    np.testing.assert_array_equal(block.vectors, stored[kind][rows_of(block)])
+                    database.write(block.ids, vectors[rows_of(block)])
+                database.build_index()
+                database.switch()
+            assert {one: found.vector for one, found in self.user_rows(where).items()} == {
+                one: found.vector for one, found in before.items()
+            }
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 

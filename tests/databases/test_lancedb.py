@@ -31,6 +31,7 @@ def connect(where):
 
 
 class TestLanceDB(DatabaseContract):
+    times_writing = True
     any_names = False
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
@@ -323,6 +324,32 @@ def test_the_index_is_built_again_and_follows_the_names(tmp_path):
         assert database.info().index == "IVF_PQ, cosine, 1 partitions, 2 sub-vectors"
     (left,) = lance.dataset(where).list_indices()
     assert left["fields"] == ["embedding"]
+
+
+def test_bits_are_packed_as_numpy_does_and_found_by_the_users_own_search(tmp_path):
+    where, vectors = small(tmp_path, n=300, dim=16)
+    lance.dataset(where).create_index("embedding", "IVF_PQ", metric="cosine", num_partitions=1, num_sub_vectors=4)
+    packed = np.packbits(vectors > 0, axis=1)
+    with open_database(where) as database:
+        database.prepare(16, "binary", {})
+        for block in database.scan():
+            database.write(block.ids, block.vectors)
+        assert database.build_index() == "IVF_FLAT, hamming, 1 partitions"
+        database.switch()
+        table = connect(where)
+        assert table.to_arrow()["embedding"].combine_chunks().values.to_pylist() == packed.reshape(-1).tolist()
+        found = table.search(packed[7], vector_column_name="embedding").distance_type("hamming").limit(1).to_arrow()
+        assert packed[found["id"][0].as_py()].tolist() == packed[7].tolist()
+        database.drop_old()
+        assert (database.info().element_type, database.info().dim, database.info().distance) == ("binary", 16, None)
+        database.prepare(16, "float32", {})
+        for block in database.scan():
+            database.write(block.ids, vectors[block.ids.to_pylist()])
+        assert database.build_index() == "IVF_FLAT, cosine, 1 partitions"
+    half = pa.FixedSizeListArray.from_arrays(pa.array([1, None] * 4, pa.uint8()), 2)
+    lance.write_dataset(pa.table({"id": range(4), "v": half}), str(tmp_path / "half.lance"))
+    with open_database(tmp_path / "half.lance") as database, pytest.raises(DatabaseError, match="bytes missing"):
+        list(database.scan())
 
 
 @pytest.mark.parametrize("version", ["2.0", "stable"])

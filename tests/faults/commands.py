@@ -376,5 +376,10 @@ CASES: dict[str, Case] = {
     "datasets": Case(
         ("datasets", "cifar100", "--root", "root", "--download"), {"root": is_dataset}, force=False, patch=local_archive
     ),
-    "demo": Case(("demo", "--classes", "30", "-o", "out.html"), {"out.html": is_page}, force=False, patch=small_sample),
+    "demo": Case(
+        ("demo", "--classes", "30", "-o", "out.html", "--no-migration"),
+        {"out.html": is_page},
+        force=False,
+        patch=small_sample,
+    ),
 }

@@ -81,6 +81,7 @@ def command(
     from congruence import Bridge
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, read, say
+    from congruence.cli._thresholds import print_thresholds
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
     from congruence.evaluation.judgments import read_qrels
@@ -140,7 +141,7 @@ def command(
         )
         return
     _print_scores(scores)
-    _print_thresholds(translated)
+    print_thresholds(translated)
     for note in scores.notes:
         say(note)
     if out is not None:
@@ -163,32 +164,3 @@ def _print_scores(scores: BridgeScores) -> None:
         rows.append([one.system, *cells])
     print_table(title, ["", *names], rows)
     print("±: standard error over queries.")
-
-
-def _print_thresholds(translated: list[Any]) -> None:
-    from congruence.cli._base import number, print_table
-
-    if not translated:
-        return
-    rows = [
-        [
-            number(one.threshold, 4),
-            number(one.value, 4),
-            *(f"{rate:.2e}" for rate in (one.fpr_old, one.fpr_unchanged, one.fpr)),
-            f"{one.fpr_interval[0]:.2e} … {one.fpr_interval[1]:.2e}",
-            *map(number, (one.recall_old, one.recall_unchanged, one.recall)),
-        ]
-        for one in translated
-    ]
-    columns = [
-        "threshold",
-        "becomes",
-        "FPR, old",
-        "FPR, unchanged",
-        "FPR",
-        "95 %",
-        "recall, old",
-        "recall, unchanged",
-        "recall",
-    ]
-    print_table("thresholds, cross-validated over queries", columns, rows)

@@ -1,4 +1,4 @@
-"""``congruence demo``: the paper's claim on the bundled sample, offline, in a few seconds."""
+"""``congruence demo``: the paper's claim on the bundled sample, and a table migrated by it, offline, in a few seconds."""
 
 from __future__ import annotations
 
@@ -20,23 +20,34 @@ def command(
     seed: Annotated[int, typer.Option(help="Chooses these classes.")] = 0,
     save_map: Annotated[str | None, typer.Option(help="Folder to save the map in.")] = None,
     report: Annotated[bool, typer.Option(help="Write the report.")] = True,
+    migration: Annotated[
+        bool, typer.Option(help="Then migrate a LanceDB table, search it, and roll it back; needs the extra lancedb.")
+    ] = True,
+    migration_page: Annotated[str, typer.Option(help="Where to write that in pictures.")] = "migration.html",
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen."""
+    """Fit on images of some classes, map texts with the same rotation, and measure on classes the map has never seen.
+
+    Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with the same map, and search it before and after.
+    """
     from congruence._utils.atomic import check_output
     from congruence.cli._base import number, print_json, print_table, progress, say
+    from congruence.cli._demo_table import has_lancedb, migrate_table, print_table_searches
     from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample
     from congruence.persist import check_map_output
-    from congruence.report import summarize, write_report
+    from congruence.report import summarize, write_migration, write_report
     from congruence.splits import Split
 
     if save_map is not None:
         check_map_output(save_map)
+    migrates = migration and has_lancedb()
     if report:
         check_output(out, force=True)
+        if migrates:
+            check_output(migration_page, force=True)
     sample = load_sample()
-    with progress("fitting and measuring", 3, as_json) as callback:
+    with progress("fitting and measuring", 3 + migrates, as_json) as callback:
         mapping = fit_on_images(sample, classes, seed)
         table = seen_and_unseen(sample, mapping)
         if callback:
@@ -51,6 +62,20 @@ def command(
             write_report(out, summary, force=True)
         if callback:
             callback(1)
+        moved = None
+        if migrates:
+            split = Split.from_dict(mapping.scores_["holdout"])
+            moved = migrate_table(sample, mapping, split, random_state=seed)
+            if report:
+                write_migration(
+                    migration_page,
+                    moved["summary"],
+                    moved["searches"],
+                    licenses=sample.info["licences"][:1],
+                    force=True,
+                )
+            if callback:
+                callback(1)
     if as_json:
         print_json(
             {
@@ -61,6 +86,8 @@ def command(
                 "round_trip": closing,
                 "commuting_overlap": summary["commuting"]["overlap"],
                 "report": out if report else None,
+                "migration": moved and {key: moved[key] for key in ("searches", "identical", "same_lists")},
+                "migration_page": migration_page if report and migrates else None,
             }
         )
         return
@@ -113,8 +140,12 @@ def command(
         ],
     )
     print(summary["verdict"]["sentence"], summary["verdict"]["action"])
+    if moved is not None:
+        print_table_searches(moved)
+    elif migration:
+        say("\nWith LanceDB the demo also migrates a live table: pip install 'congruence[lancedb]'")
     if report:
-        say(f"Report: {out}")
+        say(f"Report: {out}" + (f"; the migration in pictures: {migration_page}" if migrates else ""))
 
 
 def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:

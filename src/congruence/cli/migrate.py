@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from congruence.upgrade.migrate import Plan, Verification
+    from congruence.upgrade.migrate import Plan
 
 __all__ = ["command", "read_certificate_file"]
 
-ACTIONS = ("run", "plan", "verify", "switch", "rollback", "status", "drop-old", "discard")
+ACTIONS = ("run", "plan", "verify", "switch", "rollback", "thresholds", "status", "drop-old", "discard")
 
 
 def command(
@@ -21,14 +21,14 @@ def command(
         str,
         typer.Argument(
             metavar="DATABASE",
-            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, …",
+            help="Its URL or path, as its own users write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
         ),
     ],
     action: Annotated[
         str,
         typer.Argument(
             metavar="[ACTION]",
-            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, status, drop-old, discard.",
+            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, thresholds, status, drop-old, discard.",
         ),
     ] = "run",
     map_path: Annotated[
@@ -36,13 +36,17 @@ def command(
     ] = None,
     table: Annotated[str | None, typer.Option(help="Table or collection, where the address does not name it.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the vectors, or the named vector.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Column of the ids; the primary key by default.")] = None,
+    ids: Annotated[
+        str | None, typer.Option(help="Column of the ids; the primary key by default. Of an .npy, a file of them.")
+    ] = None,
     modality: Annotated[
         str | None, typer.Option(help="Modality of all rows: image, text, audio, video, other.")
     ] = None,
     modality_column: Annotated[
         str | None,
-        typer.Option(help="Column that says it of each row: images and texts then get each their own means."),
+        typer.Option(
+            help="Column (of an .npy or FAISS index, a file) that says it of each row: images and texts then get each their own means."
+        ),
     ] = None,
     rows: Annotated[
         str | None, typer.Option(help="Only these rows: a condition in the database's own language.")
@@ -57,8 +61,18 @@ def command(
         str, typer.Option(help="Unit norm for the new vectors: auto (as the target's rows at the fit), yes, no.")
     ] = "auto",
     element_type: Annotated[
-        str | None, typer.Option(help="float32 or float16, where the database has it; as the old ones by default.")
+        str | None,
+        typer.Option(
+            help="As what the new vectors are stored: float32, float16, int8 or binary (one bit a component), where the database has it; as the old ones by default."
+        ),
     ] = None,
+    ranges: Annotated[
+        str | None,
+        typer.Option(
+            help="For int8: .npy of shape (2, components), the smallest and largest value of each of the new vectors; by default one range for all, from a sample."
+        ),
+    ] = None,
+    old_ranges: Annotated[str | None, typer.Option(help="The same, by which old int8 vectors were quantized.")] = None,
     encode_rate: Annotated[
         float | None, typer.Option(help="Items a second that the new model encodes, to compare.")
     ] = None,
@@ -70,6 +84,18 @@ def command(
     least_recall: Annotated[
         float, typer.Option(help="Share of the exact nearest rows that the new index must find, for verify.")
     ] = 0.9,
+    threshold: Annotated[
+        list[float] | None,
+        typer.Option(help="For thresholds: a cut-off of the old model's cosine to translate. May be repeated."),
+    ] = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            help="For thresholds: queries in the new model; without, rows are compared with each other, as in a search for duplicates."
+        ),
+    ] = None,
+    queries_old: Annotated[str | None, typer.Option(help="For thresholds: the same queries in the old model.")] = None,
+    among: Annotated[str | None, typer.Option(help="For thresholds: only rows of this modality are searched.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing: as plan.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is written.")] = False,
@@ -81,14 +107,18 @@ def command(
 
     New vectors are written beside the old ones; readers see nothing of it until switch, and rollback gives them the old ones again, bit for bit.
     """
+    from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
+    from congruence.cli._migration import print_plan, print_rule, print_status, print_verification
+    from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
-    from congruence.databases import open_database
+    from congruence.databases import Address, open_database
     from congruence.errors import ParameterError
     from congruence.maps import load
     from congruence.upgrade.migrate import Migration
 
+    hide_arguments(Address.parse(where).secrets)  # before anything else: every user of the machine can list them
     check_choice(action, ACTIONS, "ACTION")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     if dry_run:
@@ -97,6 +127,11 @@ def command(
                 f"Got --dry-run for {action}; expected it for run alone. Leave it out, or see where it stands: status."
             )
         action = "plan"
+    if (action == "thresholds") != bool(threshold):
+        raise ParameterError(
+            f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
+            + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
+        )
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
@@ -109,23 +144,34 @@ def command(
             modality=modality,
             normalize=NORMALIZE[normalize],
             element_type=element_type,
+            ranges=None if ranges is None else _read_ranges(ranges),
+            old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
         )
         migration.retry.say = _complain
         again = f"congruence migrate {database.info().place} …"
         if action == "status":
             told = migration.status()
-            print_json(told) if as_json else _print_status(told)
+            print_json(told) if as_json else print_status(told)
             return
         if action == "plan" or (action == "run" and not resume):
             plan = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
             if action == "plan":
-                print_json(plan.to_dict()) if as_json else _print_plan(plan)
+                print_json(plan.to_dict()) if as_json else print_plan(plan)
                 raise typer.Exit(1 if plan.refused else 0)
             if not as_json:
-                _print_plan(plan)
+                print_plan(plan)
             if migration.journal is None and not yes and not (plan.refused and not anyway):
                 _confirm(plan)
+        if action == "thresholds":
+            sides = [None if one is None else _read_vectors(one) for one in (queries, queries_old)]
+            fitted = migration.fit_thresholds(*sides, among=among)
+            translated = [fitted.translate(one) for one in threshold or []]
+            if as_json:
+                print_json({"action": action, **fitted.describe(), "thresholds": [one.to_dict() for one in translated]})
+            else:
+                print_thresholds(translated)
+            return
         bars = stack.enter_context(_Bars(as_json))
         told = {}
         if action == "run":
@@ -145,14 +191,15 @@ def command(
         if action in ("run", "verify"):
             bars.begin("verifying", migration.info.rows)
             found = migration.verify(
-                heldout=None if heldout is None else _read_heldout(heldout),
+                heldout=None if heldout is None else _read_vectors(heldout),
                 least_recall=least_recall,
                 callback=bars.advance,
             )
             bars.close()
             told = found.to_dict()
             if not as_json:
-                _print_verification(found)
+                print_verification(found)
+                print_rule(migration)
                 if found.passed:
                     say(f"Next: {again} switch, with the same options")
         elif action == "switch":
@@ -248,7 +295,23 @@ def read_certificate_file(path: str) -> dict[str, Any]:
     )
 
 
-def _read_heldout(spec: str) -> Any:
+def _read_ranges(path: str) -> Any:
+    """Return the array of a file. Raises FileError, CorruptFileError."""
+    import numpy as np
+
+    from congruence.errors import CorruptFileError, FileError
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None
+    except (ValueError, EOFError):
+        raise CorruptFileError(
+            f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
+        ) from None
+
+
+def _read_vectors(spec: str) -> Any:
     from congruence.stores import read_embeddings
 
     return read_embeddings(spec)
@@ -270,66 +333,3 @@ def _ask(question: str) -> None:
 
 def _confirm(plan: Plan) -> None:
     _ask(f"Write {plan.rows:,} new vectors beside the old ones?")
-
-
-def _print_plan(plan: Plan) -> None:
-    from congruence.cli._base import number, print_table, say
-
-    if plan.verdict:
-        say(f"{plan.verdict['headline']}: {plan.verdict['reason']}")
-    facts = [
-        ["rows", f"{plan.rows:,}" + (f" ({plan.rows_without:,} more without a vector)" if plan.rows_without else "")],
-        ["vectors", f"{plan.dim_old} to {plan.dim_new} components, {plan.element_type}"],
-        ["written", f"in a {plan.beside} beside; {'one' if plan.atomic_switch else 'no single'} step switches all"],
-        [
-            "size",
-            f"{plan.bytes_new / 2**20:,.1f} MiB"
-            + (f" of {plan.free_bytes / 2**20:,.0f} free" if plan.free_bytes else ""),
-        ],
-        ["index", plan.index or "none"],
-        [
-            "to read and map",
-            f"{number(plan.minutes, 2)} min at {plan.rows_per_second:,.0f} rows/s; writing and the index come on top",
-        ],
-    ]
-    if plan.encode_minutes is not None:
-        facts.append(["to encode instead", f"{number(plan.encode_minutes, 1)} min"])
-    if plan.encode_cost is not None:
-        facts.append(["price of encoding", f"{plan.encode_cost:,.2f}"])
-    print_table(f"{plan.place} ({plan.kind})", ["", ""], facts)
-    marks = {"good": "ok", "bad": "NO", "unknown": "?"}
-    print_table("Checks", ["", "", ""], [[one["check"], marks[one["outcome"]], one["detail"]] for one in plan.checks])
-
-
-def _print_verification(found: Verification) -> None:
-    from congruence.cli._base import number, print_table, say
-
-    facts = [
-        ["rows", f"{found.rows_old:,} old, {found.rows_new:,} new"],
-        ["read back", f"{found.read_back:,}, {found.wrong} wrong; largest difference {found.largest_difference:.1e}"],
-        [
-            "index against exact search",
-            f"{number(found.index_recall)} (old: {number(found.index_recall_old)}), {found.k} nearest",
-        ],
-    ]
-    if found.heldout:
-        facts.append(
-            [
-                "held-out vectors",
-                f"recall@1 {number(found.heldout['recall@1'])}, @10 {number(found.heldout['recall@10'])} (chance {number(found.heldout['chance@10'], 4)})",
-            ]
-        )
-    print_table("verified" if found.passed else "NOT verified", ["", ""], facts)
-    for problem in found.problems:
-        say(problem)
-
-
-def _print_status(told: dict[str, Any]) -> None:
-    from congruence.cli._base import print_table
-
-    facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
-    if "rows" in told:
-        facts.append(["rows", f"{told['rows_mapped']:,} of {told['rows']:,} mapped"])
-    print_table(told["place"], ["", ""], facts)
-    if told.get("events"):
-        print_table("Events", ["", ""], [[one["at"], one["what"]] for one in told["events"]])

@@ -1,4 +1,4 @@
-"""``congruence report``: one self-contained HTML page about a map."""
+"""``congruence report``: one self-contained HTML page about a map, or about a migration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["command"]
 
 def command(
     map_path: Annotated[
-        str, typer.Argument(metavar="MAP", help="Folder of a saved map, or of a bridge, whose map is measured.")
+        str,
+        typer.Argument(
+            metavar="MAP",
+            help="Folder of a saved map, of a bridge, whose map is measured, or of a migration's journal.",
+        ),
     ],
     data: Annotated[
         str | None,
@@ -56,6 +60,17 @@ def command(
     from congruence.maps import TwoSidedMap
 
     check_output(out, force=force)  # said before the work, not after it
+    if _is_journal(map_path):
+        from congruence.report import read_migration, write_migration
+
+        if data is not None:
+            raise ParameterError(
+                "Got DATA for the journal of a migration; expected the folder alone. Leave it out, or pass the folder of a map."
+            )
+        told = read_migration(map_path)
+        write_migration(out, told, force=force)
+        print_json(told) if as_json else say(f"{told['place']}: {told['state']}, {told['rows']:,} rows\nReport: {out}")
+        return
     mapping, _ = load_map(map_path)  # of a bridge its map: it has no measures of its own but those of congruence bridge
     for_pairs = {
         "--pairs": pairs,
@@ -98,3 +113,10 @@ def command(
     else:
         say(" ".join(filter(None, [summary["verdict"]["sentence"], summary["verdict"].get("action")])))
         say(f"Report: {out}")
+
+
+def _is_journal(folder: str) -> bool:
+    """Say whether a folder is that of a migration; a map's has no journal."""
+    from pathlib import Path
+
+    return (Path(folder) / "journal.json").is_file()

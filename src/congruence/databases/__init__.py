@@ -56,6 +56,8 @@ class Kind:
         As its users write it.
     opener : str
         ``module:class``, or a function that returns one, below this package; imported when it is asked for.
+    folders : bool
+        A folder in which there are files with these suffixes is one too.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Kind:
     suffixes: tuple[str, ...]
     example: str
     opener: str
+    folders: bool = False
 
     def load(self) -> Callable[..., Database]:
         """Return the class that opens a database of this kind."""
@@ -98,6 +101,17 @@ DATABASES: Mapping[str, Kind] = {
         Kind(
             "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:open_chroma"
         ),
+        Kind(
+            "parquet",
+            "",
+            ("parquet", "arrow"),
+            (".parquet", ".arrow", ".feather"),
+            "photos.parquet",
+            "parquet:Tables",
+            folders=True,
+        ),
+        Kind("npy", "", ("npy",), (".npy",), "vectors.npy", "npy:Npy"),
+        Kind("faiss", "faiss", ("faiss",), (".faiss", ".index"), "photos.faiss", "faiss:Faiss"),
     )
 }
 
@@ -123,9 +137,9 @@ def open_database(
     column : str, optional
         Of the vectors, or the name of a named vector, where there are several.
     ids : str, optional
-        Column of the ids; by default the primary key, or ``id``.
+        Column of the ids; by default the primary key, or ``id``. Of an ``.npy``, a file of them.
     modality_column : str, optional
-        Column, or field of the payload, that says of each row what it is: image, text, …
+        Column, or field of the payload, that says of each row what it is: image, text, … Of an ``.npy`` or a FAISS index, a file of them.
     rows : str, optional
         Only these rows: a condition in the database's own language (:attr:`Capabilities.filters`).
 
@@ -152,9 +166,25 @@ def _find_kind(address: Address) -> Kind:
             return kind
         if not address.scheme and Path(address.text.rstrip("/")).suffix.lower() in kind.suffixes:
             return kind
+    for kind in DATABASES.values():
+        if not address.scheme and kind.folders and _holds(address.text, kind.suffixes):
+            return kind
     if address.scheme:
         check_choice(address.scheme, sorted({one for kind in DATABASES.values() for one in kind.schemes}), "scheme")
     examples = ", ".join(f"{kind.example} ({kind.name})" for kind in DATABASES.values())
     raise ParameterError(
         f"Got {address.shown}, which is no known kind of database; expected one as in {examples}. Write its address as its users do."
     )
+
+
+def _holds(text: str, suffixes: tuple[str, ...]) -> bool:
+    """Say whether a path is a folder of files with these suffixes, or such a file or folder and one of its columns, ``PATH:COLUMN``."""
+    path = Path(text.rstrip("/"))
+    if not path.exists():  # a switch that was killed between two renames: the files lie beside
+        path = path.with_name(f".{path.name}.congruence")
+    if path.is_dir():
+        return any(one.suffix.lower() in suffixes for one in path.rglob("*"))
+    before, colon, _ = text.partition(":")
+    if not colon or not Path(before).exists():
+        return False
+    return Path(before).suffix.lower() in suffixes or _holds(before, suffixes)

@@ -15,7 +15,7 @@ from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
 from congruence.stores._base import BATCH, Source, missing_file, natural
-from congruence.stores._columns import Columns, Rows
+from congruence.stores._columns import Columns, Rows, output_schema
 from congruence.stores._ids import Column, column_ids, column_texts
 from congruence.stores._place import check_output_place
 from congruence.stores._sink import Sink
@@ -43,9 +43,11 @@ __all__ = [
     "check_output_place",
     "find_format",
     "matrices",
+    "natural",
     "open_rows",
     "open_sink",
     "open_source",
+    "output_schema",
     "parse_spec",
     "read_column",
     "read_embeddings",

@@ -9,8 +9,8 @@ import pytest
 
 import congruence
 from congruence import Bridge, OrthogonalMap, Space
+from congruence.evaluation import thresholds
 from congruence.synthetic import rigid_problem
-from congruence.upgrade.bridge import thresholds
 
 P = rigid_problem(200, 6, 8, noise=0.1, random_state=7)
 NEW, OLD = (congruence.embeddings.normalize_rows(side).astype(np.float32) for side in (P.X, P.Y))

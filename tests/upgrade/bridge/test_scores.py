@@ -9,10 +9,10 @@ import pytest
 
 from congruence import Bridge, Embeddings, OrthogonalMap, Space
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.evaluation.thresholds import match_quantiles
 from congruence.metrics import class_retrieval, recall_at_k
 from congruence.metrics.hubness import QBNorm
 from congruence.synthetic import rigid_problem
-from congruence.upgrade.bridge.thresholds import match_quantiles
 
 P = rigid_problem(500, 8, 8, noise=0.15, random_state=2)
 
@@ -188,7 +188,7 @@ def test_the_same_model_needs_no_translation():
 
 
 def test_large_indexes_are_sampled(monkeypatch, bridge, sides):
-    from congruence.upgrade.bridge import thresholds
+    from congruence.evaluation import thresholds
 
     monkeypatch.setattr(thresholds, "MOST_PAIRS", 20_000)
     monkeypatch.setattr(thresholds, "MOST_QUERIES", 100)

@@ -13,9 +13,9 @@ from congruence._utils.typing import Array, ArrowStream, RowsLike, Tensor, Tenso
 from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
 from congruence.errors import DirectionError, ModalityError, ParameterError, ZeroRowError
+from congruence.evaluation.thresholds import Thresholds
 from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.upgrade.bridge._queries import Folded, as_rows, check_queries, wrong_direction
-from congruence.upgrade.bridge.thresholds import Thresholds
 
 if TYPE_CHECKING:
     import torch

@@ -16,11 +16,11 @@ from congruence._utils.validation import check_positive, check_same_rows, check_
 from congruence.embeddings import Pairs
 from congruence.errors import ParameterError
 from congruence.evaluation.judgments import judge
+from congruence.evaluation.thresholds import Translation, fit_thresholds
 from congruence.metrics.hubness import Hubness
 from congruence.upgrade.bridge._searching import CANDIDATES, BridgedSearch
 from congruence.upgrade.bridge.saved import read_bridge, write_bridge
 from congruence.upgrade.bridge.scores import BridgeScores, evaluate_bridge
-from congruence.upgrade.bridge.thresholds import Translation, fit_thresholds
 
 __all__ = ["Bridge"]
 
@@ -215,7 +215,11 @@ class Bridge(BridgedSearch):
             judgments = judge(pairs.source, rows, qrels=qrels, labels=labels)
         bridged = self.transform(pairs.source.vectors, modality or ours.space.modality)
         self.thresholds = fit_thresholds(
-            bridged, pairs.target.vectors, rows.vectors, judgments, folds=folds, random_state=random_state
+            (bridged, rows.vectors),
+            (pairs.target.vectors, rows.vectors),
+            judgments,
+            folds=folds,
+            random_state=random_state,
         )
         return self
 

@@ -12,9 +12,9 @@ from congruence import persist
 from congruence._utils.display import as_markdown
 from congruence.embeddings import MODALITIES
 from congruence.errors import CorruptFileError
+from congruence.evaluation.thresholds import Thresholds
 from congruence.maps import restore_map
 from congruence.upgrade.bridge._base import BridgedQueries
-from congruence.upgrade.bridge.thresholds import Thresholds
 
 __all__ = ["KIND", "read_bridge", "restore_bridge", "write_bridge"]
 

@@ -8,14 +8,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence._utils.typing import RowsLike
 from congruence.databases import Database
 from congruence.embeddings import Embeddings
 from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
+from congruence.evaluation.thresholds import Thresholds
 from congruence.maps import Map, load
+from congruence.upgrade.migrate.cutoffs import fit_cutoffs
 from congruence.upgrade.migrate.journal import Journal, default_folder, hold, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 from congruence.upgrade.migrate.passes import Retry, checksum_of, fill, settle
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan
+from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.refusal import refuse
 from congruence.upgrade.migrate.summary import summarize, write_summary
 from congruence.upgrade.migrate.verify import Verification, verify
@@ -43,7 +50,12 @@ class Migration:
     normalize : {"auto", True, False}, default="auto"
         Unit norm for the new vectors; "auto": if the target's rows had it at the fit.
     element_type : str, optional
-        As which the new vectors are stored: float32 or float16, where the database has it; by default as the old ones.
+        As which the new vectors are stored: float32, float16, int8 or binary, where the database has it; by default as the old ones.
+    ranges : array-like, shape (2, dim), optional
+        Of int8: the smallest and the largest value of each component of the new vectors; by default one range for all, symmetric about 0, up to
+        the largest component of a sample. The journal's folder keeps them as ``ranges.npy``: queries must be quantized by the same.
+    old_ranges : array-like, shape (2, dim), optional
+        By which old int8 vectors were quantized; by default one range for all, symmetric about 0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         How often and how long to wait for a database that does not answer.
@@ -51,7 +63,8 @@ class Migration:
     Raises
     ------
     ParameterError
-        No map, or one that leads both sides to a space of its own; no element type of this database.
+        No map, or one that leads both sides to a space of its own; no element type of this database, or one that the ranges or the
+        map's width do not fit.
     SpaceMismatchError
         The map is another than that of the journal.
     CorruptFileError, FileError
@@ -74,6 +87,8 @@ class Migration:
         modality: str | None = None,
         normalize: bool | str = "auto",
         element_type: str | None = None,
+        ranges: ArrayLike | None = None,
+        old_ranges: ArrayLike | None = None,
         allow_zero_rows: bool = False,
         retry: Retry | None = None,
     ) -> None:
@@ -98,18 +113,21 @@ class Migration:
             raise MigrationError(
                 f"Got the journal of {kept.place} for {self.info.place}; expected its own. Pass journal=… with another folder."
             )
-        self.mapper = RowMapper(
-            mapping,
-            modality=modality if kept is None else kept.modality,
-            normalize=normalize if kept is None else kept.normalize,
-            allow_zero_rows=allow_zero_rows,
-        )
-        if kept is not None:
-            self.mapper.scale = kept.scale
         self.element_type = element_type or (kept.element_type if kept else self._default_type())
         if self.element_type not in database.capabilities.element_types:
             raise ParameterError(
                 f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(database.capabilities.element_types)}. Choose one of these."
+            )
+        if kept is not None:
+            self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
+        else:
+            self.mapper = RowMapper(
+                mapping,
+                modality=modality,
+                normalize=normalize,
+                allow_zero_rows=allow_zero_rows,
+                old=Quantizer(self.info.element_type, self.info.dim, old_ranges, "old_ranges"),
+                new=Quantizer(self.element_type, int(mapping.d_out), ranges),
             )
         self._digest = digest
 
@@ -160,18 +178,10 @@ class Migration:
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
                 raise ParameterError(f"Got {name}={value}; expected a number above 0. Leave out {name}=…, or pass one.")
-        return self.retry(
-            self.database,
-            lambda: make_plan(
-                self.database,
-                self.mapper,
-                self.info,
-                element_type=self.element_type,
-                certificate=certificate,
-                encode_rate=encode_rate,
-                price=price,
-            ),
-        )
+        return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
+
+    def _plan(self, **options: Any) -> Plan:
+        return self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
 
     def run(
         self,
@@ -215,7 +225,7 @@ class Migration:
                 raise MigrationError(
                     f"Got nothing to resume at {self.folder}; expected the journal of a run. Leave out resume=True to begin one, or pass journal=… with its folder."
                 )
-            self._begin(self.plan(certificate=certificate), anyway)
+            self._begin(self._plan(certificate=certificate, measure=False), anyway)
         elif not resume:
             raise MigrationError(
                 f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Go on with resume=True, or discard it."
@@ -273,7 +283,6 @@ class Migration:
             found = verify(
                 self.database,
                 self.mapper,
-                self.element_type,
                 journal.sample,
                 distance=self.info.distance,
                 heldout=heldout,
@@ -363,9 +372,66 @@ class Migration:
         with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
-            for name in ("journal.json", "summary.json"):
+            for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)
         self.journal = None
+
+    def fit_thresholds(
+        self,
+        queries: RowsLike | None = None,
+        queries_old: RowsLike | None = None,
+        *,
+        among: str | None = None,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> Thresholds:
+        """Learn which cut-off on scores lets through after the switch what a cut-off of the old model did before.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, dim_new), optional
+            Queries in the new model. Without, the table's rows are compared with each other, as in a search for duplicates.
+        queries_old : Embeddings or array_like, shape (m, dim_old), optional
+            The same in the old model; paired by id, or by position.
+        among : str, optional
+            Modality of the rows that are searched, where a column says it; by default all.
+        folds : int, default=5
+            Of the cross-validation, over queries.
+        random_state : int, default=0
+
+        Returns
+        -------
+        Thresholds
+            Its ``translate(0.28)`` gives the new cut-off, with false-positive rate and recall before and after.
+
+        Raises
+        ------
+        MigrationError
+            The run has not ended.
+        TooFewAnchorsError
+            The sample has fewer than two rows with both vectors; fewer than two queries a fold.
+        ParameterError, ModalityError, ShapeError, InputError
+            One side of the queries only; no column of modalities; queries of another model.
+
+        Notes
+        -----
+        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`, a cut-off
+        is translated to the score above which there is the same share of irrelevant pairs.
+        """
+        with self._at_work() as journal:
+            journal.expect("filled", "verified", "switched", "rolled back", to="translate cut-offs")
+            return self.retry(
+                self.database,
+                lambda: fit_cutoffs(
+                    self.database,
+                    journal.sample,
+                    queries,
+                    queries_old,
+                    among=among,
+                    folds=folds,
+                    random_state=random_state,
+                ),
+            )
 
     def status(self) -> dict[str, Any]:
         """Return where the migration stands, by the journal and by the database itself, as plain data."""
@@ -402,6 +468,9 @@ class Migration:
         self.mapper.check(self.info, sample.vectors)
         self.mapper(sample.ids, sample.vectors, sample.modalities)
         make_folder(self.folder)
+        ranges = self.mapper.new.ranges
+        if ranges is not None:
+            np.save(self.folder / "ranges.npy", ranges.astype(np.float32))
         self.mapper.map.save(self.folder / "map", force=True)
         self.journal = Journal(
             place=self.info.place,
@@ -411,6 +480,8 @@ class Migration:
             normalize=self.mapper.unit,
             scale=self.mapper.scale,
             modality=self.mapper.modality,
+            ranges=self.mapper.new.told(),
+            old_ranges=self.mapper.old.told(),
         )
         self.journal.say(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)

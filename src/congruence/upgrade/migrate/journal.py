@@ -17,6 +17,7 @@ from congruence._utils.lock import locked
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
+from congruence.upgrade.migrate.quantize import check_told
 
 __all__ = ["STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
 
@@ -69,6 +70,8 @@ class Journal:
         Rows are scaled to unit norm after and before they are mapped.
     modality : str or None
         The constant, where no column says it.
+    ranges, old_ranges : list or None
+        Of the new and the old vectors, where they are int8: smallest and largest, a number each or a list by component.
     state : str
         One of :data:`STATES`.
     cursor : Cursor or None
@@ -94,6 +97,8 @@ class Journal:
     normalize: bool
     scale: bool
     modality: str | None
+    ranges: list[Any] | None = None
+    old_ranges: list[Any] | None = None
     state: str = "filling"
     cursor: Cursor | None = None
     rows: int = 0
@@ -163,6 +168,8 @@ class Journal:
                 raise ValueError(f"{name} of another type")
         if self.state not in STATES or self.dim < 1 or self.rows < 0 or not isinstance(self.modality, str | None):
             raise ValueError("values that no journal has")
+        check_told(self.ranges, self.dim)
+        check_told(self.old_ranges)
         if max(self.dim, self.rows, self.resumed) >= 2**63 or self.resumed < 0 or len(self.place) > _MOST_PLACE:
             raise ValueError("values that no journal has")
         texts = {"at": str, "what": str}

@@ -1,4 +1,4 @@
-"""Cut-offs of the old model's scores, translated to scores of bridged queries."""
+"""Cut-offs of the old model's scores, translated to scores of mapped vectors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation:
-    """A cut-off of the old model's scores, and what it becomes for bridged queries.
+    """A cut-off of the old model's scores, and what it becomes where one side is mapped: bridged queries, or a migrated index.
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
 
@@ -54,8 +54,8 @@ class Translation:
     value : float
         The one to use instead.
     fpr_old, fpr_unchanged, fpr : float
-        False-positive rate: the share of irrelevant pairs of a query and a row above the cut-off. Of the old model; of bridged queries if the old cut-off
-        stays; of bridged queries above ``value``.
+        False-positive rate: the share of irrelevant pairs of a query and a row above the cut-off. Of the old model; of mapped vectors if the old cut-off
+        stays; of mapped vectors above ``value``.
     fpr_interval : (float, float)
         95 % interval of ``fpr``, from resampled queries.
     recall_old, recall_unchanged, recall : float or None
@@ -97,7 +97,22 @@ class Thresholds:
     n_relevant: int
 
     def translate(self, threshold: float) -> Translation:
-        """Return the cut-off for bridged queries; see :meth:`congruence.Bridge.translate`."""
+        """Return what a cut-off becomes.
+
+        Parameters
+        ----------
+        threshold : float
+            A cosine of the old model.
+
+        Returns
+        -------
+        Translation
+
+        Raises
+        ------
+        ParameterError
+            No irrelevant pair had such a score.
+        """
         _check_number(threshold)
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
@@ -212,21 +227,19 @@ def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def fit_thresholds(
-    bridged: np.ndarray,
-    old: np.ndarray,
-    index: np.ndarray,
+    new: tuple[np.ndarray, np.ndarray],
+    old: tuple[np.ndarray, np.ndarray],
     judgments: Judgments | None,
     *,
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds`.
+    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds` and :meth:`congruence.Migration.fit_thresholds`.
 
     Parameters
     ----------
-    bridged, old : ndarray, shape (m, d)
-        The same queries, of the new model through the bridge and of the old one.
-    index : ndarray, shape (n, d)
+    new, old : (ndarray, shape (m, d); ndarray, shape (n, d))
+        The same queries and the same rows of an index, as they are compared from now on and as they were; the widths may differ between the two.
     judgments : Judgments or None
         Of these queries; without, all pairs count as irrelevant.
     folds, random_state : int
@@ -234,23 +247,33 @@ def fit_thresholds(
     Returns
     -------
     Thresholds
+
+    Raises
+    ------
+    TooFewAnchorsError
+        Fewer than two queries a fold.
+    ParameterError
+        All scores are one.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)
     rng = np.random.default_rng(random_state)
-    order = rng.permutation(len(bridged))[:MOST_QUERIES]
+    order = rng.permutation(len(new[0]))[:MOST_QUERIES]
+    size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
             f"Got {len(order)} queries for {folds} folds; expected at least two queries a fold, and two folds. Pass more queries, or folds=2."
         )
-    sides = [normalize_rows(side[order]) for side in (old, bridged)]
-    sampled = np.arange(len(index))
-    if len(order) * len(index) > MOST_PAIRS:
-        sampled = np.sort(rng.choice(len(index), max(MOST_PAIRS // len(order), 100), replace=False))
-    rows = normalize_rows(index[sampled])
+    sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
+    sampled = np.arange(size)
+    if len(order) * size > MOST_PAIRS:
+        sampled = np.sort(rng.choice(size, max(MOST_PAIRS // len(order), 100), replace=False))
+    same = new[1] is old[1]  # a bridge leaves the index as it is
+    known = [normalize_rows(old[1][sampled])]
+    known.append(known[0] if same else normalize_rows(new[1][sampled]))
     relevant = [judgments.rows[q] if judgments else np.empty(0, np.intp) for q in order]
     # Relevant pairs are left out of the irrelevant ones by a score that lies below every cosine.
-    scores = [side @ rows.T for side in sides]
+    scores = [side @ rows.T for side, rows in zip(sides, known, strict=True)]
     for q, found in enumerate(relevant):
         here = np.isin(sampled, found)
         for side in scores:
@@ -258,7 +281,10 @@ def fit_thresholds(
     for side in scores:
         side.sort(axis=1)
     n_irrelevant = np.array([int(np.count_nonzero(one > -2)) for one in scores[0]])
-    true = [[_cosines(side[q], index[found]) for q, found in enumerate(relevant)] for side in sides]
+    true = [
+        [_cosines(side[q], rows[found]) for q, found in enumerate(relevant)]
+        for side, rows in zip(sides, (old[1], new[1]), strict=True)
+    ]
     n_relevant = np.array([len(found) for found in relevant])
     pooled = [_pool(side) for side in scores]
     points, values = match_quantiles(*pooled)

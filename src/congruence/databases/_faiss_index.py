@@ -1,0 +1,213 @@
+"""FAISS indexes that keep the vectors they were given: what they hold, and new ones of the same kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from congruence._utils.optional import require
+from congruence.errors import CorruptFileError, DatabaseError, FileError
+
+if TYPE_CHECKING:
+    import faiss
+
+__all__ = ["StoredVectors", "index_like", "read_index", "words_of", "write_index"]
+
+#: Vectors that an inverted file is trained on, for each of its lists; FAISS samples no more itself.
+_TRAIN = 256
+
+
+def read_index(path: Path) -> Any:
+    """Read an index; FAISS maps the vectors of some kinds into memory instead. Raises FileError, CorruptFileError."""
+    faiss = require("faiss", extra="faiss")
+    if not path.is_file():
+        raise FileError(f"Got no file at {path}; expected a FAISS index. Check the path.")
+    try:
+        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    except RuntimeError as error:
+        raise CorruptFileError(
+            f"Got {path}, which FAISS does not read as an index of float vectors ({str(error)[:300]}); expected an intact one. "
+            "Write it again with faiss.write_index."
+        ) from error
+
+
+def write_index(index: faiss.Index, path: Path) -> None:
+    """Write an index; a full disk is an OSError here, where FAISS would raise a RuntimeError."""
+    faiss = require("faiss", extra="faiss")
+    with open(path, "wb") as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+
+
+class StoredVectors:
+    """The vectors of an index by their position, and their ids.
+
+    Parameters
+    ----------
+    index : faiss.Index
+        ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, or one of these in an ``IndexIDMap`` or ``IndexIDMap2``.
+    place : str
+        For messages.
+
+    Raises
+    ------
+    DatabaseError
+        An index of another kind, or of another metric than the inner product and L2.
+
+    Attributes
+    ----------
+    n, dim : int
+    ids : ndarray of int64, shape (n,)
+        Those that a search gives: of the map of ids, of the inverted lists, or positions.
+    inner : faiss.Index
+        Without its map of ids.
+    mapped : str
+        Name of the class of that map; empty where there is none.
+    """
+
+    def __init__(self, index: Any, place: str) -> None:
+        faiss = require("faiss", extra="faiss")
+        index = faiss.downcast_index(index)
+        self.mapped, self.n, self.dim = "", int(index.ntotal), int(index.d)
+        self._ids: np.ndarray | None = None
+        if isinstance(index, faiss.IndexIDMap):  # IndexIDMap2 is one
+            self.mapped = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
+            self._ids = faiss.vector_to_array(index.id_map).astype(np.int64)
+            self._outer = index  # owns what follows
+            index = faiss.downcast_index(index.index)
+        self.inner = index
+        self._lists: list[tuple[int, int]] | None = (
+            None  # of an inverted file: its lists, and the position of their first
+        )
+        if type(index) not in (
+            faiss.IndexFlat,
+            faiss.IndexFlatIP,
+            faiss.IndexFlatL2,
+            faiss.IndexHNSWFlat,
+            faiss.IndexIVFFlat,
+        ):
+            raise DatabaseError(
+                f"Got {type(index).__name__} in {place}; expected IndexFlat, IndexHNSWFlat or IndexIVFFlat, with or without a map of ids: other kinds "
+                "give back approximations of their vectors, or none. Migrate the vectors it was built from (a .npy or .parquet), and build it again."
+            )
+        if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
+            raise DatabaseError(
+                f"Got metric {index.metric_type} in {place}; expected the inner product or L2. Migrate the vectors it was built from."
+            )
+        if isinstance(index, faiss.IndexIVFFlat):
+            self._read_lists(index)
+        elif self._ids is None:
+            self._ids = np.arange(self.n)
+        assert self._ids is not None
+        self.ids = self._ids
+
+    def _read_lists(self, index: Any) -> None:
+        """Take the ids in the order of the lists, and where each begins."""
+        faiss = require("faiss", extra="faiss")
+        self._lists, parts, start = [], [], 0
+        for k in range(index.nlist):
+            size = index.invlists.list_size(k)
+            if size:
+                inside = faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy()
+                parts.append(inside if self._ids is None else self._ids[inside])
+                self._lists.append((k, start))
+                start += size
+        self._ids = np.concatenate([np.empty(0, np.int64), *parts])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the vectors of a stretch of positions, ndarray of float32, shape (stop - start, dim)."""
+        if self._lists is None:
+            return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
+        return np.concatenate([np.empty((0, self.dim), np.float32), *self._of_lists(start, stop)])
+
+    def _of_lists(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        faiss = require("faiss", extra="faiss")
+        for k, first in self._lists or []:
+            size = self.inner.invlists.list_size(k)
+            if first < stop and first + size > start:
+                codes = faiss.rev_swig_ptr(self.inner.invlists.get_codes(k), size * self.dim * 4)
+                rows = codes.view(np.float32).reshape(size, self.dim)
+                yield rows[max(start - first, 0) : stop - first].copy()
+
+
+def words_of(index: faiss.Index, mapped: str) -> str:
+    """Return an index in a few words, as FAISS's factory has them."""
+    faiss = require("faiss", extra="faiss")
+    if isinstance(index, faiss.IndexHNSWFlat):
+        words = f"HNSW{_links(index)},Flat"
+    elif isinstance(index, faiss.IndexIVFFlat):
+        words = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
+    else:
+        words = "Flat"
+    return words + (f", {mapped}" if mapped else "")
+
+
+def _links(index: Any) -> int:
+    return int(index.hnsw.nb_neighbors(1))
+
+
+def index_like(stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int) -> Any:
+    """Return an index of the same kind, metric and parameters over other vectors.
+
+    Parameters
+    ----------
+    stored : StoredVectors
+    dim : int
+    blocks : callable
+        From a number of rows, of which a block has at most as many, to the new vectors in the order of positions.
+    size : int
+        Rows of a block.
+
+    Returns
+    -------
+    faiss.Index
+    """
+    faiss = require("faiss", extra="faiss")
+    new: Any = _empty_like(stored.inner, dim)
+    new.metric_arg, new.verbose = stored.inner.metric_arg, False
+    if not new.is_trained:
+        # Lists hold rows that are alike: every so many-th row is a sample of all of them.
+        step = max(1, stored.n // (_TRAIN * new.nlist))
+        rows, start = [], 0
+        for block in blocks(size):
+            rows.append(block[-start % step :: step])
+            start += len(block)
+        new.train(np.concatenate(rows))
+    whole = getattr(faiss, stored.mapped)(new) if stored.mapped else new
+    by_id, start = bool(stored.mapped) or isinstance(new, faiss.IndexIVFFlat), 0
+    for block in blocks(size):
+        if by_id:
+            whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
+        else:
+            whole.add(block)
+        start += len(block)
+    if isinstance(new, faiss.IndexIVFFlat) and not stored.mapped:
+        new.set_direct_map_type(stored.inner.direct_map.type)
+    if stored.mapped:
+        whole.own_fields = True
+        new.this.disown()
+    return whole
+
+
+def _empty_like(index: Any, dim: int) -> Any:
+    faiss = require("faiss", extra="faiss")
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexHNSWFlat):
+        new = faiss.IndexHNSWFlat(dim, _links(index), index.metric_type)
+        new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
+        return new
+    if isinstance(index, faiss.IndexIVFFlat):
+        quantizer: Any = _empty_like(index.quantizer, dim)
+        new = faiss.IndexIVFFlat(quantizer, dim, index.nlist, index.metric_type)
+        new.nprobe, new.own_fields = index.nprobe, True
+        quantizer.this.disown()
+        new.cp.niter, new.cp.seed, new.cp.spherical = index.cp.niter, index.cp.seed, index.cp.spherical
+        return new
+    if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
+        return type(index)(dim) if type(index) is not faiss.IndexFlat else faiss.IndexFlat(dim, index.metric_type)
+    raise DatabaseError(
+        f"Got an inverted file with a quantizer of {type(index).__name__}; expected a flat one or HNSW. Migrate the vectors it was built from."
+    )

@@ -1,0 +1,92 @@
+"""Stretches of a file's rows, and what all files need to read and find them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.refusals import is_refusal, say_refusal
+from congruence.databases._address import Address
+from congruence.errors import CorruptFileError, FileError, IdError
+
+__all__ = ["Piece", "among", "copy_mode", "hashes", "only", "path_of", "reading"]
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of the original.
+
+    Attributes
+    ----------
+    start : int
+        Number of the first.
+    ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
+    valid : ndarray of bool, shape (b,)
+        Which have a vector; without meaning where no vectors were asked for.
+    vectors : ndarray of float32, shape (valid.sum(), dim), or None
+    modalities : pyarrow.Array of large_string, shape (b,), or None
+    """
+
+    start: int
+    ids: pa.Array
+    valid: np.ndarray
+    vectors: np.ndarray | None
+    modalities: pa.Array | None
+
+
+def path_of(address: Address, schemes: tuple[str, ...]) -> str:
+    """Return an address as a path: what stands behind ``scheme://``, or all of it."""
+    text = re.sub(rf"^({'|'.join(schemes)})://", "", address.text, flags=re.IGNORECASE)
+    return text.rstrip("/") or text
+
+
+@contextmanager
+def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
+    """Turn what is raised inside into FileError, or for types of ``damage`` into CorruptFileError."""
+    try:
+        yield
+    except damage as error:
+        if is_refusal(error):
+            raise FileError(say_refusal(error, f"while reading {path}")) from error  # type: ignore[arg-type]
+        raise CorruptFileError(
+            f"Got a truncated or damaged file, {path} ({str(error)[:300]}); expected an intact one of the kind its name says. "
+            "Copy or write it again."
+        ) from error
+    except OSError as error:
+        raise FileError(say_refusal(error, f"while reading {path}")) from error
+
+
+def copy_mode(source: Path, target: Path) -> None:
+    """Give a new file the permissions of the one it stands for."""
+    os.chmod(target, source.stat().st_mode & 0o7777)
+
+
+def only(column: pa.Array | None, there: np.ndarray) -> pa.Array | None:
+    """Return the entries of a column at which a mask is true; None stays None."""
+    if column is None or there.all():
+        return column
+    return column.filter(pa.array(there))
+
+
+def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
+    """Return the place of each id in ``known``, -1 where it is not there."""
+    import pyarrow.compute as pc
+
+    try:
+        found = pc.index_in(ids.cast(known.type), value_set=known)
+    except pa.ArrowInvalid as error:
+        raise IdError(f"Got ids of {ids.type}; expected {known.type}. Pass ids as a scan gives them.") from error
+    return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+
+
+def hashes(ids: pa.Array) -> np.ndarray:
+    """Return eight bytes an id: whole numbers themselves, or the hashes of texts."""
+    if pa.types.is_integer(ids.type):
+        return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+    return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))

@@ -1,0 +1,161 @@
+"""New vectors by the number of their row: a ``.npy`` that is filled in any order, and a byte a row that says which are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.refusals import say_refusal
+from congruence.errors import CorruptFileError, DtypeError, FileError, StorageError
+
+__all__ = ["RowVectors"]
+
+
+class RowVectors:
+    """A file of vectors, open to be read and written by row; several threads may do so.
+
+    Parameters
+    ----------
+    path : Path
+        The ``.npy``.
+    marks : Path
+        The bytes that say which rows are there.
+    writable : bool
+        False where readers may have the file.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    """
+
+    def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:
+        self._path, self._lock = path, Lock()
+        try:
+            if writable and not os.access(path, os.W_OK):  # it was shown, with the permissions of the original
+                path.chmod(path.stat().st_mode | 0o200)
+            self._file = open(path, "r+b" if writable else "rb", buffering=0)
+            self._marks = open(marks, "r+b" if writable else "rb", buffering=0)
+            first = np.lib.format.read_magic(self._file) == (1, 0)
+            read: Callable[..., Any] = (
+                np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            )
+            (self.rows, self.dim), _, self.dtype = read(self._file)
+        except OSError as error:
+            raise FileError(say_refusal(error, f"while opening {path}")) from error
+        except ValueError as error:
+            raise CorruptFileError(
+                f"Got damaged new vectors, {path} ({error}); expected those of this migration. Discard them, and begin again."
+            ) from error
+        self._offset = self._file.tell()
+
+    @staticmethod
+    def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:
+        """Make both files, in which no row is there yet. Raises StorageError."""
+        dtype = np.dtype(element_type)
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
+        try:
+            with open(path, "wb") as stream:
+                np.lib.format.write_array_header_1_0(stream, header)
+                stream.truncate(stream.tell() + rows * dim * dtype.itemsize)
+            with open(marks, "wb") as stream:
+                stream.truncate(rows)
+        except OSError as error:
+            raise StorageError(say_refusal(error, f"from the disk while writing {path}")) from error
+
+    def write(self, rows: np.ndarray, vectors: np.ndarray) -> None:
+        """Store vectors, then the marks of their rows. Raises StorageError, DtypeError.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (b,)
+        vectors : ndarray of float32, shape (b, dim)
+        """
+        try:
+            with np.errstate(over="raise"):
+                stored = np.ascontiguousarray(vectors, self.dtype)
+        except FloatingPointError:
+            raise DtypeError(
+                f"Got numbers beyond the range of {self.dtype}; expected smaller ones. Store the new vectors as float32."
+            ) from None
+        width = self.dim * self.dtype.itemsize
+        try:
+            with self._lock:
+                for start, stop in _stretches(rows):
+                    _put(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
+                for start, stop in _stretches(rows):
+                    _put(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
+        except OSError as error:
+            raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
+
+    def forget(self, rows: np.ndarray) -> None:
+        """Remove the marks of rows. Raises StorageError."""
+        try:
+            with self._lock:
+                for start, stop in _stretches(rows):
+                    _put(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
+        except OSError as error:
+            raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
+
+    def there(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return which rows of a stretch are there, ndarray of bool."""
+        out = np.empty((self.rows if stop is None else stop) - start, np.uint8)
+        with self._lock:
+            self._get(self._marks, start, out)
+        return out.view(bool)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of rows in ascending order, ndarray of float32, shape (b, dim)."""
+        out = np.empty((len(rows), self.dim), self.dtype)
+        width = self.dim * self.dtype.itemsize
+        with self._lock:
+            for start, stop in _stretches(rows):
+                self._get(self._file, self._offset + int(rows[start]) * width, out[start:stop])
+        return out.astype(np.float32, copy=False)
+
+    def _get(self, stream: Any, at: int, out: np.ndarray) -> None:
+        view, got = out.reshape(-1).view(np.uint8).data, 0
+        try:
+            stream.seek(at)
+            while got < len(view):
+                if not (count := stream.readinto(view[got:])):
+                    raise CorruptFileError(
+                        f"Got too short a file, {stream.name}; expected {self.rows:,} rows. Discard the new vectors, and begin again."
+                    )
+                got += count
+        except OSError as error:
+            raise FileError(say_refusal(error, f"while reading {stream.name}")) from error
+
+    def flush(self) -> None:
+        """Push what was written to the disk, the marks last. Raises StorageError."""
+        if not self._file.writable():
+            return
+        try:
+            for stream in (self._file, self._marks):
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise StorageError(say_refusal(error, f"from the disk while writing {self._path}")) from error
+
+    def close(self) -> None:
+        """Close both files."""
+        self._file.close()
+        self._marks.close()
+
+
+def _stretches(rows: np.ndarray) -> list[tuple[int, int]]:
+    """Return the stretches of consecutive numbers."""
+    if not len(rows):
+        return []
+    breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
+    return list(zip([0, *breaks], [*breaks, len(rows)], strict=True))
+
+
+def _put(stream: Any, at: int, array: np.ndarray) -> None:
+    stream.seek(at)
+    view = array.reshape(-1).view(np.uint8).data
+    while len(view):
+        view = view[stream.write(view) :]

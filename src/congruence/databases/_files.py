@@ -1,0 +1,382 @@
+"""Files of vectors as databases: new vectors beside by the number of their row, and one exchange of names at the switch."""
+
+from __future__ import annotations
+
+import shutil
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import check_choice
+from congruence.databases._base import BATCH, Block, Cursor, Database, PairedBlock, Side, Stage
+from congruence.databases._file_pieces import Piece, among, hashes, only
+from congruence.databases._file_place import FilePlace, Record, fingerprint
+from congruence.databases._file_rows import RowVectors
+from congruence.errors import MigrationError, ParameterError, StorageError
+
+__all__ = ["FileDatabase"]
+
+#: Blocks whose ids and rows are kept, so that what was read is written without looking for its rows.
+_RECENT = 64
+
+#: Bytes of vectors that a walk reads at a time where its caller does not say.
+_WALK_BYTES = 8 * 2**20
+
+
+class FileDatabase(Database):
+    """What all files share; a subclass reads the original by rows and builds the complete new file.
+
+    Parameters
+    ----------
+    path : str
+        What readers open.
+    shown : str
+        The place in messages and journals.
+
+    Attributes
+    ----------
+    n : int
+        Rows of the original, those without a vector too.
+    dim : int
+        Of the original's vectors.
+    """
+
+    n: int
+    dim: int
+
+    def __init__(self, path: str, shown: str) -> None:
+        self._place, self._shown = FilePlace(path), shown
+        self._stage = self._place.stage()
+        self._new: RowVectors | None = None
+        self._recent: deque[tuple[pa.Array, np.ndarray]] = deque(maxlen=_RECENT)
+        self._lock = Lock()
+        self._counted: int | None = None
+        self._options: dict[str, str] = {}
+
+    def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
+        """Return these two options, or those with which the migration began where they are left out."""
+        record = self._place.record()
+        known = {} if record is None else record.options
+        told = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
+        self._options = {name: value for name, value in told.items() if value}
+        return told["ids"], told["modality_column"]
+
+    # ---- to be given -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+        """Yield the rows of the original (:meth:`_original`) from number ``after`` on, without vectors where they are not needed."""
+
+    @abstractmethod
+    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+        """Write the complete new file to ``self._place.other``, whole or not at all."""
+
+    @abstractmethod
+    def _room(self, dim: int, size: int) -> int:
+        """Return the bytes that all which is written beside takes, of vectors of ``dim`` numbers of ``size`` bytes each."""
+
+    def _count_old(self) -> int:
+        """Return how many rows of the original have a vector."""
+        return self.n
+
+    def _moved(self) -> None:
+        """Follow the original to its new name after a switch or rollback, or forget it."""
+
+    # ---- where things are --------------------------------------------------------------------------------------------
+
+    @property
+    def _original(self) -> Path:
+        """Where the original is now."""
+        return self._place.other if self._stage is Stage.SWITCHED else self._place.path
+
+    @property
+    def _vectors_path(self) -> Path:
+        """Where the new vectors are."""
+        return self._place.folder / "vectors.npy"
+
+    def _opened(self) -> RowVectors:
+        """Return the new vectors. Raises MigrationError where there are none."""
+        if self._stage is Stage.UNTOUCHED:
+            raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
+        if self._new is None:
+            marks = self._place.folder / "written.bin"
+            self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.BESIDE)
+        return self._new
+
+    def _record(self) -> Record:
+        record = self._place.record()
+        if record is None:
+            raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
+        return record
+
+    def stage(self) -> Stage:
+        """Return how far it is, by what lies beside; see :meth:`Database.stage`."""
+        self._stage = self._place.stage()
+        return self._stage
+
+    def note(self) -> Mapping[str, str]:
+        """Return the note from the record beside."""
+        record = self._place.record()
+        return {} if record is None else record.note
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self._place.path.parent).free
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield the rows in the file's order; the cursor is the number of the next."""
+        if side == "new" and self._stage is Stage.UNTOUCHED:
+            return
+        for piece in self._pieces(int(after or 0), batch, side == "old"):  # type: ignore[arg-type]
+            stop = piece.start + len(piece.ids)
+            if side == "old":
+                there, vectors = piece.valid, piece.vectors
+            else:
+                there = self._opened().there(piece.start, stop)
+                vectors = self._opened().read(piece.start + np.flatnonzero(there))
+            if not there.any():
+                continue
+            assert vectors is not None
+            ids, modalities = only(piece.ids, there), only(piece.modalities, there)
+            with self._lock:
+                self._recent.append((ids, piece.start + np.flatnonzero(there)))
+            yield Block(ids, vectors, modalities, stop)
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield old and new vectors, both read in the file's order."""
+        new = self._opened()
+        for piece in self._pieces(0, batch, True):
+            rows = piece.start + np.flatnonzero(piece.valid)
+            if not len(rows):
+                continue
+            assert piece.vectors is not None
+            there = new.there(piece.start, piece.start + len(piece.ids))[piece.valid]
+            ids = only(piece.ids, piece.valid)
+            with self._lock:
+                self._recent.append((ids, rows))
+            vectors = new.read(rows)
+            vectors[~there] = 0.0
+            yield PairedBlock(ids, piece.vectors, vectors, there, only(piece.modalities, piece.valid))
+
+    def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
+        """Yield nothing: rows of a file that is written to meanwhile are refused, not repaired."""
+        return iter(())
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return the rows of these ids, found in one walk."""
+        blocks = []
+        left = len(ids)
+        for piece in self._pieces(0, max(64, _WALK_BYTES // (4 * self.dim)), side == "old"):
+            wanted = among(piece.ids, ids) >= 0
+            if not wanted.any():
+                continue
+            left -= int(wanted.sum())
+            if side == "old":
+                there = wanted & piece.valid
+                assert piece.vectors is not None
+                vectors = piece.vectors[wanted[piece.valid]]
+            else:
+                new = self._opened()
+                there = wanted & new.there(piece.start, piece.start + len(piece.ids))
+                vectors = new.read(piece.start + np.flatnonzero(there))
+            blocks.append(Block(only(piece.ids, there), vectors, only(piece.modalities, there), 0))
+            if left <= 0:
+                break
+        width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._opened().dim
+        if not blocks:
+            return Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)
+        words = [one.modalities for one in blocks if one.modalities is not None]
+        return Block(
+            pa.concat_arrays([one.ids for one in blocks]),
+            np.concatenate([one.vectors for one in blocks]),
+            pa.concat_arrays(words) if words else None,
+            0,
+        )
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows have a vector."""
+        if side == "new":
+            return 0 if self._stage is Stage.UNTOUCHED else int(self._opened().there().sum())
+        if self._counted is None:
+            self._counted = self._count_old()
+        return self._counted
+
+    def repeated_ids(self) -> list[str]:
+        """Return some ids that several rows have, found by eight bytes a row."""
+        parts = [hashes(piece.ids) for piece in self._pieces(0, 65_536, False)]
+        found, counts = np.unique(np.concatenate(parts), return_counts=True)
+        twice = found[counts > 1]
+        if not len(twice):
+            return []
+        seen: dict[int | str, int] = {}  # different ids may have one hash
+        for piece in self._pieces(0, 65_536, False):
+            ids = piece.ids.filter(pa.array(np.isin(hashes(piece.ids), twice[:1000])))
+            for one in ids.to_pylist():
+                seen[one] = seen.get(one, 0) + 1
+        return [str(one) for one, count in seen.items() if count > 1][:10]
+
+    def _rows_of(self, ids: pa.Array) -> np.ndarray:
+        """Return the number of each id's row, -1 where there is none: those of blocks read lately without looking."""
+        with self._lock:
+            recent = list(self._recent)
+        for known, rows in reversed(recent):
+            if ids.equals(known):
+                return np.asarray(rows)
+        for known, rows in reversed(recent):
+            if known.type == ids.type and among(ids.slice(0, 1), known)[:1] >= 0:
+                places = among(ids, known)
+                if (places >= 0).all():
+                    return np.asarray(rows[places])
+        out = np.full(len(ids), -1, np.int64)
+        for piece in self._pieces(0, 65_536, False):
+            places = among(ids, piece.ids)
+            out = np.where(places >= 0, piece.start + places, out)
+            if (out >= 0).all():
+                break
+        return out
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Make the folder beside, in one step; see :meth:`Database.prepare`."""
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
+        record = self._place.record()
+        if record is not None:
+            there = (record.dim, record.element_type, record.note)
+            if there != wanted:
+                raise MigrationError(
+                    f"Got new vectors beside {self._shown} made as {there}; expected {wanted}. Remove the new vectors first (discard)."
+                )
+            if self._stage is Stage.BESIDE:
+                self._place.check_unchanged(record)
+            return
+        room = self._room(wanted[0], np.dtype(element_type).itemsize)
+        if (free := self._free()) < room:
+            raise StorageError(
+                f"Got {free:,} bytes free on the disk of {self._shown} for {room:,}: the new vectors, and the complete new file; expected "
+                "room for both. Free some, or store halves (float16)."
+            )
+        record = Record(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
+        made = self._place.begin(record)
+        try:
+            vectors = made / self._vectors_path.relative_to(self._place.folder)
+            RowVectors.create(vectors, made / "written.bin", self.n, wanted[0], element_type)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        self._place.begun(made)
+        self._stage = Stage.BESIDE
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Store new vectors by row; see :meth:`Database.write`."""
+        new = self._opened()
+        if vectors.shape != (len(ids), new.dim):
+            raise ParameterError(
+                f"Got vectors of shape {vectors.shape}; expected {(len(ids), new.dim)}. Pass one row an id."
+            )
+        self._change()
+        rows = self._rows_of(ids)
+        known = rows >= 0
+        new.write(rows[known], vectors if known.all() else vectors[known])
+
+    def delete(self, ids: pa.Array) -> None:
+        """Count rows as not written; see :meth:`Database.delete`."""
+        new = self._opened()
+        self._change()
+        rows = self._rows_of(ids)
+        new.forget(rows[rows >= 0])
+
+    def _change(self) -> None:
+        """Note that the complete new file, if there is one, is no longer up to date. Raises MigrationError after the switch."""
+        if self._stage is Stage.SWITCHED:
+            raise MigrationError(f"Got {self._shown} switched; expected it not switched. Roll back first.")
+        record = self._record()
+        if record.built is not None:
+            record.built = None
+            self._place.keep(record)
+
+    def flush(self) -> None:
+        """Push what was written to the disk."""
+        if self._new is not None:
+            self._new.flush()
+
+    def build_index(self) -> str | None:
+        """Write the complete new file beside, so that the switch is one exchange; return the index in it, if there is one."""
+        if self._stage is Stage.BESIDE:
+            record = self._record()
+            if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
+                self._place.check_unchanged(record)
+                new = self._opened()
+                missing = self.count("old") - self.count("new")
+                if missing:
+                    raise MigrationError(
+                        f"Got {missing:,} rows of {self._shown} without a new vector; expected none. Finish the run first (resume)."
+                    )
+                new.flush()
+                self._build(new, record.note)
+                record.built = fingerprint(self._place.other)
+                self._place.keep(record)
+        return self._new_index()
+
+    def _new_index(self) -> str | None:
+        return None
+
+    # ---- switch ------------------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Let the complete new file and the original change places; see :meth:`Database.switch`."""
+        if self.stage() is Stage.UNTOUCHED:
+            raise MigrationError(f"Got no new vectors beside {self._shown}; expected some. Run the migration first.")
+        if self._stage is Stage.BESIDE:
+            self.build_index()
+            self._place.check_unchanged(self._record())
+            self._exchange(True)
+
+    def rollback(self) -> None:
+        """Let both change places again: the original file itself comes back; see :meth:`Database.rollback`."""
+        if self.stage() is Stage.SWITCHED:
+            record = self._record()
+            record.built = fingerprint(
+                self._place.path
+            )  # others may have written to it: a second switch shows the same again
+            self._place.keep(record)
+            self._exchange(False)
+
+    def _exchange(self, switched: bool) -> None:
+        self.close()
+        self._place.swap(switched)
+        self._stage = Stage.SWITCHED if switched else Stage.BESIDE
+        self._moved()
+
+    def drop_old(self) -> None:
+        """Remove the original and all else that lies beside; see :meth:`Database.drop_old`."""
+        if self.stage() is not Stage.SWITCHED:
+            raise MigrationError(f"Got {self._shown} before its switch; expected it switched. Switch it first.")
+        self._end()
+
+    def discard(self) -> None:
+        """Remove what lies beside; see :meth:`Database.discard`."""
+        if self.stage() is Stage.SWITCHED:
+            raise MigrationError(f"Got {self._shown} switched; expected it not switched. Roll back first.")
+        self._end()
+
+    def _end(self) -> None:
+        self.close()
+        self._place.remove()
+        self._stage = Stage.UNTOUCHED
+        self._recent.clear()
+        self._counted = None
+        self._moved()
+
+    def close(self) -> None:
+        """Close what is open beside."""
+        if self._new is not None:
+            self._new.close()
+            self._new = None

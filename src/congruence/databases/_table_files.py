@@ -1,0 +1,361 @@
+"""The tables of a data set, one file or those of a folder: read by rows, and written anew with other vectors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from congruence.databases._file_pieces import copy_mode, reading
+from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError
+from congruence.stores import natural
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+__all__ = ["SUFFIXES", "Part", "find_parts", "is_vectors", "rewrite"]
+
+#: Of Parquet, and of Arrow's files and streams.
+SUFFIXES = (".parquet", ".arrow", ".feather")
+
+#: What pyarrow raises about damaged files.
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+
+#: First bytes of an Arrow file; a stream has others.
+_MAGIC = b"ARROW1"
+
+#: Bytes of a row group that is written: all of it waits in memory.
+_GROUP_BYTES = 64 * 2**20
+
+#: Files that tell of the row groups of others, which are other ones in the new folder.
+_SUMMARIES = ("_metadata", "_common_metadata")
+
+#: Codecs by the names that a footer has for them, where the writer knows them by another.
+_CODECS = {"UNCOMPRESSED": "none", "LZ4_RAW": "lz4", "LZO": "snappy"}
+
+
+def is_vectors(kind: pa.DataType) -> bool:
+    """Say whether a column of this type can hold vectors: lists of floating-point numbers."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(lists and pa.types.is_floating(kind.value_type))
+
+
+def find_parts(root: Path) -> list[Path]:
+    """Return the files of a data set in natural order. Raises FileError, ParameterError.
+
+    Names that begin with a dot or an underscore, or lie in such a folder, are not data, as Spark and Arrow have it.
+    """
+    if root.is_file():
+        return [root]
+    found = [
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
+    ]
+    kinds = {path.suffix.lower() == ".parquet" for path in found}
+    if len(kinds) != 1:
+        what = "both Parquet and Arrow files" if kinds else f"no {', '.join(SUFFIXES)}"
+        raise ParameterError(
+            f"Got a folder {root} with {what}; expected files of one kind. Pass the folder of a data set."
+        )
+    if (root / "state.json").is_file() and (root / "dataset_info.json").is_file():
+        raise DatabaseError(
+            f"Got {root}, a folder of the datasets library, which describes its columns in files of its own; expected tables alone. "
+            "Export it to Parquet (Dataset.to_parquet), and migrate that."
+        )
+    return sorted(found, key=lambda path: [natural(part) for part in path.relative_to(root).parts])
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file of a data set.
+
+    Attributes
+    ----------
+    path : Path
+    start, rows : int
+        Number of its first row, and how many it has.
+    schema : pyarrow.Schema
+    valid : int or None
+        Rows with a vector, if the file tells without reading them.
+    others : int
+        Bytes of the other columns.
+    """
+
+    path: Path
+    start: int
+    rows: int
+    schema: pa.Schema
+    valid: int | None
+    others: int
+
+    @classmethod
+    def open(cls, path: Path, start: int, column: str | None, dim: int | None) -> Part:
+        """Read what a file says of itself. Raises FileError, CorruptFileError."""
+        if path.suffix.lower() != ".parquet":
+            with _arrow(path, pa.memory_map) as (schema, _, batches):
+                rows = missing = size = 0
+                for batch in batches:
+                    rows += len(batch)
+                    if column in schema.names:
+                        missing += batch.column(column).null_count
+                        size += sum(batch.column(name).nbytes for name in schema.names if name != column)
+            return cls(path, start, rows, schema, rows - missing, size)
+        with _parquet(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+            others = values = 0
+            if any(name.startswith(f"{column}.") for name in schema.names):  # its leaves could not be told apart
+                dim = None
+            for k in range(file.num_row_groups):
+                group = file.metadata.row_group(k)
+                for j in range(group.num_columns):
+                    chunk = group.column(j)
+                    if column is not None and chunk.path_in_schema.startswith(f"{column}."):
+                        values += chunk.num_values
+                    else:
+                        others += chunk.total_compressed_size
+        return cls(path, start, rows, schema, _count_valid(rows, values, dim), others)
+
+    def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield stretches of at most ``batch`` rows with the number of their first, from row ``after`` of the data set on."""
+        skip = max(after - self.start, 0)
+        if self.path.suffix.lower() == ".parquet":
+            found = self._of_parquet(names, skip, batch)
+        else:
+            found = self._of_arrow(names, skip, batch)
+        stop = self.start + skip
+        for row, piece in found:
+            stop = self.start + row + len(piece)
+            yield self.start + row, piece
+        if stop != self.start + max(self.rows, skip):
+            raise CorruptFileError(
+                f"Got another number of rows in {self.path} than the {self.rows:,} it says; expected all. Copy or write it again."
+            )
+
+    def _of_parquet(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with _parquet(self.path) as file:
+            first = row = 0
+            while first < file.num_row_groups and row + file.metadata.row_group(first).num_rows <= skip:
+                row += file.metadata.row_group(first).num_rows
+                first += 1
+            if not names:  # a batch without columns has no rows
+                for start in range(skip, self.rows, batch):
+                    yield start, _bare(min(batch, self.rows - start))
+                return
+            groups = range(first, file.num_row_groups)
+            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False):
+                stop = row + len(piece)
+                if stop > skip:
+                    piece = piece.slice(max(skip - row, 0))
+                    yield stop - len(piece), piece
+                row = stop
+
+    def _of_arrow(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with _arrow(self.path, pa.OSFile) as (_, _, batches):
+            row = 0
+            for whole in batches:
+                if row + len(whole) > skip:
+                    whole.validate(full=True)  # offsets of a damaged file may lead anywhere
+                    piece = whole.select(names) if names else _bare(len(whole))
+                    for start in range(max(skip - row, 0), len(piece), batch):
+                        yield row + start, piece.slice(start, batch)
+                row += len(whole)
+
+
+def _bare(rows: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.nulls(rows)], names=[""])
+
+
+def _count_valid(rows: int, values: int, dim: int | None) -> int | None:
+    """Return how many rows have a vector: each has ``dim`` values in the column, and a row without one counts one."""
+    if dim is None or dim < 2 or (values - rows) % (dim - 1) or not 0 <= values - rows <= rows * (dim - 1):
+        return None
+    return (values - rows) // (dim - 1)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    # Pre-buffering would read every row group ahead, the whole file in the end.
+    with (
+        reading(path, *_DAMAGE),
+        pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=2**20) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def _arrow(path: Path, way: Callable[[str], Any]) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
+    """Give the schema, whether it is a stream, and the record batches one after the other."""
+    with reading(path, *_DAMAGE):
+        if not path.stat().st_size:
+            raise CorruptFileError(f"Got an empty file, {path}; expected Arrow's. Copy or write it again.")
+        with way(str(path)) as stream:
+            magic = stream.read(len(_MAGIC))
+            stream.seek(0)
+            if magic == _MAGIC:
+                file = pa.ipc.open_file(stream)
+                yield file.schema, False, (file.get_batch(k) for k in range(file.num_record_batches))
+            else:
+                reader = pa.ipc.open_stream(stream)
+                yield reader.schema, True, iter(reader)
+
+
+# ---- writing anew ----------------------------------------------------------------------------------------------------
+
+
+def rewrite(
+    root: Path,
+    target: Path,
+    parts: list[Part],
+    column: str,
+    schema_of: Callable[[pa.Schema], pa.Schema],
+    lists: Callable[[int, int, pa.DataType], pa.Array],
+) -> None:
+    """Write a data set again, its other columns as they are.
+
+    Parameters
+    ----------
+    root, target : Path
+        File or folder.
+    parts : list of Part
+        All data of ``root``; other files are copied, links as links.
+    column : str
+        Of the vectors.
+    schema_of : callable
+        From a part's schema to that of its new file.
+    lists : callable
+        From two numbers of rows, of the first and behind the last, and a type to the new column's values.
+
+    Raises
+    ------
+    FileError, CorruptFileError
+    OSError
+        Of the disk that is written to.
+    """
+    if root.is_file():
+        _rewrite_part(parts[0], target, column, schema_of, lists)
+        return
+    data = {part.path: part for part in parts}
+    for folder, _, names in os.walk(root):
+        made = target / Path(folder).relative_to(root)
+        made.mkdir(exist_ok=True)
+        copy_mode(Path(folder), made)
+        for name in names:
+            path = Path(folder) / name
+            if path in data:
+                _rewrite_part(data[path], made / name, column, schema_of, lists)
+            elif name not in _SUMMARIES:
+                shutil.copy2(path, made / name, follow_symlinks=False)
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            if (Path(folder) / name).is_symlink():
+                raise FileError(
+                    f"Got a link to a folder, {Path(folder) / name}; expected folders and files. Put the files themselves there."
+                )
+
+
+def _rewrite_part(
+    part: Part,
+    target: Path,
+    column: str,
+    schema_of: Callable[[pa.Schema], pa.Schema],
+    lists: Callable[[int, int, pa.DataType], pa.Array],
+) -> None:
+    schema = schema_of(part.schema)
+    kind, place = schema.field(column).type, schema.get_field_index(column)
+    others = [name for name in schema.names if name != column]
+    row_bytes = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 4096
+
+    def filled(start: int, piece: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [piece.column(name) for name in others]
+        arrays.insert(place, lists(start, start + len(piece), kind))
+        return pa.record_batch(arrays, schema=schema)
+
+    if part.path.suffix.lower() == ".parquet":
+        _write_parquet(part, target, schema, column, others, row_bytes, filled)
+    else:
+        _write_arrow(part, target, schema, others, filled)
+    copy_mode(part.path, target)
+
+
+def _write_parquet(
+    part: Part,
+    target: Path,
+    schema: pa.Schema,
+    column: str,
+    others: list[str],
+    row_bytes: int,
+    filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
+) -> None:
+    import pyarrow.parquet as pq
+
+    with _parquet(part.path) as file:
+        codecs, dictionaries, limits = {}, set(), []
+        for k in range(file.num_row_groups):
+            group = file.metadata.row_group(k)
+            wide = max(row_bytes, group.total_byte_size // max(group.num_rows, 1))
+            limits.append((group.num_rows, max(256, _GROUP_BYTES // max(wide, 1))))
+            for j in range(group.num_columns):
+                chunk = group.column(j)
+                if not chunk.path_in_schema.startswith(f"{column}."):
+                    codecs[chunk.path_in_schema] = _CODECS.get(chunk.compression, chunk.compression.lower())
+                    if any("DICTIONARY" in one for one in chunk.encodings):
+                        dictionaries.add(chunk.path_in_schema)
+    # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times faster.
+    with pq.ParquetWriter(
+        target,
+        schema,
+        compression=codecs or "none",
+        use_dictionary=sorted(dictionaries) or False,
+        write_statistics=sorted(codecs) or False,
+    ) as writer:
+        start = part.start
+        for piece in _of_groups(part.path, limits, others):
+            table = pa.Table.from_batches([filled(start, piece)], schema)
+            writer.write_table(table, row_group_size=max(len(piece), 1))
+            start += len(piece)
+
+
+def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield each row group, divided where it is larger than its limit."""
+    with _parquet(path) as file:
+        for k, (rows, most) in enumerate(limits):
+            if names:
+                yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
+                continue
+            for start in range(0, rows, most):  # a batch without columns has no rows
+                yield _bare(min(most, rows - start))
+
+
+def _write_arrow(
+    part: Part,
+    target: Path,
+    schema: pa.Schema,
+    others: list[str],
+    filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
+) -> None:
+    with _arrow(part.path, pa.OSFile) as (_, streamed, _):
+        make = pa.ipc.new_stream if streamed else pa.ipc.new_file
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with make(str(target), schema, options=options) as writer:
+        start = part.start
+        for batch in _of_batches(part.path, others):
+            writer.write_batch(filled(start, batch))
+            start += len(batch)
+
+
+def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+    with _arrow(path, pa.OSFile) as (_, _, batches):
+        for batch in batches:
+            batch.validate(full=True)
+            yield batch.select(names) if names else _bare(len(batch))

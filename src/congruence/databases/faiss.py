@@ -1,0 +1,145 @@
+"""FAISS index files: a new index of the same kind beside, and both files change places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.atomic import atomic_path
+from congruence.databases._address import Address
+from congruence.databases._base import Capabilities, DatabaseInfo, Side, Stage
+from congruence.databases._faiss_index import StoredVectors, index_like, read_index, words_of, write_index
+from congruence.databases._file_pieces import Piece, copy_mode, path_of
+from congruence.databases._file_place import EXCHANGES
+from congruence.databases._file_rows import RowVectors
+from congruence.databases._files import FileDatabase
+from congruence.databases.npy import label_array, refuse
+from congruence.errors import MigrationError, ParameterError, ShapeError
+
+if TYPE_CHECKING:
+    import faiss
+
+__all__ = ["Faiss"]
+
+
+class Faiss(FileDatabase):
+    """An index of exact vectors that ``faiss.write_index`` wrote.
+
+    Parameters
+    ----------
+    address : Address
+        Path of the file, or ``faiss://PATH``.
+    table, column, ids, rows : None
+        Not possible: an index holds one matrix, its own ids, and nothing else.
+    modality_column : str, optional
+        Where the modality of each row is, as of :func:`congruence.stores.read_column`, in the order in which rows were added. Not for
+        inverted files, which keep no order.
+
+    Raises
+    ------
+    ParameterError, FileError, CorruptFileError, ShapeError, MissingExtraError
+    DatabaseError
+        A kind of index that keeps its vectors approximately, such as product quantization, or not at all.
+
+    Notes
+    -----
+    The index is in memory, as FAISS has it; while the new one is built, both are. An inverted file gets centroids of the new vectors.
+    """
+
+    kind = "faiss"
+    capabilities = Capabilities(
+        beside="file", atomic_switch=EXCHANGES, concurrent_writes=False, follows_deletes=False, searches=True
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        path = path_of(address, ("faiss",))
+        for name, value in (("table", table), ("column", column), ("ids", ids), ("rows", rows)):
+            if value is not None:
+                refuse(name, value, "a FAISS index, which holds one matrix with its own ids")
+        super().__init__(path, path)
+        _, modality_column = self._remember(None, modality_column)
+        self._moved()
+        self._labels = None
+        if modality_column is not None:
+            if words_of(self._stored.inner, "").startswith("IVF"):
+                raise ParameterError(
+                    f"Got modality_column={modality_column!r} for an inverted file, which keeps no order of rows; expected none. Pass modality= for all rows."
+                )
+            self._labels = label_array(modality_column, self.n)
+
+    def _moved(self) -> None:
+        self._shown_index: faiss.Index | None = None
+        self._index = read_index(self._original)
+        self._stored = StoredVectors(self._index, self._shown)
+        self.n, self.dim = self._stored.n, self._stored.dim
+        if not self.n:
+            raise ShapeError(f"Got an empty index in {self._shown}; expected at least one vector. Check the path.")
+
+    def info(self) -> DatabaseInfo:
+        """Describe the index; FAISS keeps nothing of a model."""
+        return DatabaseInfo(
+            place=self._shown,
+            rows=self.n,
+            dim=self.dim,
+            distance="l2" if self._stored.inner.metric_type == 1 else "dot",
+            index=words_of(self._stored.inner, self._stored.mapped),
+            id_type="int",
+            free_bytes=self._free(),
+        )
+
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+        for start in range(after, self.n, batch):
+            stop = min(start + batch, self.n)
+            yield Piece(
+                start,
+                pa.array(self._stored.ids[start:stop]),
+                np.ones(stop - start, bool),
+                self._stored.read(start, stop) if vectors else None,
+                None if self._labels is None else self._labels.slice(start, stop - start),
+            )
+
+    def _room(self, dim: int, size: int) -> int:
+        links = self._place.path.stat().st_size - self.n * self.dim * 4  # ids and graphs are as large as the old ones
+        return 2 * self.n * dim * size + max(links, 0)
+
+    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+        def blocks(size: int) -> Iterator[np.ndarray]:
+            for start in range(0, self.n, size):
+                yield new.read(np.arange(start, min(start + size, self.n)))
+
+        index = index_like(self._stored, new.dim, blocks, max(64, 8 * 2**20 // (4 * new.dim)))
+        with atomic_path(self._place.other, force=True) as temporary:
+            write_index(index, temporary)
+            copy_mode(self._place.path, temporary)
+        self._shown_index = None
+
+    def _new_index(self) -> str:
+        return words_of(self._stored.inner, self._stored.mapped)
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Search in the index of a side; the new one must be built. Raises MigrationError."""
+        index = self._index
+        if side == "new":
+            if self._shown_index is None:
+                record = self._record()
+                switched = self._stage is Stage.SWITCHED
+                if not switched and record.built is None:
+                    raise MigrationError(
+                        f"Got no new index beside {self._shown}; expected one. Build it first (build_index)."
+                    )
+                self._shown_index = read_index(self._place.path if switched else self._place.other)
+            index = self._shown_index
+        _, found = index.search(np.ascontiguousarray(queries, np.float32), k)
+        return [pa.array(row[row >= 0]) for row in found]

@@ -1,0 +1,185 @@
+"""Vectors in a ``.npy``: a second one beside, and both change places."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.atomic import atomic_path
+from congruence.databases._address import Address
+from congruence.databases._base import Capabilities, DatabaseInfo, Stage
+from congruence.databases._file_pieces import Piece, copy_mode, path_of
+from congruence.databases._file_place import EXCHANGES
+from congruence.databases._file_rows import RowVectors
+from congruence.databases._files import FileDatabase
+from congruence.embeddings import Space
+from congruence.errors import IdError, ParameterError
+from congruence.stores import open_source, read_column, read_ids
+
+__all__ = ["Npy", "label_array", "refuse"]
+
+
+class Npy(FileDatabase):
+    """A matrix of vectors in a file of NumPy's.
+
+    Parameters
+    ----------
+    address : Address
+        Path of the file, or ``npy://PATH``.
+    table, column, rows : None
+        Not possible: the file holds one matrix, all of which is mapped.
+    ids : str, optional
+        Where the ids are, as of :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default the rows'
+        numbers from 0.
+    modality_column : str, optional
+        Where the modality of each row is, in the same way.
+
+    Raises
+    ------
+    ParameterError, FileError, CorruptFileError, IdError
+
+    Notes
+    -----
+    What is known of the vectors' space, ``NAME.npy.space.json``, is put away before the exchange and written anew after it: in between, and
+    after a kill there, readers find none rather than that of the other model.
+    """
+
+    kind = "npy"
+    capabilities = Capabilities(
+        beside="file",
+        atomic_switch=EXCHANGES,
+        concurrent_writes=False,
+        follows_deletes=False,
+        searches=False,
+        element_types=("float32", "float16"),
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        path = path_of(address, ("npy",))
+        for name, value in (("table", table), ("column", column), ("rows", rows)):
+            if value is not None:
+                refuse(name, value, "an .npy, which holds one matrix, all of which is mapped")
+        super().__init__(path, path)
+        ids, modality_column = self._remember(ids, modality_column)
+        self._moved()
+        self._ids = None if ids is None else read_ids(ids)
+        self._labels = None if modality_column is None else label_array(modality_column, self.n)
+        if self._ids is not None and len(self._ids) != self.n:
+            raise IdError(
+                f"Got {len(self._ids)} ids for {self.n} rows of {path}; expected one a row. Pass ids= of the same rows."
+            )
+
+    def _moved(self) -> None:
+        self._settle()
+        self._source = open_source(self._original, ids=False)
+        self.n, self.dim = self._source.n, self._source.dim
+
+    @property
+    def _vectors_path(self) -> Path:
+        return self._place.path if self._stage is Stage.SWITCHED else self._place.other
+
+    def info(self) -> DatabaseInfo:
+        """Describe the matrix."""
+        text = self._ids is not None and not pa.types.is_integer(self._ids.type)
+        return DatabaseInfo(
+            place=self._shown,
+            rows=self.n,
+            dim=self.dim,
+            element_type="float16" if self._source.dtype == np.float16 else "float32",
+            id_type="text" if text else "int",
+            space=self._old_space(),
+            free_bytes=self._free(),
+        )
+
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+        blocks = (block for _, block in self._source.scan(after, batch)) if vectors else None
+        for start in range(after, self.n, batch):
+            stop = min(start + batch, self.n)
+            yield Piece(
+                start,
+                pa.array(np.arange(start, stop)) if self._ids is None else self._ids.slice(start, stop - start),
+                np.ones(stop - start, bool),
+                None if blocks is None else next(blocks).astype(np.float32, copy=False),
+                None if self._labels is None else self._labels.slice(start, stop - start),
+            )
+
+    def _room(self, dim: int, size: int) -> int:
+        return self.n * dim * size
+
+    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+        return  # the new vectors are the new file
+
+    # ---- the description beside --------------------------------------------------------------------------------------
+
+    @property
+    def _description(self) -> Path:
+        return self._place.path.with_name(self._place.path.name + ".space.json")
+
+    @property
+    def _kept_description(self) -> Path:
+        return self._place.folder / "space.json"
+
+    def _old_space(self) -> Space:
+        """Return the space of the original, whose description lies beside it while the new vectors are shown."""
+        if self._stage is not Stage.SWITCHED:
+            return self._source.space
+        try:
+            return Space.from_dict(json.loads(self._kept_description.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return Space()
+
+    def _exchange(self, switched: bool) -> None:
+        if switched and self._description.is_file():
+            with atomic_path(self._kept_description, force=True) as temporary:
+                temporary.write_bytes(self._description.read_bytes())
+        if self._kept_description.is_file():
+            self._description.unlink(missing_ok=True)
+        if switched:
+            copy_mode(self._place.path, self._place.other)
+        super()._exchange(switched)
+
+    def _end(self) -> None:
+        self._settle()
+        super()._end()
+
+    def _settle(self) -> None:
+        """Give the file that is shown its description, where there was one for the original."""
+        kept = self._kept_description
+        if self._stage is Stage.UNTOUCHED or self._description.exists() or not kept.is_file():
+            return
+        text = kept.read_bytes()
+        if self._stage is Stage.SWITCHED:
+            space = Space(model=self._record().note.get("model") or None, dim=self._opened().dim)
+            text = (json.dumps(space.to_dict()) + "\n").encode()
+        with suppress(OSError), atomic_path(self._description) as temporary:
+            temporary.write_bytes(text)
+
+
+def label_array(spec: str, n: int) -> pa.Array:
+    """Return a column of modalities, one a row. Raises ParameterError, and what reading raises."""
+    labels = read_column(spec)
+    if len(labels) != n:
+        raise ParameterError(
+            f"Got {len(labels)} modalities in {spec} for {n} rows; expected one a row. Pass modality_column= of the same rows."
+        )
+    return pa.array(labels, pa.large_string())
+
+
+def refuse(name: str, value: str, what: str) -> NoReturn:
+    """Refuse an argument that a kind of file has no use for. Raises ParameterError."""
+    raise ParameterError(f"Got {name}={value!r} for {what}; expected none. Leave {name}= out.")

@@ -1,0 +1,320 @@
+"""Parquet and Arrow data sets: complete new files beside, which change places with the old ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.atomic import atomic_path
+from congruence.databases._address import Address
+from congruence.databases._base import Capabilities, DatabaseInfo, Stage
+from congruence.databases._file_pieces import Piece, path_of, reading
+from congruence.databases._file_place import EXCHANGES
+from congruence.databases._file_rows import RowVectors
+from congruence.databases._files import FileDatabase
+from congruence.databases._metadata import MARK_KEY
+from congruence.databases._space import SPACE_KEY, told_space
+from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite
+from congruence.databases._uuids import is_uuids, uuid_texts
+from congruence.embeddings import Space
+from congruence.errors import DatabaseError, ParameterError, ShapeError
+from congruence.stores import Columns, output_schema, parse_spec
+
+__all__ = ["Tables"]
+
+
+class Tables(FileDatabase):
+    """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in the files of one kind that a folder holds.
+
+    Parameters
+    ----------
+    address : Address
+        Path of the file or folder, ``PATH:COLUMN``, or ``parquet://PATH``.
+    table, rows : None
+        Not possible: all rows of the one table are mapped.
+    column : str, optional
+        Of the vectors, lists of floating-point numbers; may be left out where there is only one such column.
+    ids : str, optional
+        Column of the ids, whole numbers, texts or UUIDs; by default ``id`` or ``ids``, and where there is none the rows' numbers from 0.
+    modality_column : str, optional
+
+    Raises
+    ------
+    ParameterError, FileError, DatabaseError, CorruptFileError, ShapeError
+
+    Notes
+    -----
+    New files have the old ones' names, columns, metadata, codecs and row groups (those over 64 MiB are divided); their vectors are not
+    compressed. Files of a folder that are no data are copied, but for ``_metadata`` and ``_common_metadata``, which tell of the old files.
+    """
+
+    kind = "parquet"
+    capabilities = Capabilities(
+        beside="file",
+        atomic_switch=EXCHANGES,
+        concurrent_writes=False,
+        follows_deletes=False,
+        searches=False,
+        element_types=("float32", "float16"),
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        path, key = parse_spec(path_of(address, ("parquet", "arrow")))
+        for name, value in (("table", table), ("rows", rows)):
+            if value is not None:
+                raise ParameterError(
+                    f"Got {name}={value!r} for {path}, which is one table, all of which is mapped; expected none. Leave {name}= out."
+                )
+        super().__init__(path, path)
+        ids, modality_column = self._remember(ids, modality_column)
+        first = Part.open(find_parts(self._original)[0], 0, None, None).schema
+        self._column = _choose(first, column or key, path)
+        self._id_column = self._find(first, "ids", ids, ("id", "ids"), path)
+        self._modality = self._find(first, "modality_column", modality_column, (), path)
+        if sum(is_vectors(field.type) for field in first) > 1:
+            self._shown = f"{path}:{self._column}"
+        self._moved()
+
+    @staticmethod
+    def _find(schema: pa.Schema, option: str, name: str | None, usual: tuple[str, ...], path: str) -> str | None:
+        plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
+        if name is not None and name not in plain:
+            raise ParameterError(
+                f"Got {option}={name!r} for {path}; expected one of its columns, {', '.join(plain) or 'of which none is plain'}. Name one of these."
+            )
+        return name or next((one for one in usual if one in plain), None)
+
+    def _moved(self) -> None:
+        files, start = find_parts(self._original), 0
+        self._parts: list[Part] = []
+        width: int | None = None
+        kinds: set[str] = set()
+        for path in files:
+            schema = Part.open(path, 0, None, None).schema if width is None else None
+            if schema is not None:
+                width = self._width(path, schema)
+            part = Part.open(path, start, self._column, width)
+            self._check(part, width)
+            kinds.add(_id_kind(part.schema, self._id_column))
+            self._parts.append(part)
+            start += part.rows
+        if width is None or not start:
+            raise ShapeError(f"Got no vectors in {self._shown}; expected at least one. Check the path and the column.")
+        if len(kinds) > 1:
+            raise DatabaseError(
+                f"Got ids of several types in {self._shown} ({', '.join(sorted(kinds))}); expected one. Write its files with one schema."
+            )
+        self.n, self.dim, self._ids_are = start, width, kinds.pop()
+
+    def _width(self, path: Path, schema: pa.Schema) -> int | None:
+        """Return the width of a file's vectors, of lists of any length that of the first; None where no row has one."""
+        if self._column not in schema.names:
+            return None  # refused where all parts are checked
+        kind = schema.field(self._column).type
+        if pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        rows = Part.open(path, 0, self._column, None)
+        for _, piece in rows.pieces([self._column], 0, 1024):
+            lengths = piece.column(0).drop_null().value_lengths()
+            if len(lengths):
+                return int(lengths[0].as_py())
+        return None
+
+    def _check(self, part: Part, width: int | None) -> None:
+        names = [name for name in (self._column, self._id_column, self._modality) if name is not None]
+        missing = [name for name in names if part.schema.names.count(name) != 1]
+        if missing:
+            raise DatabaseError(
+                f"Got {part.path} without one column {missing[0]!r}; expected the same columns in all files. Write its files with one schema."
+            )
+        kind = part.schema.field(self._column).type
+        if not is_vectors(kind) or (pa.types.is_fixed_size_list(kind) and width not in (None, kind.list_size)):
+            raise DatabaseError(
+                f"Got {kind} in {part.path}:{self._column}; expected lists of {width} floating-point numbers as in the first file. "
+                "Write its files with one schema."
+            )
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def info(self) -> DatabaseInfo:
+        """Describe the table."""
+        schema = self._parts[0].schema
+        field = schema.field(self._column)
+        metadata = {**(schema.metadata or {}), **(field.metadata or {})}
+        told = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in metadata.items()}
+        return DatabaseInfo(
+            place=self._shown,
+            rows=self.count(),
+            rows_without=self.n - self.count(),
+            dim=self.dim,
+            element_type="float16" if pa.types.is_float16(field.type.value_type) else "float32",
+            id_type="int" if self._ids_are == "uint64" else self._ids_are,
+            columns=tuple(name for name in schema.names if name != self._column),
+            space=told_space(told, self._shown),
+            free_bytes=self._free(),
+        )
+
+    def note(self) -> Mapping[str, str]:
+        """Return the note beside; after :meth:`drop_old` that which the new files keep in their metadata."""
+        if self._stage is not Stage.UNTOUCHED:
+            return super().note()
+        try:
+            told = json.loads((self._parts[0].schema.metadata or {}).get(MARK_KEY.encode(), b"{}"))
+            return {str(key): str(value) for key, value in told.items()}
+        except (ValueError, AttributeError, RecursionError):
+            return {}
+
+    def _count_old(self) -> int:
+        if all(part.valid is not None for part in self._parts):
+            return sum(part.valid or 0 for part in self._parts)
+        return sum(int(piece.valid.sum()) for piece in self._pieces(0, 1024, True))
+
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+        names = [name for name in (self._id_column, self._modality) if name is not None]
+        names += [self._column] if vectors else []
+        for part in self._parts:
+            if part.start + part.rows <= after:
+                continue
+            for start, piece in part.pieces(list(dict.fromkeys(names)), after, batch):
+                with reading(part.path, pa.ArrowException):  # damage may show only when values are looked at
+                    yield self._piece(part, start, piece, vectors)
+
+    def _piece(self, part: Part, start: int, piece: pa.RecordBatch, vectors: bool) -> Piece:
+        column = piece.column(self._column) if vectors else None
+        valid, matrix = np.ones(len(piece), bool), None
+        if column is not None:
+            valid, matrix = self._matrix(part, start, column)
+        words = None
+        if self._modality is not None:
+            words = _decoded(piece.column(self._modality)).cast(pa.large_string())
+        return Piece(start, self._ids(part, start, piece), valid, matrix, words)
+
+    def _ids(self, part: Part, start: int, piece: pa.RecordBatch) -> pa.Array:
+        if self._id_column is None:
+            return pa.array(np.arange(start, start + len(piece)))
+        ids = _decoded(piece.column(self._id_column))
+        if ids.null_count:
+            row = start - part.start + int(np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))[0])
+            raise DatabaseError(
+                f"Got a row without id, row {row} of {part.path}; expected one in each. Fill it, or name another column of ids."
+            )
+        if self._ids_are == "uuid":
+            return uuid_texts(ids)
+        if self._ids_are == "text":
+            return ids.cast(pa.large_string())
+        return ids.cast(pa.uint64() if self._ids_are == "uint64" else pa.int64())
+
+    def _matrix(self, part: Part, start: int, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        column = column if valid.all() else column.drop_null()
+        lengths = None if pa.types.is_fixed_size_list(column.type) else column.value_lengths()
+        odd = None if lengths is None else np.flatnonzero(lengths.to_numpy(zero_copy_only=False) != self.dim)
+        values = column.flatten()
+        if values.null_count or (odd is not None and len(odd)):
+            raise ShapeError(
+                f"Got a vector of another width than {self.dim}, or with missing numbers, among the rows {start - part.start} to "
+                f"{start - part.start + len(valid) - 1} of {part.path}:{self._column}; expected {self.dim} numbers in each. Drop or re-encode such rows."
+            )
+        flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
+        return valid, np.array(flat, np.float32)
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def _room(self, dim: int, size: int) -> int:
+        return 2 * self.n * dim * size + sum(part.others for part in self._parts)
+
+    def _build(self, new: RowVectors, note: Mapping[str, str]) -> None:
+        space = Space(model=note.get("model") or None, dim=new.dim)
+        told = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
+        if space.model:
+            told[SPACE_KEY.encode()] = json.dumps(space.to_dict()).encode()
+
+        def schema_of(schema: pa.Schema) -> pa.Schema:
+            columns = Columns(schema, self._column, self._id_column)
+            made, place, _ = output_schema(
+                columns, dim=new.dim, dtype=new.dtype, has_ids=False, id_type=pa.string(), name=None
+            )
+            field = made.field(place)
+            own = {key: value for key, value in (field.metadata or {}).items() if key.decode() != SPACE_KEY}
+            rest = {key: value for key, value in (made.metadata or {}).items() if key.decode() != SPACE_KEY}
+            return made.set(place, field.with_metadata(own or None)).with_metadata({**rest, **told})
+
+        def lists(start: int, stop: int, kind: pa.DataType) -> pa.Array:
+            there = new.there(start, stop)
+            rows = new.read(start + np.flatnonzero(there)).astype(new.dtype, copy=False)
+            return _lists(rows, there, kind)
+
+        parts = [replace(part) for part in self._parts]
+        whole = self._place.path.is_dir()
+        with atomic_path(self._place.other, force=True, directory=whole, foreign=lambda folder: None) as temporary:
+            rewrite(self._place.path, temporary, parts, self._column, schema_of, lists)
+
+
+def _choose(schema: pa.Schema, column: str | None, path: str) -> str:
+    """Return the column of vectors. Raises ParameterError, DatabaseError."""
+    found: list[str] = [field.name for field in schema if is_vectors(field.type)]
+    if column is None:
+        if len(found) != 1:
+            raise ParameterError(
+                f"Got {len(found)} columns of vectors in {path} ({', '.join(found) or 'none'}); expected one, or its name. Pass column=."
+            )
+        return found[0]
+    if column not in schema.names:
+        raise ParameterError(
+            f"Got column={column!r} for {path}; expected one of its columns of vectors, {', '.join(found) or 'of which there are none'}. Name one of these."
+        )
+    if column not in found:
+        raise DatabaseError(
+            f"Got {schema.field(column).type} in {path}:{column}; expected lists of floating-point numbers. Name another column."
+        )
+    return column
+
+
+def _id_kind(schema: pa.Schema, column: str | None) -> str:
+    if column is None:
+        return "int"
+    kind: pa.DataType = schema.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_integer(kind):
+        return "uint64" if pa.types.is_uint64(kind) else "int"
+    if is_uuids(kind):
+        return "uuid"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    raise DatabaseError(
+        f"Got ids of type {kind} in {column!r}; expected whole numbers, texts or UUIDs. Pass another column as ids=."
+    )
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _lists(vectors: np.ndarray, there: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return vectors as lists, null where a row has none."""
+    mask = None if there.all() else pa.array(~there)
+    if pa.types.is_fixed_size_list(kind):
+        if mask is not None:  # a row that is null has room for numbers all the same
+            full = np.zeros((len(there), vectors.shape[1]), vectors.dtype)
+            full[there] = vectors
+            vectors = full
+        return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind, mask=mask)
+    large = pa.types.is_large_list(kind)
+    ends = np.zeros(len(there) + 1, np.int64 if large else np.int32)
+    np.cumsum(there * vectors.shape[1], out=ends[1:])
+    make = pa.LargeListArray if large else pa.ListArray
+    return make.from_arrays(pa.array(ends), pa.array(vectors.reshape(-1)), type=kind, mask=mask)

@@ -1,0 +1,111 @@
+"""A migration as one page: where it stands, what was checked, what was done when, and searches before and after in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from congruence._utils.atomic import atomic_path
+from congruence.errors import MigrationError
+from congruence.report.render import fill
+from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.summary import summarize
+
+__all__ = ["read_migration", "render_migration", "write_migration"]
+
+#: What readers see, by state.
+_SEEN = {
+    "filling": "the old vectors; the new ones are being written beside",
+    "filled": "the old vectors; the new ones stand beside and wait to be verified",
+    "verified": "the old vectors; the new ones stand beside, verified",
+    "switched": "the new vectors; the old ones stand beside",
+    "rolled back": "the old vectors again; the new ones stand beside",
+    "dropped": "the new vectors; the old ones were removed",
+}
+
+_LEVELS = {"filling": "partial", "filled": "partial", "rolled back": "partial"}
+
+
+def read_migration(folder: str | Path) -> dict[str, Any]:
+    """Return the summary of a migration from the folder of its journal.
+
+    Parameters
+    ----------
+    folder : path-like
+
+    Returns
+    -------
+    dict
+        As of :meth:`congruence.Migration.summary`.
+
+    Raises
+    ------
+    MigrationError
+        There is no journal.
+    CorruptFileError, FileError
+    """
+    journal = Journal.read(Path(folder))
+    if journal is None:
+        raise MigrationError(
+            f"Got {folder}, which holds no journal of a migration; expected the folder that congruence migrate made. Pass that one."
+        )
+    return summarize(journal)
+
+
+def render_migration(
+    summary: Mapping[str, Any], searches: Mapping[str, Any] | None = None, *, licenses: Sequence[str] = ()
+) -> str:
+    """Return a migration as one self-contained HTML page.
+
+    Parameters
+    ----------
+    summary : mapping
+        From :meth:`congruence.Migration.summary` or :func:`read_migration`.
+    searches : mapping, optional
+        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``ways``: for each way to search its ``name``, ``note``
+        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each way its ``found`` rows (``text``, ``picture`` as data
+        URI or None, ``wanted``).
+    licenses : sequence of str
+        Sentences for the foot of the page.
+
+    Returns
+    -------
+    str
+        HTML without scripts and without references to anything outside it. All text is escaped.
+    """
+    return fill(
+        "migration.html",
+        s=summary,
+        seen=_SEEN[summary["state"]],
+        level=_LEVELS.get(summary["state"], "passes"),
+        searches=searches,
+        licenses=licenses,
+    )
+
+
+def write_migration(
+    path: str | Path,
+    summary: Mapping[str, Any],
+    searches: Mapping[str, Any] | None = None,
+    *,
+    licenses: Sequence[str] = (),
+    force: bool = False,
+) -> None:
+    """Write a migration's page, atomically.
+
+    Parameters
+    ----------
+    path : path-like
+    summary, searches, licenses
+        As of :func:`render_migration`.
+    force : bool, default=False
+        Replace an existing file.
+
+    Raises
+    ------
+    OutputExistsError, StorageError
+    """
+    html = render_migration(summary, searches, licenses=licenses)
+    with atomic_path(path, force=force) as temporary:
+        temporary.write_text(html, encoding="utf-8")

@@ -1,0 +1,77 @@
+"""What an application's cut-offs on scores become after a migration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._inputs import as_embeddings
+from congruence._utils.ids import id_rows, id_texts, is_in
+from congruence._utils.typing import RowsLike
+from congruence.databases import Database
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import ModalityError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.evaluation.judgments import judge
+from congruence.evaluation.thresholds import Thresholds, fit_thresholds
+
+__all__ = ["fit_cutoffs"]
+
+
+def fit_cutoffs(
+    database: Database,
+    sample: list[int | str],
+    queries: RowsLike | None,
+    queries_old: RowsLike | None,
+    *,
+    among: str | None,
+    folds: int,
+    random_state: int,
+) -> Thresholds:
+    """Fit the translation on a sample of the table's rows; see :meth:`congruence.Migration.fit_thresholds`."""
+    first = next(iter(database.scan("old", batch=1)))
+    ids = pa.array(sample, first.ids.type)
+    old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
+    place = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
+    kept = place >= 0
+    if among is not None:
+        if old.modalities is None:
+            raise ModalityError(
+                f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave it out."
+            )
+        kept &= np.array([one == among for one in old.modalities.to_pylist()], bool)
+    names = old.ids.filter(pa.array(kept))
+    if len(names) < 2:
+        raise TooFewAnchorsError(
+            f"Got {len(names)} rows of the sample that have both vectors{'' if among is None else f' and are of {among}'}; expected at least 2. Finish the run, or pass another among=…."
+        )
+    before = old.vectors[kept]
+    after = new.vectors[place[kept]]
+    if queries is None and queries_old is None:
+        order = np.random.default_rng(random_state).permutation(len(names))
+        asked, rest = np.array_split(order, 2)  # no row is compared with itself
+        return fit_thresholds(
+            (after[asked], after[rest]), (before[asked], before[rest]), None, folds=folds, random_state=random_state
+        )
+    if queries is None or queries_old is None:
+        missing, given = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
+        raise ParameterError(
+            f"Got {given} without {missing}; expected the same queries in both models, or none of either. Pass {missing}=… too."
+        )
+    ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
+    for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
+        if side.dim != rows.shape[1]:
+            raise ShapeError(
+                f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d, of the {'new' if name == 'queries' else 'old'} model. Pass {name}=… of that model."
+            )
+    pairs = Pairs.join(ours, theirs)
+    known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)
+    judgments = None
+    if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
+        judgments = judge(pairs.source, known)
+    return fit_thresholds(
+        (pairs.source.vectors.astype(np.float32, copy=False), after),
+        (pairs.target.vectors.astype(np.float32, copy=False), before),
+        judgments,
+        folds=folds,
+        random_state=random_state,
+    )

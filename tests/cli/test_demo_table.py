@@ -1,0 +1,88 @@
+"""The second half of the demo: a LanceDB table migrated, searched by its own client, switched and rolled back."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """Return the command with the measures of its first half left out: they have tests of their own."""
+    pytest.importorskip("lancedb")
+    pytest.importorskip("lance")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("congruence.cli.demo.seen_and_unseen", lambda sample, mapping: [])
+        patch.setattr("congruence.cli.demo.round_trip", lambda *rows: [])
+        few = {"n": [], "curves": []}
+        verdict = {"sentence": "", "action": ""}
+        summary = {"few_anchors": few, "verdict": verdict, "commuting": {"overlap": 0.0}}
+        patch.setattr("congruence.report.summarize", lambda *rows, **options: summary)
+        patch.setattr("congruence.report.write_report", lambda *rows, **options: None)
+        yield
+
+
+def test_a_table_is_searched_before_and_after_and_rolled_back(here, demo, tmp_path):
+    done = here("demo", "--json", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)["migration"]
+    ways = {way["name"]: way["scores"] for way in told["searches"]["ways"]}
+    assert told["identical"] is True
+    assert told["same_lists"] is True
+    assert told["searches"]["n"] == 795
+    assert told["searches"]["gallery"] == 1595
+    assert ways["before"] == ways["rolled back"]
+    assert ways["encoder changed alone"]["recall@10"] < 0.02  # spaces that have nothing to do with each other
+    assert 20 * 10 / 1595 < ways["after the switch"]["recall@10"] < ways["all encoded anew"]["recall@10"]
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert page.count("data:image/webp") == 6 * 3 * 5
+    assert "Readers see the old vectors again" in page
+    assert "Fluent Emoji" in page
+    assert all(len(way["found"]) == 5 for example in told["searches"]["examples"] for way in example["ways"])
+
+
+def test_recall_is_that_of_the_vectors_themselves(here, demo):
+    """By scikit-learn's exact neighbors, of the sample's own vectors."""
+    import numpy as np
+    from sklearn.neighbors import NearestNeighbors
+
+    from congruence.cli.demo import fit_on_images
+    from congruence.datasets import load_sample
+    from congruence.splits import Split
+
+    told = json.loads(here("demo", "--json", "--no-report", "--classes", 300).out)
+    sample = load_sample()
+    ids = sample.source["text"].ids
+    split = Split.from_dict(fit_on_images(sample, 300, 0).scores_["holdout"])
+    asked = ids[split.held_out(ids)]
+    queries = sample.source["text"].take(asked).vectors.astype(np.float32)
+    near = NearestNeighbors(n_neighbors=10, metric="cosine").fit(sample.source["image"].vectors.astype(np.float32))
+    found = sample.source["image"].ids[near.kneighbors(queries, return_distance=False)]
+    hit = (found == asked[:, None]).any(axis=1).mean()
+    before = next(way for way in told["migration"]["searches"]["ways"] if way["name"] == "before")
+    assert before["scores"]["recall@10"] == pytest.approx(hit, abs=2 / len(asked))
+
+
+def test_without_lancedb_the_extra_is_named_and_nothing_of_it_written(here, demo, tmp_path, monkeypatch):
+    monkeypatch.setattr("congruence.cli._demo_table.find_spec", lambda name: None)
+    done = here("demo", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
+    assert done.code == 0, done.err
+    assert "pip install 'congruence[lancedb]'" in done.out
+    assert not (tmp_path / "m.html").exists()
+
+
+def test_a_terminal_shows_the_pictures_as_characters(capsys, monkeypatch):
+    from congruence.cli._demo_table import print_table_searches
+
+    ways = [{"name": name, "note": "", "scores": {"recall@1": 0.5}} for name in ("before", "after the switch")]
+    found = [{"name": way["name"], "found": [{"id": "1F468-200D-1F33E"}]} for way in ways]
+    searches = {"n": 1, "gallery": 2, "measures": ["recall@1"], "ways": ways}
+    searches["examples"] = [{"text": "farmer", "ways": found}]
+    monkeypatch.setattr("congruence.cli._streams.knows_unicode", lambda: True)
+    print_table_searches({"searches": searches, "identical": True, "same_lists": False})
+    out = capsys.readouterr().out
+    assert "farmer  before 👨\u200d🌾  after 👨\u200d🌾" in out
+    assert "rolled back: NOT the same." in out

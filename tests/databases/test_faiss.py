@@ -1,0 +1,126 @@
+"""FAISS index files: the contract on indexes of each kind that keeps its vectors, and their own traps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from database_contract import NASTY, DatabaseContract, UserRow
+from lazy_module import LazyModule
+
+from congruence.databases import open_database
+from congruence.errors import DatabaseError, MigrationError, ParameterError, ShapeError
+
+faiss = LazyModule("faiss")
+
+
+class TestFaiss(DatabaseContract):
+    id_types = ("int",)
+    rows_without = False
+    has_columns = False
+    has_modalities = False
+    factory = "IDMap2,Flat"
+
+    def make(self, folder, ids, vectors, others, **names):
+        where = str(folder / "photos.faiss")
+        index = faiss.index_factory(vectors.shape[1], self.factory, faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.add_with_ids(vectors, np.array(ids, np.int64))
+        faiss.write_index(index, where)
+        return where
+
+    def open(self, where, *, table=None, column=None, ids=None, **options):
+        if table == NASTY:
+            table = column = ids = None
+        return super().open(where, table=table, column=column, ids=ids, **options)
+
+    def user_rows(self, where, **names):
+        index = faiss.read_index(where)
+        if self.factory.startswith("IVF"):
+            index.set_direct_map_type(faiss.DirectMap.Hashtable)
+            ids = np.concatenate(
+                [
+                    faiss.rev_swig_ptr(index.invlists.get_ids(k), index.invlists.list_size(k)).copy()
+                    for k in range(index.nlist)
+                ]
+            )
+        else:
+            ids = faiss.vector_to_array(index.id_map)
+        return {one: UserRow(index.reconstruct(one).tobytes(), {}) for one in ids.tolist()}
+
+
+class TestInvertedFile(TestFaiss):
+    factory = "IVF4,Flat"
+
+
+X = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
+
+
+def built(folder, words, metric, ids=None):
+    index = faiss.index_factory(8, words, metric)
+    index.train(X)
+    index.add(X) if ids is None else index.add_with_ids(X, ids)
+    return index, str(folder / "a.index")
+
+
+@pytest.mark.parametrize(
+    ("words", "numbered"), [("Flat", False), ("HNSW8", False), ("IDMap,HNSW8", True), ("IDMap2,IVF5,Flat", True)]
+)
+def test_a_new_index_is_of_the_same_kind_metric_and_parameters(tmp_path, words, numbered):
+    ids = np.arange(300)[::-1].copy() * 7 if numbered else None
+    index, where = built(tmp_path, words, faiss.METRIC_L2, ids)
+    inner = faiss.downcast_index(index.index) if numbered else index
+    if "HNSW" in words:
+        inner.hnsw.efSearch, inner.hnsw.efConstruction = 77, 55
+    if "IVF" in words:
+        inner.nprobe = 3
+    faiss.write_index(index, where)
+    kind = type(faiss.read_index(where))
+    with open_database(where) as database:
+        info = database.info()
+        assert info.distance == "l2"
+        assert database.repeated_ids() == []
+        database.prepare(5)
+        for block in database.scan(batch=64):
+            np.testing.assert_array_equal(block.vectors, X[299 - block.ids.to_numpy() // 7 if numbered else block.ids])
+            database.write(block.ids, np.ascontiguousarray(block.vectors[:, :5]))
+        with pytest.raises(MigrationError, match="no new index"):
+            database.search(X[:1, :5], 1)
+        assert database.build_index() == info.index
+        database.switch()
+        assert [one.to_pylist() for one in database.search(X[:2, :5], 1)] == (
+            [[2093], [2086]] if numbered else [[0], [1]]
+        )
+    new = faiss.read_index(where)
+    assert (type(new), new.d, new.ntotal, new.metric_type) == (kind, 5, 300, faiss.METRIC_L2)
+    made = faiss.downcast_index(new.index) if numbered else new
+    if "HNSW" in words:
+        assert (made.hnsw.efSearch, made.hnsw.efConstruction, made.hnsw.nb_neighbors(1)) == (77, 55, 8)
+    if "IVF" in words:
+        assert (made.nprobe, made.nlist) == (3, 5)
+
+
+@pytest.mark.parametrize("words", ["SQ8", "PQ4x4", "PCA4,Flat"])
+def test_indexes_that_keep_their_vectors_approximately_are_refused(tmp_path, words):
+    index, where = built(tmp_path, words, faiss.METRIC_L2)
+    faiss.write_index(index, where)
+    with pytest.raises(
+        DatabaseError, match=r"Got Index.* approximations of their vectors.*Migrate the vectors it was built from"
+    ):
+        open_database(where)
+
+
+def test_repeated_ids_empty_indexes_and_options_without_use(tmp_path):
+    index, where = built(tmp_path, "IDMap2,Flat", faiss.METRIC_INNER_PRODUCT, np.arange(300) // 2)
+    faiss.write_index(index, where)
+    (tmp_path / "kinds.txt").write_text("\n".join(["image", "text"] * 150))
+    with open_database(f"faiss://{where}", modality_column=str(tmp_path / "kinds.txt")) as database:
+        assert len(database.repeated_ids()) == 10
+        assert next(iter(database.scan(batch=2))).modalities.to_pylist() == ["image", "text"]
+    with pytest.raises(ParameterError, match="ids='id'"):
+        open_database(where, ids="id")
+    with pytest.raises(ParameterError, match="300 rows"):
+        (tmp_path / "kinds.txt").write_text("image")
+        open_database(where, modality_column=str(tmp_path / "kinds.txt"))
+    faiss.write_index(faiss.IndexFlatL2(4), where)
+    with pytest.raises(ShapeError, match="empty index"):
+        open_database(where)

@@ -1,0 +1,403 @@
+"""Files as databases: killed at every step that changes a name, with and without an exchange of names, and written to by others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from lazy_module import LazyModule
+
+from congruence import OrthogonalMap
+from congruence.databases import Stage, open_database
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DatabaseError,
+    FileError,
+    IdError,
+    MigrationError,
+    ParameterError,
+    StorageError,
+)
+
+faiss = LazyModule("faiss")
+
+N, D, E = 23, 4, 3
+
+#: Nothing is open in this process when it forks.
+CONTEXT = multiprocessing.get_context("fork")
+
+X = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
+
+
+def table_of(vectors, ids=None):
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    return pa.table({"id": np.arange(N) if ids is None else ids, "v": lists})
+
+
+def make(folder, kind):
+    if kind == "npy":
+        np.save(folder / "v.npy", X)
+        (folder / "v.npy.space.json").write_text('{"model": "old"}')
+        return folder / "v.npy"
+    if kind == "parquet":
+        pq.write_table(table_of(X), folder / "v.parquet")
+        return folder / "v.parquet"
+    where = folder / "aside"
+    where.mkdir()
+    for k in range(2):
+        pq.write_table(table_of(X)[10 * k :][: 10 + 3 * k], where / f"part-{k}.parquet")
+    return where
+
+
+def shown(where):
+    """What a reader opens: the vectors."""
+    if where.suffix == ".npy":
+        return np.load(where)
+    return np.stack(pq.read_table(where)["v"].to_pylist()).astype(np.float32)
+
+
+def bits(where):
+    files = sorted(where.rglob("*")) if where.is_dir() else [where]
+    return [one.read_bytes() for one in files if one.is_file()]
+
+
+def forward(where):
+    """Fill, switch, roll back, and switch again, from wherever it stands; return whether it had to begin anew."""
+    with open_database(where) as database:
+        if database.stage() is not Stage.SWITCHED:
+            database.prepare(E, "float32", {"model": "new"})
+            for block in database.scan(batch=9):
+                database.write(block.ids, block.vectors[:, :E])
+            database.flush()
+            database.switch()
+        database.rollback()
+        database.switch()
+
+
+def run(where, at, exchanges, count):
+    """Die before the ``at``-th call that changes a name; without an exchange, of those in its stead."""
+    from congruence._utils import atomic
+    from congruence.databases import _file_place as place
+
+    def watched(call):
+        def inner(*arguments, **options):
+            if count.value == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count.value += 1
+            return call(*arguments, **options)
+
+        return inner
+
+    if exchanges:
+        place.exchange = watched(place.exchange)
+        atomic.rename_exclusive = watched(atomic.rename_exclusive)
+        os.replace, os.unlink = watched(os.replace), watched(os.unlink)
+    else:
+        place.exchange = lambda one, other: False
+    os.rename = watched(os.rename)
+    forward(where)
+
+
+def fork(*arguments):
+    count = CONTEXT.Value("i", 0)
+    process = CONTEXT.Process(target=run, args=(*arguments, count))
+    process.start()
+    process.join(60)
+    return process.exitcode, count.value
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "renames"])
+@pytest.mark.parametrize("kind", ["npy", "folder"])
+def test_killed_at_every_name(tmp_path, kind, exchanges):
+    first = tmp_path / "first"
+    first.mkdir()
+    name = make(first, kind).name
+    before = bits(first / name)
+    whole = shutil.copytree(first, tmp_path / "whole")
+    code, total = fork(whole / name, -1, exchanges)
+    assert code == 0
+    assert total >= 10
+    for at in range(total):
+        folder = shutil.copytree(first, tmp_path / f"killed-{at}")
+        where = folder / name
+        assert fork(where, at, exchanges)[0] == -signal.SIGKILL
+        if where.exists():  # what readers find is old or new, and whole
+            assert shown(where).shape in ((N, D), (N, E))
+        else:
+            assert not exchanges
+        with open_database(where) as database:
+            stage = database.stage()
+            assert (shown(where).shape == (N, E)) == (stage is Stage.SWITCHED)
+            np.testing.assert_array_equal(np.concatenate([block.vectors for block in database.scan()]), X)
+            if kind == "npy":
+                told = database.info().space.model
+                described = folder / "v.npy.space.json"
+                assert told == "old"
+                assert ('"new"' in described.read_text()) == (stage is Stage.SWITCHED)
+        forward(where)
+        np.testing.assert_array_equal(shown(where), X[:, :E])
+        with open_database(where) as database:
+            database.rollback()
+            assert bits(where) == before
+            database.discard()
+            assert database.stage() is Stage.UNTOUCHED
+        assert {one.name for one in folder.iterdir()} == {one.name for one in first.iterdir()}
+        shutil.rmtree(folder)
+
+
+def fill(database, dim=E, change=0.0):
+    database.prepare(dim)
+    for block in database.scan():
+        database.write(block.ids, np.ascontiguousarray(block.vectors[:, :dim]) + np.float32(change))
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "folder"])
+def test_a_map_that_changes_nothing_switches_and_rolls_back_too(tmp_path, kind):
+    where = make(tmp_path, kind)
+    with open_database(where) as database:
+        fill(database, D)
+        database.switch()
+        assert database.stage() is Stage.SWITCHED
+    with open_database(where) as database:
+        database.rollback()
+        assert database.stage() is Stage.BESIDE
+        database.switch()
+        database.drop_old()
+        assert database.stage() is Stage.UNTOUCHED
+    np.testing.assert_array_equal(shown(where), X)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "folder"])
+def test_a_file_that_others_write_to_is_refused_until_the_new_vectors_are_discarded(tmp_path, kind):
+    where = make(tmp_path, kind)
+    with open_database(where) as database:
+        fill(database)
+    part = where / "part-1.parquet" if where.is_dir() else where
+    np.save(part, 2 * X) if kind == "npy" else pq.write_table(table_of(2 * X), part)
+    now = bits(where)
+    with open_database(where) as database:
+        assert database.stage() is Stage.BESIDE
+        for step in (lambda: database.prepare(E), database.switch):
+            with pytest.raises(MigrationError, match=r"written to since .*expected it unchanged"):
+                step()
+        database.discard()
+        assert database.stage() is Stage.UNTOUCHED
+    assert bits(where) == now
+
+
+def test_what_others_write_after_the_switch_is_shown_again_by_the_second(tmp_path):
+    where = make(tmp_path, "parquet")
+    before = bits(where)
+    with open_database(where) as database:
+        fill(database)
+        database.switch()
+    added = np.concatenate([X[:, :E], np.ones((1, E), np.float32)])
+    pq.write_table(
+        pa.table({"id": np.arange(N + 1), "v": pa.FixedSizeListArray.from_arrays(pa.array(added.reshape(-1)), E)}),
+        where,
+    )
+    with open_database(where) as database:
+        assert database.stage() is Stage.SWITCHED
+        database.rollback()
+        assert bits(where) == before
+        database.switch()
+    assert len(shown(where)) == N + 1
+
+
+def test_a_switch_without_all_rows_and_writes_after_it_are_refused(tmp_path):
+    where = make(tmp_path, "npy")
+    with open_database(where) as database:
+        database.prepare(E)
+        with pytest.raises(MigrationError, match=f"{N} rows .*without a new vector"):
+            database.switch()
+        ids = next(iter(database.scan())).ids
+        shuffled = ids.take(pa.array(np.random.default_rng(1).permutation(N)))
+        database.write(shuffled, X[shuffled.to_numpy()][:, :E])  # ids in no order
+        database.write(pa.array([N + 5]), X[:1, :E])  # of no row
+        where.chmod(0o440)
+        database.switch()
+        assert where.stat().st_mode & 0o777 == 0o440
+        with pytest.raises(MigrationError, match="Roll back first"):
+            database.write(ids, X[:, :E])
+    np.testing.assert_array_equal(shown(where), X[:, :E])
+
+
+def test_halves_stay_halves_and_numbers_beyond_them_are_refused(tmp_path):
+    np.save(tmp_path / "h.npy", X.astype(np.float16))
+    with open_database(tmp_path / "h.npy") as database:
+        assert database.info().element_type == "float16"
+        database.prepare(E, "float16")
+        block = next(iter(database.scan()))
+        with pytest.raises(CongruenceError, match="beyond the range of float16"):
+            database.write(block.ids, 1e6 * block.vectors[:, :E])
+        database.write(block.ids, block.vectors[:, :E])
+        database.switch()
+    found = np.load(tmp_path / "h.npy")
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, X.astype(np.float16)[:, :E])
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    where = make(tmp_path, "npy")
+    with open_database(where) as database:
+        monkeypatch.setattr(type(database), "_free", lambda self: 100)
+        with pytest.raises(StorageError, match="100 bytes free"):
+            database.prepare(E)
+        assert database.stage() is Stage.UNTOUCHED
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.fixture
+def small_files():
+    """Give what limits the size of files that this process writes, as a full disk does."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.faiss"])
+def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files, name):
+    where = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(table_of(X), where)
+    elif name == "a.arrow":
+        feather.write_feather(table_of(X), where, compression="uncompressed")
+    else:
+        index = faiss.IndexFlatL2(D)
+        index.add(X)
+        faiss.write_index(index, str(where))
+    before = where.read_bytes()
+    with open_database(where) as database:
+        fill(database)
+        small_files(200)
+        try:
+            with pytest.raises(StorageError, match="Got a refusal from the disk while writing"):
+                database.build_index()
+        finally:
+            small_files(-1)
+        assert database.stage() is Stage.BESIDE
+        assert where.read_bytes() == before
+        assert not list((tmp_path / f".{name}.congruence" / "other").iterdir())
+        database.switch()
+        assert database.stage() is Stage.SWITCHED
+
+
+def test_where_ids_are_is_remembered(tmp_path):
+    where = make(tmp_path, "npy")
+    (tmp_path / "ids.txt").write_text("\n".join(f"n{k}" for k in range(N)))
+    with open_database(where, ids=str(tmp_path / "ids.txt")) as database:
+        fill(database)
+        assert database.info().id_type == "text"
+    with open_database(where) as database:
+        assert database.fetch(pa.array(["n3"]), "new").vectors.tolist() == X[3:4, :E].tolist()
+    (tmp_path / "ids.txt").write_text("\n".join(["twice"] * 2 + [f"n{k}" for k in range(N - 2)]))
+    with open_database(where) as database:
+        assert database.repeated_ids() == ["twice"]
+    (tmp_path / "ids.txt").write_text("one")
+    with pytest.raises(IdError, match=f"1 ids for {N} rows"):
+        open_database(where)
+
+
+def test_what_is_refused(tmp_path):
+    where = make(tmp_path, "parquet")
+    text = pa.table({"id": [1], "name": ["x"]})
+    pq.write_table(text, tmp_path / "text.parquet")
+    np.savez(tmp_path / "v.npz", X)
+    for path, options, error in [
+        (tmp_path / "none.npy", {}, FileError),
+        (tmp_path / "text.parquet", {}, ParameterError),
+        (tmp_path / "text.parquet", {"column": "name"}, DatabaseError),
+        (where, {"rows": "id > 3"}, ParameterError),
+        (tmp_path / "v.npz", {}, ParameterError),
+        (tmp_path / "empty", {}, ParameterError),
+    ]:
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(error, match=r"Got .*expected .*\. [A-Z]"):
+            open_database(path, **options)
+    for name in ("bad.parquet", "bad.arrow", "bad.npy", "bad.faiss"):
+        (tmp_path / name).write_bytes(b"x" * 5000)
+        with pytest.raises(CorruptFileError):
+            open_database(tmp_path / name)
+    with open_database(where) as database:
+        database.prepare(E)
+    (tmp_path / ".v.parquet.congruence" / "migration.json").write_text('{"format": "other"}')
+    with pytest.raises(CorruptFileError, match="damaged record"):
+        open_database(where)
+
+
+def test_a_link_is_followed_and_a_folder_that_readers_search_shows_no_new_file(tmp_path):
+    (tmp_path / "real").mkdir()
+    where = make(tmp_path / "real", "parquet")
+    link = tmp_path / "link.parquet"
+    link.symlink_to(where)
+    with open_database(link) as database:
+        fill(database)
+        database.build_index()
+        assert pq.read_table(where.parent).num_rows == N  # as Arrow reads a folder
+        database.switch()
+        assert link.is_symlink()
+        assert shown(link).shape == (N, E)
+        database.drop_old()
+    assert [one.name for one in where.parent.iterdir()] == [where.name]
+
+
+def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
+    where = make(tmp_path, "npy")
+    with open_database(where) as database:
+        fill(database)
+        database.switch()
+    where.unlink()
+    with pytest.raises(FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
+        open_database(where)
+
+
+@pytest.mark.parametrize("kind", ["npy", "parquet", "faiss"])
+def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
+    rng = np.random.default_rng(1)
+    vectors = (rng.normal(size=(300, 6)) + 0.5).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    target = vectors @ np.linalg.qr(rng.normal(size=(6, 6)))[0].astype(np.float32)
+    OrthogonalMap().fit(vectors[:80], target[:80], modality="image").save(tmp_path / "map")
+    where = tmp_path / f"photos.{kind}"
+    words = ["--modality", "image"]
+    if kind == "npy":
+        np.save(where, vectors)
+        np.save(tmp_path / "ids.npy", 7 * np.arange(300))
+        words += ["--ids", "ids.npy"]
+    elif kind == "parquet":
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 6)
+        pq.write_table(pa.table({"id": 7 * np.arange(300), "v": lists}), where)
+    else:
+        index = faiss.IndexIDMap2(faiss.IndexFlatIP(6))
+        index.add_with_ids(vectors, 7 * np.arange(300))
+        faiss.write_index(index, str(where))
+    before = where.read_bytes()
+    planned = here("migrate", where.name, "--map", "map", "--dry-run", *words)
+    assert planned.code == 0, planned.err
+    assert "in a file beside; one step switches all" in planned.out
+    assert not list(tmp_path.glob(".*"))
+    done = here("migrate", where.name, "--map", "map", "--yes", *words)
+    assert done.code == 0, done.err
+    assert "verified" in done.out
+    assert where.read_bytes() == before
+    assert here("migrate", where.name, "switch").code == 0  # where ids are is remembered
+    with open_database(where) as database:
+        found = database.fetch(pa.array([14, 21]), "new")
+        np.testing.assert_allclose(found.vectors, target[2:4], atol=1e-5)
+        if kind == "faiss":
+            nearest = faiss.read_index(str(where)).search(target[:5], 1)[1]
+            assert nearest.ravel().tolist() == [0, 7, 14, 21, 28]
+    back = here("migrate", where.name, "rollback")
+    assert "bit for bit as before" in back.out
+    assert where.read_bytes() == before
+    assert here("migrate", where.name, "discard", "--yes").code == 0
+    assert not list(tmp_path.glob(".*"))

@@ -1,0 +1,116 @@
+"""The page of a migration: what readers see comes first, every check and event is named, and words are escaped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from congruence.errors import CorruptFileError, MigrationError
+from congruence.report import read_migration, render_migration, write_migration
+from congruence.upgrade.migrate.journal import Journal
+
+CHECKSUM = "8e14b4f5a76ac51bbcd19389f09c93e4"
+
+
+@pytest.fixture
+def journal():
+    made = Journal(
+        place="postgresql://anna:***@host/shop, items <b>",
+        map_digest="0549c031c661313a" * 4,
+        dim=4,
+        element_type="float16",
+        normalize=True,
+        scale=False,
+        modality="text",
+        state="verified",
+        rows=1234,
+        resumed=2,
+    )
+    made.say("begun: 1,234 rows")
+    made.passes = [{"rows": 1234, "written": 7, "removed": 3, "old": CHECKSUM}]
+    made.verification = {
+        "passed": True, "rows_old": 1234, "rows_new": 1234, "read_back": 1000, "wrong": 0, "k": 10, "index_recall": 0.987,
+        "index_recall_old": None, "heldout": {"queries": 40, "recall@1": 0.625}, "problems": [], "checksum_new": CHECKSUM,
+    }  # fmt: skip
+    return made
+
+
+def test_state_checks_walks_and_events_are_named(journal, tmp_path):
+    journal.write(tmp_path)
+    page = render_migration(read_migration(tmp_path))
+    for words in (
+        "<h1>Migration of shop, items &lt;b&gt;</h1>",
+        "<strong>verified</strong>Readers see the old vectors; the new ones stand beside, verified.",
+        "<dd>1,234</dd>",
+        "0.987 (old: –)",
+        "held-out vectors, recall@1</dt><dd>0.625",
+        CHECKSUM,
+        "begun: 1,234 rows",
+    ):
+        assert words in page
+    assert "<b>" not in page
+    assert "The same searches" not in page
+
+
+@pytest.mark.parametrize("state", ["filling", "filled", "verified", "switched", "rolled back", "dropped"])
+def test_every_state_has_its_words(journal, tmp_path, state):
+    journal.state, journal.passes = state, []
+    journal.verification = {} if state == "filling" else journal.verification
+    journal.write(tmp_path)
+    page = render_migration(read_migration(tmp_path))
+    assert (
+        f"<strong>{state}</strong>Readers see the {'new' if state in ('switched', 'dropped') else 'old'} vectors"
+        in page
+    )
+
+
+def test_searches_stand_in_pictures_or_words(journal, tmp_path):
+    journal.write(tmp_path)
+    found = [
+        {"text": "a <cat>", "picture": "data:image/png;base64,AAAA", "wanted": True},
+        {"text": "a dog", "picture": None, "wanted": False},
+    ]
+    searches = {
+        "n": 40,
+        "gallery": 200,
+        "measures": ["recall@1"],
+        "ways": [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}],
+        "examples": [{"text": "which cat?", "ways": [{"name": "before", "found": found}]}],
+    }
+    write_migration(tmp_path / "m.html", read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    for words in (
+        "40 texts asked of 200 rows. Chance of the first place: 0.5%",
+        '<li class="tile wanted"><img src="data:image/png;base64,AAAA" alt="a &lt;cat&gt;"',
+        '<li class="tile "><span>a dog</span></li>',
+        "0.250",
+        "Pictures: CC0.",
+    ):
+        assert words in page
+
+
+def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
+    folder = tmp_path / "migration-shop"
+    folder.mkdir()
+    journal.write(folder)
+    done = here("report", folder, "-o", tmp_path / "m.html")
+    assert done.code == 0, done.err
+    assert "verified, 1,234 rows" in done.out
+    assert "Comparing walks" in (tmp_path / "m.html").read_text(encoding="utf-8")
+    assert json.loads(here("report", folder, "-o", tmp_path / "n.html", "--json").out)["resumed"] == 2
+    refused = here("report", folder, "sample", "-o", tmp_path / "o.html")
+    assert refused.code == 2
+    assert "Got DATA for the journal of a migration" in refused.err
+    assert here("report", folder, "-o", tmp_path / "m.html").code == 2  # it is there already
+
+
+def test_a_folder_without_a_journal_and_a_damaged_one_are_refused(here, journal, tmp_path):
+    with pytest.raises(MigrationError, match="holds no journal"):
+        read_migration(tmp_path)
+    journal.write(tmp_path)
+    path = tmp_path / "journal.json"
+    path.write_text(path.read_text().replace("1234", "1235"))
+    with pytest.raises(CorruptFileError, match="damaged or edited journal"):
+        read_migration(tmp_path)
+    assert "damaged or edited journal" in here("report", tmp_path, "-o", tmp_path / "m.html").err
