@@ -183,9 +183,10 @@ def differ(rows: np.ndarray, expected: np.ndarray) -> int:
 
 def others(rows: np.ndarray, expected: np.ndarray) -> int:
     """Count rows that are not the same up to rounding."""
-    from congruence.upgrade.migrate.passes import differing
+    from congruence.upgrade.migrate.quantize import Quantizer
 
-    return int(differing(rows, expected, "float32").sum()) if rows.shape == expected.shape else len(rows)
+    differs = Quantizer("float32", expected.shape[1]).differs
+    return int(differs(rows, expected).sum()) if rows.shape == expected.shape else len(rows)
 
 
 # ---- the faults ----------------------------------------------------------------------------------------------------------
@@ -371,7 +372,6 @@ def main() -> None:
     add_json(parser)
     options = parser.parse_args()
     rows, kinds, mapping = vectors(options.rows)
-<<<<<<< HEAD
     ids = np.random.default_rng(1).permutation(options.rows)
     CONTEXT.set_forkserver_preload(["fault_process", "congruence.upgrade.migrate", *KINDS[options.kind].modules])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -386,69 +386,6 @@ def main() -> None:
         saw = {key: value for key, value in bench.totals.items() if key.startswith("readers saw")}
     results = {"kind": options.kind, "rows": options.rows, "fault": options.fault, **told, **saw}
     results |= {key: bench.totals[key] for key in COUNTED}
-=======
-    ids = np.random.default_rng(1).permutation(options.rows).tolist()
-    from congruence.databases import open_database
-    from congruence.upgrade.migrate.mapper import RowMapper
-    from congruence.upgrade.migrate.quantize import Quantizer
-
-    mapper = RowMapper(mapping)
-    wanted = mapper(pa.array(ids), rows, pa.array(kinds, pa.large_string()))
-    row_of = {one: k for k, one in enumerate(ids)}
-    with tempfile.TemporaryDirectory() as scratch:
-        first = Path(scratch) / "first"
-        first.mkdir()
-        where = make(first, ids, rows, kinds)
-        before = read(where)
-        whole = Path(scratch) / "whole"
-        shutil.copytree(first, whole)
-        mapping.save(whole / "map")
-        mapping.save(first / "map")
-        trace = Path(scratch) / "trace.txt"
-        started = time.perf_counter()
-        if run_child(str(whole / Path(where).name), whole, trace=str(trace)):
-            raise SystemExit("the run without a fault failed")
-        seconds = time.perf_counter() - started
-        steps = trace.read_text().split("\n")[:-1]
-        points: dict[int, str] = {}
-        for name in dict.fromkeys(steps):
-            places = [k for k, one in enumerate(steps) if one == name]
-            points |= {places[k]: name for k in (0, len(places) // 2, -1)}
-        totals = Counter()
-        for at, name in sorted(points.items())[: options.most]:
-            place = Path(scratch) / "killed"
-            shutil.copytree(first, place)
-            here = str(place / Path(where).name)
-            ended = run_child(here, place, at)
-            totals["killed"] += ended == -signal.SIGKILL
-            if run_child(here, place):
-                raise SystemExit(f"not resumed after a kill {name} ({at})")
-            after = read(here)
-            totals["lost rows"] += len(set(before) - set(after))
-            totals["changed originals"] += sum(after.get(one) != bits for one, bits in before.items())
-            with open_database(here, table="items", modality_column="kind") as database:
-                seen = Counter()
-                for block in database.scan("new"):
-                    names = block.ids.to_pylist()
-                    seen.update(names)
-                    expected = wanted[[row_of[one] for one in names]]
-                    totals["wrong"] += int(
-                        Quantizer("float32", expected.shape[1]).differs(block.vectors, expected).sum()
-                    )
-                totals["lost"] += len(before) - len(seen)
-                totals["doubled"] += sum(count > 1 for count in seen.values())
-            print(f"{name} ({at}): {dict(totals)}", flush=True)
-            shutil.rmtree(place)
-    told = {key: int(totals[key]) for key in ("killed", "lost", "lost rows", "doubled", "wrong", "changed originals")}
-    results = {
-        "kind": options.kind,
-        "rows": options.rows,
-        "steps": len(steps),
-        "points": len(points),
-        "seconds": seconds,
-        **told,
-    }
->>>>>>> main
     print(results)
     write_json(options, results)
 
