@@ -203,7 +203,7 @@ JOBS = {
         ))),
         Job("migrate-faults", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --fault {fault} --json OUT" for kind, fault in (
             ("pgvector --rows 5000", "server-restart"), *((f"{kind} --rows 5000", "concurrent-writes") for kind in ("lancedb", "pgvector")),
-            *((f"{kind} --rows 5000", "disk-full") for kind in ("lancedb", "duckdb", "pgvector")), ("sqlite-vec --rows 2000", "disk-full"),
+            *((f"{kind} --rows 5000", "disk-full") for kind in ("lancedb", "duckdb", "pgvector", "sqlite-vec")),
             *((f"{kind} --rows 5000", "duplicate-ids") for kind in ("lancedb", "duckdb")),
         ))),
         Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
