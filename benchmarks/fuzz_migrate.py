@@ -1,4 +1,4 @@
-"""Open, check and roll a migration by damaged and hostile journals and maps: one error of ours each, and nothing touched.
+"""Open, verify and resume a migration by damaged and hostile journals and maps: one error of ours each, and nothing touched.
 
 ``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration stands in a database in memory, written beside and verified. Each case changes its
 journal or its saved map: bits, lengths and pieces (``tests/fuzz/mutators.py``), values of another type or size, fields that are exchanged, files of megabytes;
