@@ -9,6 +9,7 @@ from measured import (
     canonical,
     certificates,
     choice,
+    faults,
     frames,
     joint,
     means,
@@ -46,13 +47,14 @@ BLOCKS: dict[str, Block] = {
     **anchors.BLOCKS,
     **frames.BLOCKS,
     **means.BLOCKS,
-    **migrations.BLOCKS,
+    **faults.BLOCKS,
     **origins.BLOCKS,
     **serving.BLOCKS,
     **towers.BLOCKS,
     **unpaired.BLOCKS,
     **bridges.BLOCKS,
     **progressive.BLOCKS,
+    **migrations.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

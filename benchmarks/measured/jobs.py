@@ -201,6 +201,15 @@ JOBS = {
             "real --fits 2000 --seed 3000", "noisy --fits 1000 --seed 4000", "shuffled --seed 6000", "weak --fits 60 --seed 7000",
             "power --seed 5000", "kinds --seed 8000", "ranking --seed 9000", "unseen --fits 700 --seed 9500", "time",
         )), timing=True),
+        Job("migrate-kills", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --chain --json OUT" for kind in (
+            "lancedb --rows 200000 --points states", "pgvector", "duckdb --points states", *(f"{one} --rows 2000 --points states" for one in ("qdrant", "sqlite-vec", "chroma")),
+        ))),
+        Job("migrate-faults", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --fault {fault} --json OUT" for kind, fault in (
+            ("pgvector --rows 5000", "server-restart"), *((f"{kind} --rows 5000", "concurrent-writes") for kind in ("lancedb", "pgvector")),
+            *((f"{kind} --rows 5000", "disk-full") for kind in ("lancedb", "duckdb", "pgvector", "sqlite-vec")),
+            *((f"{kind} --rows 5000", "duplicate-ids") for kind in ("lancedb", "duckdb")),
+        ))),
+        Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"

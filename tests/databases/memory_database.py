@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from congruence.databases import Block, Capabilities, Database, DatabaseInfo, Stage
 from congruence.embeddings import Space
-from congruence.errors import MigrationError
+from congruence.errors import MigrationError, ParameterError
 
 
 @dataclass
@@ -80,6 +80,8 @@ class MemoryDatabase(Database):
         self._step(f"scan {side}")
         ids = sorted(self._side(side))
         if after is not None:
+            if type(after) is not type(ids[0] if ids else after):
+                raise ParameterError(f"Got cursor {after!r}; expected an id. Pass one that a scan of this table gave.")
             ids = [one for one in ids if one > after]
         for start in range(0, len(ids), batch):
             some = [one for one in ids[start : start + batch] if one in self._side(side)]

@@ -145,6 +145,10 @@ def refusals(place: str, rows: str | None) -> Iterator[None]:
 def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> CongruenceError:
     text = str(error)
     said = (text.splitlines() or [""])[0][:500]
+    if "No space left" in text:
+        return StorageError(
+            f"Got a full disk at {place} ({said}); expected free space. Free space, or write to another disk."
+        )
     if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
         return DatabaseUnavailableError(
             f"Got {place} in use ({said}); expected it free. Close the other program, or try again."
@@ -154,10 +158,6 @@ def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> Con
     ):
         return ParameterError(
             f"Got the condition {rows!r}, which DuckDB refuses ({said}); expected one for WHERE. Pass rows=… with a condition in DuckDB's SQL."
-        )
-    if "No space left" in text:
-        return StorageError(
-            f"Got a full disk at {place} ({said}); expected free space. Free space, or write to another disk."
         )
     if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
         return CorruptFileError(f"Got a damaged file, {place} ({said}); expected a DuckDB database. Restore a copy.")

@@ -319,7 +319,9 @@ class Migration:
             if journal.state != "switched":
                 journal.expect("verified", to="switch")
                 self._settle(lambda words: None, callback)
-                self.retry(self.database, self.database.switch)
+            # Where the database says that it is switched, too: a kill may have come between the last two of its steps.
+            self.retry(self.database, self.database.switch)
+            if journal.state != "switched":
                 journal.state = "switched"
                 journal.say("switched")
             journal.summary = self.summary()
@@ -342,10 +344,11 @@ class Migration:
             Nothing is switched, or the old vectors were dropped.
         """
         with self._at_work() as journal:
-            if journal.state != "rolled back":
-                journal.expect("switched", to="roll back")
-                self.retry(self.database, self.database.rollback)
-                journal.state = "rolled back"
+            journal.expect("switched", "rolled back", to="roll back")
+            self.retry(
+                self.database, self.database.rollback
+            )  # also where a kill has come between the last two of its steps
+            journal.state = "rolled back"
             checksum = self.retry(self.database, lambda: checksum_of(self.database, "old", self.info.dim))
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)

@@ -13,7 +13,7 @@ from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.top_k import top_k
 from congruence.databases import Database
 from congruence.embeddings import Embeddings, normalize_rows
-from congruence.errors import IdError, ShapeError
+from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_a_block
 from congruence.upgrade.migrate.quantize import recall_of
@@ -99,7 +99,13 @@ def verify(
     first = next(iter(database.scan("old", batch=1)), None)
     if first is None:
         raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
-    ids = pa.array(sample, first.ids.type)
+    try:
+        ids = pa.array(sample, first.ids.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise CorruptFileError(
+            f"Got a journal whose sample has other ids than the table, of {first.ids.type}; expected its own. Restore the journal, or remove "
+            "the new vectors (discard) and begin again in another folder."
+        ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
     rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
     there = rows >= 0
