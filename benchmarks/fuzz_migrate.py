@@ -2,9 +2,9 @@
 
 ``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration stands in a database in memory, written beside and verified. Each case changes its
 journal or its saved map: bits, lengths and pieces (``tests/fuzz/mutators.py``), values of another type or size, fields that are exchanged, files of megabytes;
-two cases of five are sealed again, as by somebody who knows how. Then everything that reads them runs: opening, status, verification, summary, and, where that
-is not refused, a resumed run and a switch. Each must give its result or one ``CongruenceError`` of a bounded length; the old vectors must be the
-same to the bit after each, and after a refusal the new ones and every file too. A case that takes more than ten seconds fails.
+half of the journals and of the maps are sealed again, as by somebody who knows how. Then everything that reads them runs: opening, status, verification, summary, and, where that
+is not refused, a resumed run, a verification, a switch and a rollback. Each must give its result or one ``CongruenceError`` of a bounded length; the old vectors must be the
+same to the bit after each, and where opening is refused the new ones and every file too. A case that takes more than ten seconds fails.
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def judge(table: Table, folder: Path) -> str:
     case.step(migration.summary)
     case.step(migration.verify)
     case.step(lambda: migration.run(resume=True))
+    case.step(migration.verify)  # what was resumed wants another before the switch
     case.step(migration.switch)
     case.step(migration.rollback)
     return "read" if not case.refusals else "read, then refused"
