@@ -45,6 +45,8 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     assert not made.switched
     assert run("switch").code == 0
     assert made.switched
+    assert "switch, with" not in run("verify").out  # it is switched already
+    assert "verified\n" in run("status").out  # an event a line, whole
     status = json.loads(run("status", "--json").out)
     assert (status["state"], status["stage"], status["rows_mapped"]) == ("switched", "switched", N)
     back = run("rollback")

@@ -115,7 +115,7 @@ def print_verification(found: Verification) -> None:
 
 def print_status(told: dict[str, Any]) -> None:
     """Print where a migration stands, and its events."""
-    from congruence.cli._base import print_table
+    from congruence.cli._base import print_table, say
 
     facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
     if "rows" in told:
@@ -123,5 +123,5 @@ def print_status(told: dict[str, Any]) -> None:
     if "reembedded" in told:
         facts.append(["re-embedded", f"{told['reembedded']:,} rows"])
     print_table(told["place"], ["", ""], facts)
-    if told.get("events"):
-        print_table("Events", ["", ""], [[one["at"], one["what"]] for one in told["events"]])
+    for one in told.get("events", []):
+        say(f"{one['at'].replace('T', ' ')}  {one['what']}")

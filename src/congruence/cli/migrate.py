@@ -242,7 +242,12 @@ def command(
             if not as_json:
                 print_verification(found)
                 print_rule(migration)
-                if found.passed and not progressive:
+                if (
+                    found.passed
+                    and not progressive
+                    and migration.journal is not None
+                    and migration.journal.state == "verified"
+                ):
                     say(f"Next: {again} switch, with the same options")
             if progressive and found.passed:
                 told |= progress(migration, wanted, bars, as_json)
