@@ -230,8 +230,6 @@ def test_a_second_migration_has_names_of_its_own(server, items):
         with pytest.raises(MigrationError, match="Roll back first"):
             database.prepare(DIM_NEW)
         with pytest.raises(MigrationError, match="Roll back first"):
-            database.write(pa.array([1], pa.uint64()), np.ones((1, DIM_NEW), np.float32))
-        with pytest.raises(MigrationError, match="Roll back first"):
             database.delete(pa.array([1], pa.uint64()))
         database.drop_old()
         assert names(items) == {"items_v1__congruence_new"}

@@ -235,6 +235,67 @@ def seal_journal(rng: random.Random, path: Path) -> None:
     (path / "journal.json").write_text(text)
 
 
+def write_beside(rng: random.Random, folder: Path) -> Path:
+    """Begin a migration of a ``.npy`` file: it, and the hidden folder beside it."""
+    from congruence.databases import open_database
+
+    folder = folder / "migrated"
+    folder.mkdir()
+    np.save(folder / "v.npy", np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32))
+    with open_database(folder / "v.npy") as database:
+        database.prepare(3, rng.choice(("float32", "float16")), {"map": "ab"})
+        for block in database.scan():
+            database.write(block.ids, block.vectors[:, :3])
+        database.flush()
+        if rng.random() < 0.7:
+            database.build_index()
+        if rng.random() < 0.3:
+            database.switch()
+    return folder
+
+
+def read_beside(path: Path) -> None:
+    from congruence.databases import open_database
+
+    file = path / "v.npy"
+    before = file.read_bytes()
+    with open_database(file) as database:
+        for step in (database.info, database.stage, database.note, lambda: list(database.scan("new")), lambda: list(database.scan_pairs())):  # fmt: skip
+            with refusing():
+                step()
+        assert file.read_bytes() == before
+
+
+def write_plan(rng: random.Random, folder: Path) -> Path:
+    """Write a progressive migration's folder, as it lies in that of a journal."""
+    from congruence.embeddings import Embeddings
+    from congruence.upgrade.migrate.native import save_plan
+    from congruence.upgrade.progressive import Progressive
+
+    mapping = _fitted("orthogonal")
+    draw = np.random.default_rng(3)
+    rows = Embeddings(draw.normal(size=(30, D_SOURCE)), ids=[f"item-{k}" for k in range(30)])
+    texts = draw.normal(size=(9, D_SOURCE)), draw.normal(size=(9, D_TARGET))
+    given = {"texts": texts[0], "new_texts": texts[1]} if rng.random() < 0.5 else {}
+    plan = Progressive(mapping, rows, **given)
+    for ids in plan.batches(6, budget=12):
+        plan.update(ids, draw.normal(size=(len(ids), D_TARGET)))
+    save_plan(plan, folder, None, None, texts if given else None)
+    return folder / "progressive"
+
+
+def read_plan(path: Path) -> None:
+    import pyarrow as pa
+
+    from congruence.upgrade.migrate.native import read_native
+
+    found = read_native(path.parent, _fitted("orthogonal"))
+    if found is not None:
+        ids = pa.array(["item-3", "item-4", "another"])
+        out = found[0].replace(ids, np.ones((3, D_SOURCE), np.float32), None, np.zeros((3, D_TARGET), np.float32))
+        assert out.shape == (3, D_TARGET)
+
+
 def write_certificate(rng: random.Random, folder: Path) -> Path:
     told = {
         "verdict": {"action": "map", "headline": "map the stored vectors", "reason": "it keeps .97", "more": None},
@@ -453,6 +514,8 @@ OWN: dict[str, Target] = {
     "marker": Target(write_marker, read_marker),
     "journal": Target(write_journal, read_journal),
     "journal, right seal": Target(write_journal, read_journal, seal_journal),
+    "file beside": Target(write_beside, read_beside),
+    "progressive": Target(write_plan, read_plan),
     "certificate": Target(write_certificate, read_certificate),
 }
 

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from fitted_maps import MAPS, P, X, expected
+from tiny_sentence_models import TEXTS, tiny, wide
 
 from congruence import Bridge, OrthogonalMap
 
@@ -58,16 +59,15 @@ def test_onnx(here, data, name, arguments, side, normalize):
 @pytest.mark.heavy
 def test_sentence_transformers(here, data):
     library = pytest.importorskip("sentence_transformers")
-    from test_sentence_transformers_map import RAW, TEXTS
-
-    RAW.save_pretrained(str(data / "encoder"), create_model_card=False)
+    raw = tiny()
+    raw.save_pretrained(str(data / "encoder"), create_model_card=False)
     arguments = ("export", "mlp", "--to", "sentence-transformers", "--model", "encoder", "-o", "mapped")
     for more in ((), ("--force",)):
         done = here(*arguments, *more)
         assert done.code == 0, done.err
         assert done.out == "written to mapped, for text vectors\n"
     got = library.SentenceTransformer(str(data / "mapped"), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(got, MAPS["mlp"].transform(RAW.encode(TEXTS)), atol=1e-5)
+    np.testing.assert_allclose(got, MAPS["mlp"].transform(raw.encode(TEXTS)), atol=1e-5)
     assert "Pass --force" in here(*arguments).err
     assert "expected a model of sentence-transformers" in here(*arguments[:5], "mlp", "-o", "x").err
 
@@ -80,8 +80,6 @@ def test_sentence_transformers(here, data):
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to, bytes_):
     """The system refuses the tokenizer (300 bytes) or the weights: what is written before them is smaller."""
     pytest.importorskip("sentence_transformers")
-    from test_sentence_transformers_map import wide
-
     draw = np.random.default_rng(0)
     rows = draw.standard_normal((150, 120)).astype(np.float32)
     OrthogonalMap().fit(rows, rows @ np.linalg.qr(draw.standard_normal((120, 120)))[0]).save(tmp_path / "map")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fitted_maps import MAPS, SIDES, P, expected, rows
+from tiny_sentence_models import TEXTS, tiny
 
 from congruence import Bridge, Embeddings, LinearMap, OrthogonalMap
 from congruence.errors import (
@@ -22,30 +23,15 @@ from congruence.errors import (
 )
 
 pytestmark = pytest.mark.heavy
-WORDS = ["[UNK]", "a", "photo", "of", "the", "cat", "dog", "red", "sky"]
-TEXTS = ["a photo of the cat", "red sky", "the dog"]
-
-
-def wide(width: int, *more) -> library.SentenceTransformer:
-    tokenizer = Tokenizer(models.WordLevel({word: k for k, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    weights = np.random.default_rng(0).standard_normal((len(WORDS), width)).astype(np.float32)
-    modules = [StaticEmbedding(tokenizer, embedding_weights=weights), *more]
-    return library.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "the "})
-
-
-def tiny(*more) -> library.SentenceTransformer:
-    return wide(6, *more)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries():
     """Import when the first test runs: this takes seconds, and collecting imports a module in every process."""
-    global Normalize, StaticEmbedding, Tokenizer, models, pre_tokenizers, library
+    global Normalize, StaticEmbedding, library
     global MapModule, export_sentence_transformers, map_model, to_modules, RAW, UNIT, VECTORS
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-    from tokenizers import Tokenizer, models, pre_tokenizers
 
     from congruence.integrations.sentence_transformers import (
         MapModule,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -14,6 +15,19 @@ from congruence._utils.refusals import say_refusal
 from congruence.errors import CorruptFileError, DtypeError, FileError, StorageError
 
 __all__ = ["RowVectors"]
+
+
+#: What NumPy raises for a header that is none, or that belongs to something else.
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
+    MemoryError,
+    RecursionError,
+    OverflowError,
+)
 
 
 class RowVectors:
@@ -45,13 +59,18 @@ class RowVectors:
                 np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
             )
             (self.rows, self.dim), _, self.dtype = read(self._file)
+            self._offset = self._file.tell()
+            size = self._offset + self.rows * self.dim * self.dtype.itemsize
+            if min(self.rows, self.dim) < 1 or self.dtype not in (np.float32, np.float16):
+                raise ValueError("no matrix of floats")
+            if os.fstat(self._file.fileno()).st_size < size or os.fstat(self._marks.fileno()).st_size < self.rows:
+                raise ValueError("cut short")
         except OSError as error:
             raise FileError(say_refusal(error, f"while opening {path}")) from error
-        except ValueError as error:
+        except _DAMAGE as error:
             raise CorruptFileError(
                 f"Got damaged new vectors, {path} ({error}); expected those of this migration. Discard them, and begin again."
             ) from error
-        self._offset = self._file.tell()
 
     @staticmethod
     def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:

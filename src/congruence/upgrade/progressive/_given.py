@@ -18,6 +18,7 @@ NEAR = 0.5
 
 
 def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: np.ndarray) -> Texts | None:
+    """Return the texts of both models with their scale over the store's rows; None without any. Raises InputError, ShapeError."""
     if (old is None) != (new is None):
         raise InputError(
             "Got texts of one model only; expected the same texts by both. Pass texts=… and new_texts=…, or neither."
@@ -35,6 +36,7 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: n
 
 
 def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
+    """Return each row's own text as a row number of m texts, −1 where it is not known. Raises ShapeError, ParameterError."""
     out = np.asarray(labels)
     if out.shape != (n,) or out.dtype.kind not in "iu":
         raise ShapeError(
@@ -48,6 +50,7 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
 
 
 def read_weights(weights: RowsLike, n: int) -> np.ndarray:
+    """Return how often each row is asked for. Raises ParameterError."""
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
         raise ParameterError(
