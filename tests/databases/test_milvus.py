@@ -57,7 +57,9 @@ def make_collection(folder, ids, vectors, others, *, table="items", metric="IP",
         "embedding", index_type="HNSW", metric_type=metric, params={"params": {"M": 12, "efConstruction": 90}}
     )
     index.add_index("kind", index_type="INVERTED")
-    client.create_collection(table, schema=schema, index_params=index, **options)
+    client.create_collection(table, schema=schema, **options)
+    client.create_index(table, index, sync=False)
+    client.load_collection(table)
     rows = [row_of(*one) for one in zip(ids, vectors, others["kind"], others["title"], strict=True)]
     client.insert(table, [one if not (key or {}).get("auto_id") else {**one, "id": None} for one in rows])
     return where

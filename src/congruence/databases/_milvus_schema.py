@@ -174,5 +174,5 @@ def copy_indexes(connection: Connection, old: str, new: str) -> None:
             params = {key: one for key, one in _params(index).items() if one not in ("", "NONE")}
             wanted.add_index(field, index["index_type"], index["index_name"], params=params)
     if len(wanted):
-        connection.ask("create_index", new, wanted)
+        connection.ask("create_index", new, wanted, sync=False)  # waits half a second an index; build_index waits for all
     connection.load(new)

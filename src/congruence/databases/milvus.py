@@ -36,7 +36,7 @@ from congruence.databases._milvus_place import (
 )
 from congruence.databases._milvus_rows import Rows, same_rest
 from congruence.databases._milvus_schema import copy_indexes, create, index_of, read_schema
-from congruence.errors import DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 __all__ = ["Milvus", "MilvusLite", "open_milvus"]
 
@@ -291,11 +291,16 @@ class Milvus(Database):
         return words
 
     def _pending(self, collection: str) -> int:
-        names = self._connection.ask("list_indexes", collection, field_name=self._schema.column)
-        return sum(
-            int(self._connection.ask("describe_index", collection, name).get("pending_index_rows") or 0)
-            for name in names
-        )
+        """Return how many rows are not indexed. Raises DatabaseError where Milvus gave up."""
+        pending = 0
+        for name in self._connection.ask("list_indexes", collection, field_name=self._schema.column):
+            told = self._connection.ask("describe_index", collection, name)
+            if told.get("state") == "Failed":
+                raise DatabaseError(
+                    f"Got the index of {collection!r} failed ({told.get('index_state_fail_reason')}); expected it built. See Milvus's log."
+                )
+            pending += int(told.get("pending_index_rows") or 0)
+        return pending
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
