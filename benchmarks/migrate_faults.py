@@ -1,37 +1,58 @@
-"""Kill a migration at every step and count what is lost, doubled, wrong or changed.
+"""Break a migration in many ways and count what is lost, doubled, wrong or changed.
 
-``python benchmarks/migrate_faults.py lancedb --rows 200000``. The table holds the CLIP vectors of LVIS (texts and images of ../shared/data, 512-d),
-each repeated with a little noise so that no two rows are alike, of two modalities. A first run, with no fault, lists its steps: before and after each
-call that changes something (prepare, write, flush, the journal, the index, switch, rollback). Then, for the first, a middle and the last call
-of each, a process of its own does the same on a fresh copy of the table and is killed there with SIGKILL; another takes it up, to the end. A row is lost if it
-has no new vector, doubled if it is there twice, wrong if its new vector is not the map's, changed if its old vector is not the one before.
+``python benchmarks/migrate_faults.py lancedb --rows 200000 --points states``. The table holds the CLIP vectors of LVIS (texts and images of
+../shared/data, 512-d), each repeated with a little noise so that no two rows are alike, of two modalities. A first run, with no fault, lists its steps:
+before and after each call that changes something (prepare, write, flush, the journal of each state, the index, switch, rollback, and the commits below them).
+
+- ``--fault kill``: for the first, a middle and the last of each step, a process of its own does the same on a fresh copy of the table and is killed there with
+  SIGKILL; another takes it up, to the end. ``--points states`` takes the states of the journal and the commits only. ``--chain`` kills one migration at
+  each kind of step in turn: each process takes up what the last one left, switches again where that has rolled back, and the next step kills it. ``--random``
+  adds as many kills after an amount of processor time drawn uniformly, by a signal that nothing handles. What readers see is read after each kill.
+- ``--fault disk-full``: on a disk of its own (needs root), which something else fills at a step; room is made, and the migration taken up.
+- ``--fault server-restart``: the server is stopped at once, as by ``pg_ctl stop -m immediate``, and started again, at each kind of step of one run.
+- ``--fault concurrent-writes``: another process adds, changes and deletes rows during the run, and once more between verification and switch.
+- ``--fault duplicate-ids``: some ids stand twice.
+
+Counted, by the database's own client: a row is lost if it has no new vector, doubled if it is there twice, wrong if its new vector is not the map's of its
+present old one, changed if its old vector is not, to the bit, what its user wrote. Readers see a mixture if what they read is neither all old nor all new.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
+import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from fault_databases import KINDS, Kind
+from fault_process import STEPS, Task, change, migrate, write_meanwhile, writes
 from machine_output import add_json, write_json
+
+os.environ.setdefault("LANCE_LOG", "error")  # it says at each commit that replacing a column's file is new
 
 LVIS = "../shared/data/lvis1203_clip.npz"
 
-STEPS = ("prepare", "write", "flush", "build_index", "switch", "rollback")
+COUNTED = ("lost", "doubled", "wrong", "changed originals")
+
+#: A process that has imported what migrations need, and nothing more, is forked for each.
+CONTEXT = multiprocessing.get_context("forkserver")
 
 
-def vectors(n: int) -> tuple[np.ndarray, list[str], Any]:
+def vectors(n: int) -> tuple[np.ndarray, np.ndarray, Any]:
     """Rows of the old model with controlled copies, the modality of each, and a map to the new model."""
     import congruence
     from congruence.embeddings import normalize_rows
@@ -46,200 +67,325 @@ def vectors(n: int) -> tuple[np.ndarray, list[str], Any]:
     base = np.concatenate([images, texts])
     kinds = np.repeat(["image", "text"], [len(images), len(texts)])
     which = np.arange(n) % len(base)
-    rows = base[which] + 0.02 * rng.normal(size=(n, base.shape[1])).astype(np.float32)
-    return normalize_rows(rows.astype(np.float32)), kinds[which].tolist(), mapping
+    rows = base[which] + np.float32(0.02) * rng.standard_normal((n, base.shape[1]), np.float32)
+    return normalize_rows(rows), kinds[which], mapping
 
 
-# ---- the databases as their users make and read them ---------------------------------------------------------------------
+# ---- what is counted -----------------------------------------------------------------------------------------------------
 
 
-def make_lancedb(folder: Path, ids: list[int], rows: np.ndarray, kinds: list[str]) -> str:
-    import lancedb
+@dataclass
+class Bench:
+    """A table, what its rows are and must become, and copies of it to break migrations of."""
 
-    table = pa.table(
-        {
-            "id": pa.array(ids, pa.int64()),
-            "kind": kinds,
-            "path": [f"photos/{one}.jpg" for one in ids],
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1]),
-        }
-    )
-    lancedb.connect(folder).create_table("items", table)
-    return str(folder / "items.lance")
+    kind: Kind
+    scratch: Path
+    ids: np.ndarray
+    rows: np.ndarray
+    kinds: np.ndarray
+    mapping: Any
+    disk: Path | None = None
+    totals: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        from congruence.upgrade.migrate.mapper import RowMapper
+
+        self.mapper = RowMapper(self.mapping)
+        self.row_of = np.argsort(self.ids)
+        self.first = self.scratch / "first"
+        self.told = self.scratch / "error.json"
+
+    def map(self, ids: np.ndarray, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        return self.mapper(pa.array(ids), rows, pa.array(kinds.tolist(), pa.large_string()))
+
+    def make(self, ids: np.ndarray | None = None) -> None:
+        """Make the table that is copied; its originals are the rows as the client gives them, which may round."""
+        self.first.mkdir()
+        self.kind.make(self.first, self.ids if ids is None else ids, self.rows, self.kinds)
+        if ids is None:
+            for some, rows in self.kind.read(self.first, "old"):
+                self.rows[self.row_of[some]] = rows
+            self.wanted = self.map(self.ids, self.rows, self.kinds)
+
+    def copy(self) -> Path:
+        place = (self.disk or self.scratch) / f"copy{self.totals['copies']}"
+        self.totals["copies"] += 1
+        self.kind.copy(self.first, place)
+        self.mapping.save(place / "map")
+        return place
+
+    def start(self, place: Path, *hooks: tuple[str, int, str], **task: Any) -> Any:
+        self.told.unlink(missing_ok=True)
+        given = (self.kind.application(place), Task(place, hooks=hooks, **task), self.told)
+        process = CONTEXT.Process(target=migrate, args=given)
+        process.start()
+        return process
+
+    def error(self) -> tuple[str, str]:
+        """Return the kind and the words of the error that the last process ended with."""
+        name, said = json.loads(self.told.read_text()) if self.told.exists() else ("none of ours", "")
+        return name, said
+
+    def finish(self, place: Path, *hooks: tuple[str, int, str], **task: Any) -> None:
+        """Take a migration up, which must succeed."""
+        process = self.start(place, *hooks, **task)
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"ended with {process.exitcode}: {self.error()}")
+
+    def seen(self, place: Path) -> str:
+        """Return what readers see: ``old`` or ``new`` if it is all rows' old or new vectors, ``nothing``, or ``mixed``."""
+        count, sides = 0, {"old", "new"}
+        try:
+            for ids, rows in self.kind.read(place, "shown"):
+                at = self.row_of[ids]
+                sides -= {"old"} if "old" in sides and differ(rows, self.rows[at]) else set()
+                sides -= {"new"} if "new" in sides and others(rows, self.wanted[at]) else set()
+                count += len(ids)
+        except Exception as error:
+            print(f"readers: {type(error).__name__} {error}", flush=True)
+            found = "nothing"
+        else:
+            found = sides.pop() if len(sides) == 1 and count == len(self.ids) else "mixed"
+        self.totals[f"readers saw {found}"] += 1
+        return found
+
+    def count(self, place: Path, ids: np.ndarray, rows: np.ndarray, wanted: np.ndarray, *, switched: bool = False) -> None:  # fmt: skip
+        """Add to the totals what is lost, doubled, wrong and changed of rows as they must be."""
+        row_of = np.full(int(ids.max()) + 1, -1)
+        row_of[ids] = np.arange(len(ids))
+        for side, expected, wrong, word in (
+            ("old", rows, differ, "changed originals"),
+            ("new", wanted, others, "wrong"),
+        ):
+            found = np.zeros(len(ids), int)
+            for some, block in self.kind.read(place, side, switched):
+                at = np.where(some < len(row_of), row_of[np.minimum(some, len(row_of) - 1)], -1)
+                there = at >= 0
+                self.totals["doubled"] += int((~there).sum())  # rows that must not be there
+                np.add.at(found, at[there], 1)
+                self.totals[word] += wrong(block[there], expected[at[there]])
+            self.totals["lost"] += int((found == 0).sum())
+            self.totals["doubled"] += int((found > 1).sum())
+
+    def count_all(self, place: Path) -> None:
+        self.count(place, self.ids, self.rows, self.wanted)
+
+    def report(self, what: str) -> None:
+        print(f"{what}: { {key: self.totals[key] for key in COUNTED} }", flush=True)
 
 
-def read_lancedb(where: str) -> dict[int, bytes]:
-    import lance
-
-    table = lance.dataset(where).to_table(columns=["id", "embedding"])
-    matrix = np.stack(table["embedding"].combine_chunks().flatten().to_numpy().reshape(len(table), -1))
-    return _unique(table["id"].to_pylist(), matrix)
+def differ(rows: np.ndarray, expected: np.ndarray) -> int:
+    """Count rows that are not the same to the bit."""
+    rows, expected = (np.ascontiguousarray(one, np.float32).view(np.uint32) for one in (rows, expected))
+    return int((rows != expected).any(axis=1).sum()) if rows.shape == expected.shape else len(rows)
 
 
-def make_duckdb(folder: Path, ids: list[int], rows: np.ndarray, kinds: list[str]) -> str:
-    import duckdb
+def others(rows: np.ndarray, expected: np.ndarray) -> int:
+    """Count rows that are not the same up to rounding."""
+    from congruence.upgrade.migrate.quantize import Quantizer
 
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-    table = pa.table({"id": pa.array(ids, pa.int64()), "kind": kinds, "embedding": lists})  # noqa: F841  # read by name
-    with duckdb.connect(str(folder / "photos.duckdb")) as connection:
-        connection.execute(
-            f"CREATE TABLE items (id BIGINT PRIMARY KEY, kind VARCHAR, embedding FLOAT[{rows.shape[1]}])"
-        )
-        connection.execute("INSERT INTO items SELECT * FROM table")
-    return str(folder / "photos.duckdb")
+    differs = Quantizer("float32", expected.shape[1]).differs
+    return int(differs(rows, expected).sum()) if rows.shape == expected.shape else len(rows)
 
 
-def read_duckdb(where: str) -> dict[int, bytes]:
-    import duckdb
-
-    with duckdb.connect(where) as connection:
-        found = connection.execute("SELECT id, embedding FROM items").fetchnumpy()
-    return _unique(found["id"].tolist(), np.stack(found["embedding"]))
+# ---- the faults ----------------------------------------------------------------------------------------------------------
 
 
-def _unique(ids: list[int], matrix: np.ndarray) -> dict[int, bytes]:
-    counts = Counter(ids)
-    doubled = [one for one, count in counts.items() if count > 1]
-    if doubled:
-        raise SystemExit(f"{len(doubled)} ids are doubled")
-    return {one: row.astype(np.float32).tobytes() for one, row in zip(ids, matrix, strict=True)}
+def kill(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    bench.make()
+    place, trace = bench.copy(), bench.scratch / "trace"
+    bench.finish(place, trace=trace)
+    bench.count_all(place)
+    bench.kind.remove(place)
+    lines = [one.split(" ", 1) for one in trace.read_text().splitlines()]
+    steps, total = [name for _, name in lines], float(lines[-1][0])
+    bench.report(f"no fault, {len(steps)} steps, {total:.1f} s of processor time")
+    one_migration = bench.copy() if options.chain else None
+    points: list[tuple[str, dict[str, Any]]] = []
+    for name, number in chosen(steps, options.points, options.chain):
+        points.append((f"{name} {number}", {"hooks": ((name, number, "kill"),)}))
+    for seconds in np.sort(np.random.default_rng(2).uniform(0, total, options.random)):
+        points.append((f"after {seconds:.2f} s", {"seconds": float(seconds)}))
+    for what, task in points:
+        place = one_migration or bench.copy()
+        process = bench.start(place, *task.pop("hooks", ()), again=options.chain, **task)
+        process.join()
+        # A run that is a little quicker than the traced one may end before the signal comes.
+        bench.totals["kills"] += process.exitcode in (-signal.SIGKILL, -signal.SIGPROF)
+        found = bench.seen(place)
+        if one_migration is None:
+            bench.finish(place)
+            bench.count_all(place)
+            bench.kind.remove(place)
+        bench.report(f"{what} (ended with {process.exitcode}), readers see {found}")
+    if one_migration is not None:
+        bench.finish(one_migration)
+        bench.count_all(one_migration)
+    for ids, rows in bench.kind.read(bench.first, "old"):  # the copies share files with it
+        bench.totals["changed originals"] += differ(rows, bench.rows[bench.row_of[ids]])
+    return {"steps": len(steps), "points": len(points), "kills": bench.totals["kills"]}
 
 
-KINDS = {"lancedb": (make_lancedb, read_lancedb), "duckdb": (make_duckdb, read_duckdb)}
+def chosen(steps: list[str], which: str, chain: bool) -> list[tuple[str, int]]:
+    """Return the steps to kill at, each with its number among those of its name."""
+    points: list[tuple[str, int]] = []
+    for name in dict.fromkeys(steps):
+        last, what = steps.count(name) - 1, name.split(" ", 1)[1]
+        if which == "all" or name == "after journal filling":
+            numbers = sorted({0, (last + 1) // 2, last})
+        elif what.startswith("journal") and what != "journal filling":
+            numbers = [0]
+        else:
+            numbers = [] if what in STEPS or what == "journal filling" else [(last + 1) // 2]
+        # In a chain each process does each step for the first time.
+        points += [(name, number) for number in (numbers[:1] and [0] if chain else numbers)]
+    return points
 
 
-# ---- a process that is killed ----------------------------------------------------------------------------------------------
+@contextmanager
+def disk(path: Path, size: str) -> Iterator[Path]:
+    """Give a file system of its own, in memory. Needs root."""
+    path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)], check=True)
+    try:
+        path.chmod(0o755)
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-def child(where: str, folder: str, at: int, trace: str) -> None:
-    """Run, verify, switch and roll back, from wherever it stands; die at a step."""
-    from congruence.databases import open_database
-    from congruence.maps import load
-    from congruence.upgrade.migrate import Migration, passes
+def disk_full(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     from congruence.upgrade.migrate.journal import Journal
 
-    passes.CHECKPOINT_SECONDS = 0.3
-    count = 0
-    log = open(trace, "a", encoding="utf-8") if trace else None
-
-    def step(name: str) -> None:
-        nonlocal count
-        if log is not None:
-            log.write(name + "\n")
-            log.flush()
-        if count == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 1
-
-    def watched(name: str, call: Any) -> Any:
-        def run(*arguments: Any, **options: Any) -> Any:
-            step(f"before {name}")
-            result = call(*arguments, **options)
-            step(f"after {name}")
-            return result
-
-        return run
-
-    database = open_database(where, table="items", modality_column="kind")
-    for name in STEPS:
-        setattr(database, name, watched(name, getattr(database, name)))
-    Journal.write = watched("journal", Journal.write)  # type: ignore[method-assign]
-    with Migration(database, load(Path(folder) / "map"), journal=Path(folder) / "journal") as migration:
-        state = migration.status().get("state")
-        if state in (None, "filling"):
-            migration.run(resume=state is not None)
-        if migration.journal.state == "filled":
-            found = migration.verify()
-            if not found.passed:
-                raise SystemExit(f"does not verify: {found.problems}")
-        if migration.journal.state == "verified":
-            migration.switch()
-        if migration.journal.state == "switched":
-            told = migration.rollback()
-            if not told["identical"]:
-                raise SystemExit("the old vectors changed")
+    assert bench.disk is not None
+    bench.make()
+    errors: Counter[str] = Counter()
+    points = [("after write", 1), ("before flush", 2), ("before build_index", 0), ("before switch", 0)]
+    for name, number in points:
+        place = bench.copy()
+        process = bench.start(place, (name, number, "fill"))
+        process.join()
+        error, said = bench.error()
+        errors[error] += 1
+        server = getattr(bench.kind, "server", None)
+        stopped = server is not None and server.process.poll() is not None
+        (bench.disk / "ballast").unlink()
+        if stopped:
+            bench.totals["server stopped"] += 1
+            server.start()
+        found = bench.seen(place)
+        journal = Journal.read(place / "journal")
+        bench.totals["journals"] += journal is not None
+        print(f"{name}: {process.exitcode} {error}: {said}; readers see {found}, server stopped: {stopped}", flush=True)
+        bench.finish(place)
+        bench.count_all(place)
+        bench.report(f"full {name} (ended with {process.exitcode})")
+        bench.kind.remove(place)
+    kept = {key: bench.totals[key] for key in ("journals", "server stopped")}
+    return {"points": len(points), "errors": dict(errors), **kept}
 
 
-def run_child(where: str, folder: Path, at: int = -1, trace: str = "") -> int:
-    words = [sys.executable, __file__, "--child", where, "--folder", str(folder), "--at", str(at), "--trace", trace]
-    return subprocess.run(words, check=False).returncode
+def server_restart(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    bench.make()
+    place = bench.copy()
+    names = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
+    process = bench.start(place, *((name, 1 if "write" in name or "flush" in name else 0, "restart") for name in names))
+    while process.is_alive():
+        if (place / "restart").exists():
+            (place / "restart").unlink()
+            bench.kind.restart()
+            bench.totals["restarts"] += 1
+        time.sleep(0.002)
+    if process.exitcode:
+        raise SystemExit(f"ended with {process.exitcode}: {bench.error()}")
+    bench.count_all(place)
+    passes = json.loads((place / "journal" / "journal.json").read_text())["passes"]
+    bench.report(f"{bench.totals['restarts']} restarts")
+    return {"restarts": bench.totals["restarts"], "repaired": sum(one["written"] for one in passes)}
+
+
+def concurrent_writes(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    bench.make()
+    place, n = bench.copy(), len(bench.ids)
+    other = np.roll(bench.rows, 1, axis=0) * np.float32(-1)
+    writer = CONTEXT.Process(target=write_meanwhile, args=(bench.kind.application(place), place, n, other[: n // 2]))
+    writer.start()
+    bench.finish(place, until="verified")
+    writer.join()
+    during = writes(place)
+    for k in range(during, during + 20):  # between verification and switch
+        change(bench.kind, place, n, k, other)
+    bench.finish(place, until="switched")
+    done = np.arange(during + 20)
+    rows, kinds = bench.rows.copy(), bench.kinds.copy()
+    rows[bench.row_of[2 * done]] = other[2 * done + 1]
+    left = np.ones(n, bool)
+    left[bench.row_of[2 * done + 1]] = False
+    ids = np.concatenate([bench.ids[left], n + done])
+    rows = np.concatenate([rows[left], other[2 * done]])
+    wanted = bench.map(ids, rows, np.concatenate([kinds[left], np.full(len(done), "text")]))
+    bench.count(place, ids, rows, wanted, switched=True)
+    bench.finish(place)  # its rollback compares checksums
+    bench.count(place, ids, rows, wanted)
+    passes = json.loads((place / "journal" / "journal.json").read_text())["passes"]
+    repaired = {key: sum(one[key] for one in passes) for key in ("written", "removed")}
+    bench.report(f"{3 * len(done)} writes, {repaired}")
+    return {"writes during the run": 3 * during, "before the switch": 60, **repaired}
+
+
+def duplicate_ids(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
+    ids = bench.ids.copy()
+    ids[1::100] = ids[::100][: len(ids[1::100])]
+    bench.make(ids)
+    place = bench.copy()
+    before = digest(place)
+    process = bench.start(place)
+    process.join()
+    error, said = bench.error()
+    untouched = digest(place) == before and not (place / "journal").exists()
+    print(f"{process.exitcode} {error}: {said}; untouched: {untouched}", flush=True)
+    return {"repeated": int(len(ids) - len(np.unique(ids))), "error": error, "untouched": untouched}
+
+
+def digest(place: Path) -> str:
+    """Return a digest of all files of a folder and their names."""
+    told = hashlib.sha256()
+    for path in sorted(one for one in place.rglob("*") if one.is_file()):
+        told.update(str(path.relative_to(place)).encode() + path.read_bytes())
+    return told.hexdigest()
+
+
+FAULTS = {
+    "kill": kill, "disk-full": disk_full, "server-restart": server_restart, "concurrent-writes": concurrent_writes, "duplicate-ids": duplicate_ids,
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", nargs="?", choices=sorted(KINDS))
+    parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("--rows", type=int, default=20_000)
-    parser.add_argument("--most", type=int, default=1000, help="kill points, at most")
-    parser.add_argument("--child")
-    parser.add_argument("--folder")
-    parser.add_argument("--at", type=int)
-    parser.add_argument("--trace", default="")
+    parser.add_argument("--fault", choices=sorted(FAULTS), default="kill")
+    parser.add_argument("--points", choices=("all", "states"), default="all", help="steps to kill at")
+    parser.add_argument("--chain", action="store_true", help="kill one migration again and again")
+    parser.add_argument("--random", type=int, default=0, help="further kills, at random instants")
     add_json(parser)
     options = parser.parse_args()
-    if options.child:
-        child(options.child, options.folder, options.at, options.trace)
-        return
-    make, read = KINDS[options.kind]
     rows, kinds, mapping = vectors(options.rows)
-    ids = np.random.default_rng(1).permutation(options.rows).tolist()
-    from congruence.databases import open_database
-    from congruence.upgrade.migrate.mapper import RowMapper
-    from congruence.upgrade.migrate.passes import differing
-
-    mapper = RowMapper(mapping)
-    wanted = mapper(pa.array(ids), rows, pa.array(kinds, pa.large_string()))
-    row_of = {one: k for k, one in enumerate(ids)}
-    with tempfile.TemporaryDirectory() as scratch:
-        first = Path(scratch) / "first"
-        first.mkdir()
-        where = make(first, ids, rows, kinds)
-        before = read(where)
-        whole = Path(scratch) / "whole"
-        shutil.copytree(first, whole)
-        mapping.save(whole / "map")
-        mapping.save(first / "map")
-        trace = Path(scratch) / "trace.txt"
-        started = time.perf_counter()
-        if run_child(str(whole / Path(where).name), whole, trace=str(trace)):
-            raise SystemExit("the run without a fault failed")
-        seconds = time.perf_counter() - started
-        steps = trace.read_text().split("\n")[:-1]
-        points: dict[int, str] = {}
-        for name in dict.fromkeys(steps):
-            places = [k for k, one in enumerate(steps) if one == name]
-            points |= {places[k]: name for k in (0, len(places) // 2, -1)}
-        totals = Counter()
-        for at, name in sorted(points.items())[: options.most]:
-            place = Path(scratch) / "killed"
-            shutil.copytree(first, place)
-            here = str(place / Path(where).name)
-            ended = run_child(here, place, at)
-            totals["killed"] += ended == -signal.SIGKILL
-            if run_child(here, place):
-                raise SystemExit(f"not resumed after a kill {name} ({at})")
-            after = read(here)
-            totals["lost rows"] += len(set(before) - set(after))
-            totals["changed originals"] += sum(after.get(one) != bits for one, bits in before.items())
-            with open_database(here, table="items", modality_column="kind") as database:
-                seen = Counter()
-                for block in database.scan("new"):
-                    names = block.ids.to_pylist()
-                    seen.update(names)
-                    expected = wanted[[row_of[one] for one in names]]
-                    totals["wrong"] += int(differing(block.vectors, expected, "float32").sum())
-                totals["lost"] += len(before) - len(seen)
-                totals["doubled"] += sum(count > 1 for count in seen.values())
-            print(f"{name} ({at}): {dict(totals)}", flush=True)
-            shutil.rmtree(place)
-    told = {key: int(totals[key]) for key in ("killed", "lost", "lost rows", "doubled", "wrong", "changed originals")}
-    results = {
-        "kind": options.kind,
-        "rows": options.rows,
-        "steps": len(steps),
-        "points": len(points),
-        "seconds": seconds,
-        **told,
-    }
+    ids = np.random.default_rng(1).permutation(options.rows)
+    CONTEXT.set_forkserver_preload(["fault_process", "congruence.upgrade.migrate", *KINDS[options.kind].modules])
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        scratch = Path(folder)
+        scratch.chmod(0o755)
+        full = options.fault == "disk-full"
+        room = stack.enter_context(disk(scratch / "disk", "1G")) if full else None
+        kind = KINDS[options.kind](room)
+        stack.callback(kind.close)
+        bench = Bench(kind, scratch, ids, rows, kinds, mapping, room)
+        told = FAULTS[options.fault](bench, options)
+        saw = {key: value for key, value in bench.totals.items() if key.startswith("readers saw")}
+    results = {"kind": options.kind, "rows": options.rows, "fault": options.fault, **told, **saw}
+    results |= {key: bench.totals[key] for key in COUNTED}
     print(results)
     write_json(options, results)
 

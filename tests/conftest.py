@@ -23,6 +23,10 @@ settings.register_profile("process", settings.get_profile("ci"), max_examples=30
 settings.load_profile("ci")
 
 
+#: The names of all modules that collecting tests has imported.
+COLLECTED = pytest.StashKey[set[str]]()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Collect garbage neither while thousands of tests and their libraries are loaded, nor among them later: they stay to the end."""
@@ -30,7 +34,9 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         return (yield)
     finally:
+        session.config.stash[COLLECTED] = set(sys.modules)
         gc.freeze()
+        gc.set_threshold(20_000)  # 700 make a collection of every few milliseconds of drawing or parsing
         gc.enable()
 
 
@@ -40,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Workers begin with equal stretches of this list, so that these imports are paid for by the first worker alone.
     """
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("slow", "heavy")])
+
+
+@pytest.fixture(scope="session")
+def collected(request) -> set[str]:
+    """Give the names of all modules that were imported before the first test ran."""
+    return request.config.stash[COLLECTED]
 
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

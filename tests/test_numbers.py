@@ -14,8 +14,10 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 import numpy as np  # noqa: E402
 
+import bench_migrate  # noqa: E402
 import bench_serve  # noqa: E402
 import dual_encoders  # noqa: E402
+import migrate_copies  # noqa: E402
 import peers  # noqa: E402
 import regenerate  # noqa: E402
 from measured import (  # noqa: E402
@@ -181,6 +183,23 @@ def test_servers_are_compared_within_rounds():
 
     bridge, plain = bench_serve.summary(rounds(1.5, 4.0)), bench_serve.summary(rounds(1.0, 4.0))
     assert bench_serve.ratios(bridge, plain) == {"p50": [1, 1.25, 1.5], "p99": [1, 1.25, 1.5], "cpu": [1, 1.25, 1.5]}
+
+
+def test_migrations_are_compared_with_the_copy_of_their_round():
+    """A machine four times as slow in the second round changes both alike."""
+    rounds = [{way: {"seconds": t * k, "cpu": t * k} for way, t in (("copy", 1), ("fill", 2))} for k in (1, 4)]
+    assert bench_migrate.ratios(rounds)["fill"] == {"seconds": [0.5, 0.5, 0.5], "cpu": [0.5, 0.5, 0.5]}
+
+
+def test_the_mapped_copy_of_postgresql_changes_vectors_and_nothing_else():
+    pa = pytest.importorskip("pyarrow")
+    from congruence.databases._pg_wire import copy_stream
+
+    vectors, ids = np.random.default_rng(0).normal(size=(9000, 3)).astype(np.float32), pa.array(range(9000))
+    stream = copy_stream(ids, vectors, "int8", "vector")
+    pieces = [stream[k : k + 1000] for k in range(0, len(stream), 1000)]
+    made = b"".join(migrate_copies.PgVector.mapped(pieces, 3, lambda X: X[:, ::-1]))
+    assert made == copy_stream(ids, vectors[:, ::-1], "int8", "vector")
 
 
 def test_dual_encoders_and_their_index_share_no_photo_and_no_wording_is_asked_that_was_learned():

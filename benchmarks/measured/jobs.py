@@ -146,6 +146,9 @@ JOBS = {
         )),
         Job("towers", "minutes", tuple(f"python benchmarks/towers.py {part} --json OUT" for part in ("sample", f"lvis {LVIS}"))),
         Job("photo-towers", "minutes", (f"python benchmarks/photo_towers.py {CALTECH} --json OUT",), photo_towers),
+        *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/bench_progressive.py {SHARED} --part {part} --splits {splits} --json OUT",)) for part, splits in (
+            ("caltech", "5 --cache build/dual"), ("emoji", 3), ("lvis", 5), ("coverage", "12 --cache build/dual"), ("settings", "2 --cache build/dual"),
+        )),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
@@ -183,6 +186,7 @@ JOBS = {
         Job("refine-others", "minutes", tuple(f"python benchmarks/bench_refine.py --data {data} --models {models} --json OUT" for models, data in (("openai-b16", LVIS), ("names", IMAGENET)))),
         Job("unpaired", "minutes", tuple(f"python benchmarks/bench_unpaired.py --data {SHARED} --part {part} --json OUT" for part in ("texts --seeds 2", "other", "synthetic", "synthetic --first 3"))),
         Job("offset", "minutes", ("python benchmarks/regenerate.py --measure offset",)),
+        Job("quantized", "minutes", ("python benchmarks/regenerate.py --measure quantized",)),
         Job("spanning", "minutes", ("python benchmarks/regenerate.py --measure spanning",)),
         Job("shift", "minutes", ("python benchmarks/regenerate.py --measure shift",)),
         Job("sinkhorn", "minutes", ("python benchmarks/regenerate.py --measure sinkhorn",)),
@@ -197,12 +201,31 @@ JOBS = {
             "real --fits 2000 --seed 3000", "noisy --fits 1000 --seed 4000", "shuffled --seed 6000", "weak --fits 60 --seed 7000",
             "power --seed 5000", "kinds --seed 8000", "ranking --seed 9000", "unseen --fits 700 --seed 9500", "time",
         )), timing=True),
+        Job("migrate-kills", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --chain --json OUT" for kind in (
+            "lancedb --rows 200000 --points states", "pgvector", "duckdb --points states", *(f"{one} --rows 2000 --points states" for one in ("qdrant", "sqlite-vec", "chroma")),
+        ))),
+        Job("migrate-faults", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --fault {fault} --json OUT" for kind, fault in (
+            ("pgvector --rows 5000", "server-restart"), *((f"{kind} --rows 5000", "concurrent-writes") for kind in ("lancedb", "pgvector")),
+            *((f"{kind} --rows 5000", "disk-full") for kind in ("lancedb", "duckdb", "pgvector", "sqlite-vec")),
+            *((f"{kind} --rows 5000", "duplicate-ids") for kind in ("lancedb", "duckdb")),
+        ))),
+        Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)
         )),
         Job("serve", "minutes", (f"python benchmarks/bench_serve.py {IMAGENET} --rounds 4 --requests 8 --windows 0.003 --json OUT",), timing=True),
+        Job("migrate-speed", "minutes", (
+            f"{_SPEED}migrate.py lancedb --rows 100000 --json OUT",
+            *(f"{_SPEED}migrate.py {kind} --rows 20000 --json OUT" for kind in ("duckdb", "sqlite-vec", "pgvector")),
+        ), timing=True),
+        Job("migrate-peers", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways whole --peers .venv-peers/bin/python --json OUT" for which in (
+            "pgvector --rows 2000 --peer isotrieve", "lancedb --rows 300 --peer rebasis",
+        )), timing=True),
+        Job("migrate-memory", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways fill --rounds 1 --json OUT" for which in (
+            *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
+        )), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",

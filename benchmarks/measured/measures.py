@@ -205,4 +205,48 @@ def sinkhorn() -> list[dict[str, Any]]:
     return lines
 
 
-MEASURES = {"joint-maps": joint_maps, "offset": offset, "spanning": spanning, "shift": shift, "sinkhorn": sinkhorn}
+def quantized() -> list[dict[str, Any]]:
+    """What old and new vectors in fewer bits cost a search after a map, three splits: docs/migrate.md."""
+    import pyarrow as pa
+
+    from congruence import OrthogonalMap
+    from congruence.metrics import recall_at_k
+    from congruence.upgrade.migrate.mapper import RowMapper
+    from congruence.upgrade.migrate.quantize import Quantizer, recall_of
+
+    lvis = arrays("lvis1203_clip")
+    names = ("text_openai_vitb32", "text_openai_vitb16", "image_openai_vitb32_avg5")
+    text, target, image = (unit(lvis[name]).astype(np.float32) for name in names)
+    ids, dim = pa.array(range(len(text))), text.shape[1]
+
+    def stored(kind: str, rows: np.ndarray) -> tuple[Quantizer, np.ndarray]:
+        quantizer = Quantizer(kind, dim).calibrated(rows)
+        codes = quantizer.encode(rows)
+        return quantizer, codes.astype(np.float16).astype(np.float32) if kind == "float16" else codes
+
+    lines = []
+    single = "float32"
+    pairs = [*((single, new) for new in (single, "float16", "int8", "binary")), ("int8", single), ("int8", "int8"), ("binary", single), ("binary", "binary")]  # fmt: skip
+    for before, after in pairs:
+        scores = []
+        for seed in range(3):
+            fit, test = np.split(np.random.default_rng(seed).permutation(len(text)), [900])
+            mapping = (
+                OrthogonalMap().fit(text[fit], target[fit], modality="text").recenter(image[fit], modality="image")
+            )
+            found = []
+            for modality, rows in (("text", text), ("image", image)):
+                old, codes = stored(before, rows)
+                mapper = RowMapper(mapping, modality=modality, old=old)
+                mapper.scale = old.coded  # as RowMapper.check sets it for a map of unit rows
+                mapped = mapper(ids, codes, None)
+                new, gallery = stored(after, mapped)
+                asked = new.encode(target[test])
+                gallery_, asked_ = (X / np.linalg.norm(X, axis=1, keepdims=True) for X in (gallery, asked))
+                found += [recall_of(mapped, gallery, "cosine"), recall_at_k(asked_, gallery_, [[k] for k in test], 1 if modality == "text" else 10)]  # fmt: skip
+            scores.append(found)
+        lines.append({"old": before, "new": after, "mean": np.mean(scores, axis=0).tolist(), "sd": np.std(scores, axis=0, ddof=1).tolist()})  # fmt: skip
+    return lines
+
+
+MEASURES = {"joint-maps": joint_maps, "offset": offset, "quantized": quantized, "spanning": spanning, "shift": shift, "sinkhorn": sinkhorn}  # fmt: skip

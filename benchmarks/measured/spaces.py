@@ -1,4 +1,4 @@
-"""Tables of the pages that compare spaces and collections: similarity, match, shift, spanning, maps, files, negatives."""
+"""Tables of the pages that compare spaces and collections: similarity, match, shift, quantized, spanning, maps, files, negatives."""
 
 from __future__ import annotations
 
@@ -87,6 +87,22 @@ def shift(prefix: str, first: str, columns: list[str]) -> Any:
     return write
 
 
+def quantized(results: list[Any]) -> str:
+    rows = []
+    for one in results[0]:
+        cells = [f"{m:.3f} ({sd:.3f})" for m, sd in zip(one["mean"], one["sd"], strict=True)]
+        rows.append([one["old"], one["new"], *cells])
+    header = [
+        "old vectors",
+        "new vectors",
+        "texts: recall kept",
+        "own row at 1",
+        "images: recall kept",
+        "own row at 10",
+    ]
+    return table(header, rows)
+
+
 def rounded(value: float) -> str:
     """Three digits."""
     return f"{float(f'{value:.3g}'):,.0f}"
@@ -164,6 +180,7 @@ BLOCKS = {
     "joint-maps": Block(joint_maps, JOBS["joint-maps"]),
     "shift-images": Block(shift("image", "", ["EfficientNet-Lite0", "MobileNet-v2"]), JOBS["shift"]),
     "shift-texts": Block(_TEXTS, JOBS["shift"]),
+    "quantized": Block(quantized, JOBS["quantized"]),
     "spanning-anchors": Block(anchors, JOBS["spanning"]),
     "spanning-shares": Block(shares, JOBS["spanning"]),
     "spanning-margins": Block(margins, JOBS["spanning"]),

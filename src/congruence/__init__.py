@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from congruence.upgrade.fit import fit as fit
     from congruence.upgrade.migrate import Migration as Migration
     from congruence.upgrade.migrate import migrate as migrate
+    from congruence.upgrade.migrate.stages import reembed as reembed
+    from congruence.upgrade.progressive import Progressive as Progressive
     from congruence.upgrade.transform import transform_file as transform_file
 
 #: Public name: (module, name there).
@@ -81,6 +83,8 @@ _HOME = {
     "Bridge": ("congruence.upgrade.bridge", "Bridge"),
     "Migration": ("congruence.upgrade.migrate", "Migration"),
     "migrate": ("congruence.upgrade.migrate", "migrate"),
+    "reembed": ("congruence.upgrade.migrate.stages", "reembed"),
+    "Progressive": ("congruence.upgrade.progressive", "Progressive"),
     "transform_file": ("congruence.upgrade.transform", "transform_file"),
     "compare_maps": ("congruence.evaluation", "compare_maps"),
     "evaluate": ("congruence.evaluation", "evaluate"),

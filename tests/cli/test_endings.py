@@ -21,6 +21,7 @@ import pytest
 import congruence
 from congruence.cli import _ending, main
 from congruence.errors import CongruenceError
+from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 6)).astype(np.float32)
@@ -301,10 +302,7 @@ def test_an_honest_file_larger_than_memory_says_how_large_it_is(data):
     with open(data / "large.npy", "wb") as stream:  # a sparse file: whole, and of zeros
         np.lib.format.write_array_header_1_0(stream, header)
         stream.truncate(stream.tell() + 2_000_000 * 512 * 4)
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, "fit", "large.npy", "b.npz", "-o", "x"],
-        capture_output=True, text=True, cwd=data, check=False,
-    )  # fmt: skip
+    done = run_fresh(LIMITED, "fit", "large.npy", "b.npz", "-o", "x", cwd=data)
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: Got 2,000,000 × 512 float32 in large.npy, 3.8 GiB, and ")
     assert "congruence transform" in done.stderr

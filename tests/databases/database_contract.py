@@ -13,6 +13,7 @@ from congruence import OrthogonalMap
 from congruence.databases import Database, Stage
 from congruence.errors import CongruenceError, MigrationError
 from congruence.upgrade.migrate import Migration, passes
+from congruence.upgrade.migrate import verify as checks
 
 N, DIM, DIM_NEW = 157, 8, 6
 
@@ -51,6 +52,8 @@ class DatabaseContract:
     any_names = True
     #: A row may have no vector.
     rows_without = True
+    #: Writing can be timed on a scratch table.
+    times_writing = False
     #: Rows have other columns.
     has_columns = True
     #: The modality can come from a column ``kind``.
@@ -78,6 +81,9 @@ class DatabaseContract:
 
     def user_delete(self, where, one, *, table="items", id_column="id") -> None:
         raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove what :meth:`make` has made, where a second one would meet it."""
 
     def filter_of_images(self) -> str:
         """The condition kind = image in the database's own language."""
@@ -259,6 +265,7 @@ class DatabaseContract:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(passes, "rows_a_block", lambda dim: 20)
             patch.setattr(passes, "CHECKPOINT_SECONDS", 0.01)
+            patch.setattr(checks, "QUERIES", 20)
             with Migration(self.open(where), mapping, journal=tmp_path / "journal", modality="image") as migration:
                 migration.run()
                 found = migration.verify()
@@ -271,6 +278,73 @@ class DatabaseContract:
         with Migration(self.open(where), journal=tmp_path / "journal") as migration:
             assert migration.rollback()["identical"]
         assert self.user_rows(where) == before
+
+    def test_every_element_type(self, tmp_path):
+        """Written, read back, searched, switched, rolled back; behind drop_old it is the type of the old side."""
+        wide = 16
+        drawn = np.random.default_rng(5).normal(size=(40, wide)).astype(np.float32)
+        stored = {
+            "float32": drawn,
+            "float16": drawn.astype(np.float16).astype(np.float32),
+            "int8": np.clip(np.rint(60 * drawn), -128, 127),
+            "binary": np.where(drawn > 0, np.float32(1), np.float32(-1)),
+        }
+        ids, vectors, others = make_rows(self.id_types[0], 40)
+        row = {one: k for k, one in enumerate(ids)}
+
+        def rows_of(block):
+            return [row[one] for one in block.ids.to_pylist()]
+
+        (tmp_path / "probe").mkdir()
+        with self.open(self.make(tmp_path / "probe", ids, vectors, others)) as database:
+            kinds, searches = database.capabilities.element_types, database.capabilities.searches
+        for kind in kinds:
+            (tmp_path / kind).mkdir()
+            self.clear()
+            where = self.make(tmp_path / kind, ids, vectors, others)
+            before = self.user_rows(where)
+            with self.open(where) as database:
+                columns = database.info().columns
+                seconds = database.time_write(stored[kind], kind)
+                assert seconds is None if not self.times_writing else seconds > 0
+                assert not list(tmp_path.rglob(".congruence-*"))
+                assert (database.stage(), database.info().columns) == (Stage.UNTOUCHED, columns)
+                database.prepare(wide, kind, {"map": "abc"})
+                database.prepare(wide, kind, {"map": "abc"})
+                for other in {"float32", kinds[-1]} - {kind}:
+                    with pytest.raises(MigrationError, match="Got .*expected"):
+                        database.prepare(wide, other, {"map": "abc"})
+                for block in database.scan(batch=15):
+                    database.write(block.ids, stored[kind][rows_of(block)])
+                database.flush()
+                for block in database.scan_pairs(batch=15):
+                    assert block.has_new.all()
+                    np.testing.assert_array_equal(block.new, stored[kind][rows_of(block)])
+                database.build_index()
+                if searches:
+                    asked = database.fetch(block.ids, "new")
+                    found = database.search(asked.vectors, 1)
+                    assert [one.to_pylist() for one in found] == [[one] for one in asked.ids.to_pylist()]
+                database.switch()
+                for block in database.scan("new"):
+                    np.testing.assert_array_equal(block.vectors, stored[kind][rows_of(block)])
+                database.rollback()
+            assert self.user_rows(where) == before
+            with self.open(where) as database:
+                database.switch()
+                database.drop_old()
+            with self.open(where) as database:
+                info = database.info()
+                assert (info.element_type, info.dim, info.rows) == (kind, wide, 40)
+                database.prepare(DIM, "float32", {})
+                for block in database.scan():
+                    np.testing.assert_array_equal(block.vectors, stored[kind][rows_of(block)])
+                    database.write(block.ids, vectors[rows_of(block)])
+                database.build_index()
+                database.switch()
+            assert {one: found.vector for one, found in self.user_rows(where).items()} == {
+                one: found.vector for one, found in before.items()
+            }
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
@@ -307,6 +381,40 @@ class DatabaseContract:
             assert database.stage() is Stage.UNTOUCHED
             assert database.info().dim == DIM_NEW
         assert {one: found.vector for one, found in self.user_rows(where).items()} == expected
+
+    def test_new_vectors_are_written_after_the_switch_too(self, made):
+        """As rows are re-embedded while readers see the new side."""
+        where, ids, vectors, _ = made
+        before = self.user_rows(where)
+        row = {one: k for k, one in enumerate(ids)}
+        expected = {one: self.mapped(vectors[row[one]][None])[0] for one in ids}
+        native = np.eye(5, DIM_NEW, dtype=np.float32)
+        with self.open(where) as database:
+            if not database.capabilities.writes_after_switch:
+                pytest.skip("the new side is a complete file, exchanged with the old one")
+            self.fill(database)
+            database.build_index()
+            database.switch()
+            block = next(iter(database.scan("old", batch=5)))
+            database.write(block.ids, native)
+            database.flush()
+            assert database.stage() is Stage.SWITCHED
+            assert database.count("new") == N
+            expected |= {one: database.as_stored(native[k : k + 1])[0] for k, one in enumerate(block.ids.to_pylist())}
+            for pair in database.scan_pairs(batch=40):
+                np.testing.assert_allclose(pair.new, [expected[one] for one in pair.ids.to_pylist()], atol=1e-6)
+            database.build_index()
+            if database.capabilities.searches:
+                found = database.search(native[:1], 1, "new")
+                assert found[0].to_pylist() == block.ids[:1].to_pylist()
+        after = self.user_rows(where)
+        assert len(after) == N
+        for one, found in after.items():
+            np.testing.assert_allclose(np.frombuffer(found.vector, np.float32), expected[one], atol=1e-6)
+            assert found.others == before[one].others
+        with self.open(where) as database:
+            database.rollback()
+        assert self.user_rows(where) == before
 
     def test_discard_leaves_nothing(self, made):
         where, _, _, _ = made

@@ -13,4 +13,6 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):  # while it collects, pytest asks every name of a module what kind of test it is
+            raise AttributeError(attribute)
         return getattr(import_module(self._name), attribute)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from congruence.databases import Block, Capabilities, Database, DatabaseInfo, Stage
 from congruence.embeddings import Space
-from congruence.errors import MigrationError
+from congruence.errors import MigrationError, ParameterError
 
 
 @dataclass
@@ -22,11 +22,14 @@ class Table:
     made: tuple | None = None
     switched: bool = False
     space: Space = field(default_factory=Space)
+    element_type: str = "float32"
 
 
 class MemoryDatabase(Database):
     kind = "memory"
-    capabilities = Capabilities("table", True, True, False, True)
+    capabilities = Capabilities(
+        "table", True, True, False, True, element_types=("float32", "float16", "int8", "binary")
+    )
 
     def __init__(self, table: Table, fail=None):
         self.table = table
@@ -49,6 +52,7 @@ class MemoryDatabase(Database):
             rows=len(vectors),
             rows_without=len(self.table.rows) - len(vectors),
             dim=len(first),
+            element_type=self.table.element_type,
             distance="cosine",
             id_type="int" if isinstance(ids[0], int) else "text",
             columns=tuple(next(iter(self.table.rows.values()))),
@@ -76,6 +80,8 @@ class MemoryDatabase(Database):
         self._step(f"scan {side}")
         ids = sorted(self._side(side))
         if after is not None:
+            if type(after) is not type(ids[0] if ids else after):
+                raise ParameterError(f"Got cursor {after!r}; expected an id. Pass one that a scan of this table gave.")
             ids = [one for one in ids if one > after]
         for start in range(0, len(ids), batch):
             some = [one for one in ids[start : start + batch] if one in self._side(side)]
@@ -100,6 +106,11 @@ class MemoryDatabase(Database):
 
     def write(self, ids, vectors):
         self._step("write")
+        kind = self.table.made[1]
+        assert kind != "int8" or (vectors == np.clip(np.rint(vectors), -128, 127)).all()
+        assert kind != "binary" or (np.abs(vectors) == 1).all()
+        if kind == "float16":
+            vectors = vectors.astype(np.float16).astype(np.float32)
         for one, row in zip(ids.to_pylist(), vectors, strict=True):
             if one in self.table.rows:
                 self.table.new[one] = row.copy()
@@ -116,7 +127,8 @@ class MemoryDatabase(Database):
     def search(self, queries, k, side="new"):
         vectors = self._side(side)
         ids = sorted(vectors)
-        scores = queries @ np.array([vectors[one] for one in ids]).T
+        rows = np.array([vectors[one] for one in ids])
+        scores = queries @ (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T  # by cosine, as info says
         return [pa.array([ids[j] for j in np.argsort(-row)[:k]]) for row in scores]
 
     def switch(self):
@@ -135,6 +147,7 @@ class MemoryDatabase(Database):
         if not self.table.switched:
             raise MigrationError("Got a database that is not switched; expected one that is. Switch it first.")
         table = self.table
+        table.element_type = table.made[1]
         table.old, table.new, table.made, table.switched = table.new, {}, None, False
 
     def discard(self):

@@ -12,7 +12,13 @@ import pytest
 from database_contract import DatabaseContract, UserRow
 
 from congruence.databases import Stage, open_database
-from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, ParameterError
+from congruence.errors import (
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    MigrationError,
+    ParameterError,
+)
 
 
 def q(name):
@@ -20,6 +26,7 @@ def q(name):
 
 
 class TestDuckDB(DatabaseContract):
+    times_writing = True
     id_types = ("int", "uuid")
 
     def make(self, folder, ids, vectors, others, *, table="items", column="embedding", id_column="id"):
@@ -106,6 +113,24 @@ def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
     np.testing.assert_array_equal(rows["n29"], 2 * vectors[29, :2])
 
 
+def test_numbers_that_no_row_has_are_passed_over(tmp_path, monkeypatch):
+    """Each writing moves the rows behind all others: after twenty, batches of five would be 126 queries for thirty rows."""
+    where, _ = small(tmp_path)
+    asked = []
+    with open_database(where) as database:
+        database.prepare(4)
+        for _ in range(20):
+            for block in database.scan():
+                database.write(block.ids, block.vectors)
+            database.flush()
+        read = database._read
+        assert read("SELECT max(rowid) AS last FROM items")["last"][0].as_py() > 600
+        monkeypatch.setattr(database, "_read", lambda *query: asked.append(query) or read(*query))
+        found = sorted(one for block in database.scan(batch=5) for one in block.ids.to_pylist())
+    assert found == [f"n{k:02d}" for k in range(30)]
+    assert len(asked) < 12
+
+
 def test_a_switch_that_fails_changes_nothing(tmp_path):
     where, _ = small(tmp_path, sql="CREATE INDEX mine ON items (name)")
     with open_database(where) as database:
@@ -170,3 +195,23 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(CorruptFileError):
         open_database(tmp_path / "bad.duckdb")
     assert open_database(where, table="items").count() == 30
+
+
+def test_int8_is_a_column_of_tinyint_which_no_hnsw_index_takes(tmp_path, monkeypatch):
+    where = str(tmp_path / "photos.duckdb")
+    with duckdb.connect(where) as user:
+        user.execute("CREATE TABLE items (id INT PRIMARY KEY, v FLOAT[4], flags TINYINT[2])")
+        user.execute("INSERT INTO items VALUES (1, [1, 2, 3, 4], [0, 1])")
+    with open_database(where) as database:  # the column of floats is meant
+        (block,) = database.scan()
+        with monkeypatch.context() as patch:  # the extension that makes such indices is not here
+            patch.setattr(
+                database, "_indices", lambda: [{"name": "i", "sql": "CREATE INDEX i ON items USING HNSW (v)"}]
+            )
+            with pytest.raises(MigrationError, match="over FLOAT alone"):
+                database.prepare(4, "int8")
+        database.prepare(4, "int8")
+        database.write(block.ids, np.array([[-128, 127, 0, 5]], np.float32))
+        database.switch()
+    with duckdb.connect(where) as user:
+        assert user.execute("SELECT v, typeof(v) FROM items").fetchone() == ((-128, 127, 0, 5), "TINYINT[4]")

@@ -17,7 +17,7 @@ from congruence.upgrade.migrate import Migration, passes
 from congruence.upgrade.migrate import verify as checks
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
-from congruence.upgrade.migrate.passes import differing
+from congruence.upgrade.migrate.quantize import Quantizer
 
 #: Nothing of the database is open in this process when it forks.
 CONTEXT = multiprocessing.get_context("fork")
@@ -124,5 +124,5 @@ def test_nothing_is_lost_doubled_wrong_or_changed(tmp_path):
         np.testing.assert_array_equal(old, X[order])
         new_names, new = contents(folder, "vector__congruence_new")
         assert new_names == names
-        assert not differing(new, wanted, "float32").any()
+        assert not Quantizer("float32", wanted.shape[1]).differs(new, wanted).any()
         shutil.rmtree(folder)

@@ -26,7 +26,8 @@ from congruence.errors import (
 )
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.journal import seal
-from congruence.upgrade.migrate.passes import Checksum, Retry, differing
+from congruence.upgrade.migrate.passes import Checksum, Retry
+from congruence.upgrade.migrate.quantize import Quantizer
 
 D, E, N = 20, 24, 300
 RNG = np.random.default_rng(0)
@@ -273,6 +274,150 @@ def test_held_out_vectors_of_the_new_model_find_their_rows(mapping, tmp_path):
             migration.verify(heldout=Embeddings(target))
 
 
+# ---- int8, bits, and what a plan measures ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "least"), [("float16", 0.99), ("int8", 0.9), ("binary", 0.1)])
+def test_new_vectors_in_fewer_bits_and_from_them_to_the_next_model(mapping, tmp_path, kind, least):
+    made = table(modality=False)
+    before, wanted = bits(made.old), None
+    with begin(made, mapping, tmp_path, element_type=kind, modality="image") as migration:
+        plan = migration.plan()
+        assert (plan.old_type, plan.element_type, made.made) == ("float32", kind, None)
+        assert plan.bytes_new == N * E * {"float16": 2, "int8": 1, "binary": 1 / 8}[kind]
+        assert least < plan.stored_recall <= 1
+        migration.run()
+        wanted = expected(mapping, made)
+        found = migration.verify()
+        assert found.passed, found.problems
+        assert (found.wrong, found.index_recall) == (0, 1.0)
+        assert least < found.stored_recall <= 1
+        assert found.stored_recall == pytest.approx(plan.stored_recall, abs=0.1)
+        one = next(iter(made.new))
+        good = made.new[one].copy()
+        made.new[one] = good + 2 if kind == "int8" else -good  # another code than rounding could give
+        assert migration.verify().wrong == 1
+        made.new[one] = good
+        assert migration.verify().passed
+        summary = migration.switch()
+        stored = np.array([made.new[one] for one in wanted])
+        exact = np.array(list(wanted.values()))
+        if kind == "int8":
+            ranges = np.load(tmp_path / "journal" / "ranges.npy")
+            assert ranges.shape == (2, E)
+            assert summary["ranges"] == pytest.approx([ranges[0, 0], ranges[1, 0]], rel=1e-6)
+            assert np.abs(stored).max() == 127
+            np.testing.assert_allclose(stored * ranges[1] / 127, exact, atol=0.51 * ranges[1, 0] / 127)
+        elif kind == "binary":
+            np.testing.assert_array_equal(stored, np.where(exact > 0, 1, -1))
+        assert migration.rollback()["identical"]
+        assert bits(made.old) == before
+        assert migration.verify().passed
+        migration.switch()
+        migration.drop_old()
+    # On to a third model: what was rounded away stays away.
+    rotation = np.linalg.qr(np.random.default_rng(7).normal(size=(E, E)))[0].astype(np.float32)
+    further = OrthogonalMap(center=False).fit(exact, exact @ rotation, modality="image")
+    further.source_space_, further.target_space_ = (Space(name, None, None, E, True) for name in ("new", "third"))
+    with begin(made, further, tmp_path / "on", element_type="float32", modality="image") as migration:
+        assert migration.plan().old_type == kind
+        migration.run()
+        assert migration.verify().passed
+        assert migration.mapper.scale == (kind in ("int8", "binary"))
+    again = np.array([made.new[one] for one in wanted])
+    cosine = np.einsum("ij,ij->i", exact @ rotation, again)
+    assert cosine.min() > {"float16": 0.99999, "int8": 0.999, "binary": 0.5}[kind]
+
+
+def test_the_ranges_of_the_first_sample_stay(mapping, tmp_path):
+    made = table(modality=False)
+    with begin(made, mapping, tmp_path, element_type="int8", modality="image") as migration:
+        migration.run()
+        first = migration.journal.ranges
+    codes = {one: row.copy() for one, row in made.new.items()}
+    one = min(made.old)
+    made.old[one] = unit(np.eye(1, D))[0]
+    with begin(made, None, tmp_path) as migration:
+        migration.run(resume=True)
+        assert migration.journal.ranges == first
+        assert migration.journal.passes[-2]["written"] == 1
+        found = migration.verify()
+        assert found.passed
+    assert {name for name in codes if not np.array_equal(codes[name], made.new[name])} == {one}
+
+
+def test_ranges_that_are_given_are_used_and_what_lies_outside_is_counted(mapping, tmp_path):
+    made = table(modality=False)
+    exact = np.array(list(expected(mapping, made).values()))
+    ranges = np.quantile(exact, [0.05, 0.95], axis=0)
+    with begin(made, mapping, tmp_path, element_type="int8", ranges=ranges, modality="image") as migration:
+        migration.run()
+        found = migration.verify()
+    assert found.passed
+    assert found.clipped == pytest.approx(0.1, abs=0.02)
+    stored = np.array([made.new[one] for one in expected(mapping, made)])
+    assert (stored.min(), stored.max()) == (-128, 127)
+    with pytest.raises(ParameterError, match="ranges of shape"):
+        begin(table(), mapping, tmp_path / "b", element_type="int8", ranges=ranges[:, :3])
+    with pytest.raises(ParameterError, match="old_ranges for float32 vectors"):
+        begin(table(), mapping, tmp_path / "b", old_ranges=ranges)
+
+
+def test_codes_without_their_scale_need_a_map_of_unit_rows(tmp_path):
+    old, new = pairs("image", 200, 1)
+    free = OrthogonalMap(center=False).fit(3 * old, 2 * new, modality="image")
+    assert not free.source_space_.normalized
+    wide = {k: row for k, row in enumerate(np.rint(100 * old))}
+    for kind, error, match in (
+        ("int8", ParameterError, "old_ranges"),
+        ("binary", SpaceMismatchError, "lost the norms"),
+    ):
+        made = Table({k: {"title": ""} for k in wide}, dict(wide), element_type=kind)
+        with pytest.raises(error, match=match):
+            begin(made, free, tmp_path, modality="image", element_type="float32").run()
+        assert made.made is None
+    made = Table({k: {"title": ""} for k in wide}, dict(wide), element_type="int8")
+    ranges = [[-3 * 1.28] * D, [3 * 1.27] * D]  # one step is .03: a row of the map's size
+    with begin(made, free, tmp_path, old_ranges=ranges, modality="image", element_type="float32") as migration:
+        migration.run()
+        assert migration.verify().passed
+        np.testing.assert_allclose(np.array(list(made.new.values())), free.transform(3 * old), atol=0.1)
+        migration.switch()
+        migration.drop_old()
+    assert begin(made, None, tmp_path).status()["state"] == "dropped"
+
+
+def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, monkeypatch):
+    made = table()
+    tried = []
+
+    def slow(database, vectors, element_type):
+        tried.append((vectors.shape, element_type))
+        return 30.0
+
+    with begin(made, mapping, tmp_path) as migration:
+        plan = migration.plan()
+        assert plan.written_per_second is None
+        assert plan.minutes == pytest.approx(N / plan.rows_per_second / 60)
+        monkeypatch.setattr(MemoryDatabase, "time_write", slow)
+        plan = migration.plan()
+        assert plan.written_per_second == pytest.approx(10)
+        assert plan.minutes == pytest.approx(0.5)
+        assert tried == [((N, E), "float32")]
+        monkeypatch.setattr(MemoryDatabase, "time_write", lambda *words: 1e-9)
+        plan = migration.plan()
+        assert plan.minutes == pytest.approx(N / plan.rows_per_second / 60)
+
+        def refuse(*words):
+            raise ParameterError("Got no right to make temporary tables; expected it. Grant it.")
+
+        monkeypatch.setattr(MemoryDatabase, "time_write", refuse)
+        assert migration.plan().written_per_second is None
+        monkeypatch.setattr(MemoryDatabase, "time_write", slow)
+        migration.run()
+    assert len(tried) == 1  # a run measures nothing
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -455,7 +600,8 @@ def test_a_checksum_knows_rows_and_not_their_order():
 
 def test_rounding_is_no_difference_and_half_precision_rounds_more():
     X = RNG.normal(size=(40, 8)).astype(np.float32)
-    assert not differing(X * np.float32(1 + 2e-7), X, "float32").any()
-    assert differing(X + np.float32(1e-4), X, "float32").all()
-    assert not differing(X.astype(np.float16).astype(np.float32), X, "float16").any()
-    assert differing(X + np.float32(0.02), X, "float16").all()
+    single, half = Quantizer("float32", 8), Quantizer("float16", 8)
+    assert not single.differs(X * np.float32(1 + 2e-7), X).any()
+    assert single.differs(X + np.float32(1e-4), X).all()
+    assert not half.differs(X.astype(np.float16).astype(np.float32), X).any()
+    assert half.differs(X + np.float32(0.02), X).all()

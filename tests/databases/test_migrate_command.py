@@ -45,6 +45,8 @@ def test_the_steps_in_order_with_what_to_type_next(run, made, tmp_path):
     assert not made.switched
     assert run("switch").code == 0
     assert made.switched
+    assert "switch, with" not in run("verify").out  # it is switched already
+    assert "verified\n" in run("status").out  # an event a line, whole
     status = json.loads(run("status", "--json").out)
     assert (status["state"], status["stage"], status["rows_mapped"]) == ("switched", "switched", N)
     back = run("rollback")
@@ -68,6 +70,37 @@ def test_json_is_all_that_is_printed(run, made):
     told = json.loads(run("--map", "map", "--yes", "--json").out)
     assert (told["passed"], told["rows_new"]) == (True, N)
     assert json.loads(run("switch", "--json").out)["rows"] == N
+
+
+def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized(run, made, tmp_path):
+    planned = run("--map", "map", "--element-type", "int8", "--dry-run")
+    for words in (
+        "float32 to int8",
+        "int8: round(x /",
+        "of the 10 nearest by float32",
+        "this database has no scratch table",
+    ):
+        assert words in planned.out
+    done = run("--map", "map", "--element-type", "int8", "--yes", "--journal", "j")
+    assert done.code == 0, done.err
+    rule = next(line for line in done.out.splitlines() if line.startswith("Quantize queries likewise"))
+    assert rule.split(", int8")[1] in planned.out.replace("stored as", "")
+    assert "recall it keeps" in done.out
+    ranges = np.load(tmp_path / "j" / "ranges.npy")
+    assert f"{ranges[1, 0] / 127:.4g}"[:5] in rule
+    assert run("discard", "--journal", "j", "--yes").code == 0
+    assert not (tmp_path / "j" / "ranges.npy").exists()
+    made.element_type = "int8"
+    for one, row in made.old.items():
+        made.old[one] = np.rint(100 * row)
+    (tmp_path / "bad.npy").write_bytes(b"no array")
+    np.save(tmp_path / "narrow.npy", np.ones((2, 3)))
+    for path, match in (("bad.npy", "no array"), ("none.npy", "none.npy"), ("narrow.npy", "--old-ranges")):
+        refused = run("plan", "--map", "map", "--old-ranges", path)
+        assert refused.code == 2
+        assert match in refused.err
+    np.save(tmp_path / "old.npy", np.repeat([[-1.28], [1.27]], len(row), axis=1))
+    assert "unknown: what the old int8 vectors" in run("plan", "--map", "map", "--old-ranges", "old.npy").out
 
 
 def test_what_does_not_verify_ends_with_one(run, made, tmp_path):

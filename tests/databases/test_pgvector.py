@@ -43,6 +43,7 @@ def shown(vector):
 
 
 class TestPgVector(DatabaseContract):
+    times_writing = True
     id_types = ("int", "text", "uuid")
 
     @pytest.fixture(autouse=True)
@@ -459,8 +460,38 @@ def test_halves_are_read_and_other_types_are_not_offered(shop):
         fill(database, 3, "float16")
         with pytest.raises(DatabaseError, match="out of range|infinite"):
             database.write(next(database.scan()).ids, np.full((1, 3), 1e6))
-    with pytest.raises(ParameterError, match="column='bits'.*expected one of embedding"):
-        open_database(where, column="bits")
+    with pytest.raises(ParameterError, match="column='sparse'.*expected one of embedding"):
+        open_database(where, column="sparse")
+
+
+def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
+    """A table's bits are its vectors only where they are named; the new ones are what the application's own queries find."""
+    where, connection = shop(
+        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(16), flags bit(8));"
+        "INSERT INTO items SELECT k, (SELECT array_agg(sin(k * 16 + j)) FROM generate_series(1, 16) j)::vector, B'10000011' FROM generate_series(1, 40) k;"
+        "CREATE INDEX ON items USING hnsw (embedding vector_cosine_ops) WITH (m = 7);"
+        "CREATE INDEX ON items USING hnsw ((binary_quantize(embedding)::bit(16)) bit_hamming_ops)"
+    )
+    expected = connection.execute(
+        "SELECT id, binary_quantize(embedding)::bit(16)::text FROM items ORDER BY id"
+    ).fetchall()
+    with open_database(where, column="flags") as database:
+        assert (database.info().element_type, database.info().dim) == ("binary", 8)
+        np.testing.assert_array_equal(next(database.scan()).vectors[0], [1, -1, -1, -1, -1, -1, 1, 1])
+    with open_database(where) as database:
+        assert database.info().dim == 16
+        database.prepare(16, "binary")
+        for block in database.scan():
+            database.write(block.ids, block.vectors)
+        assert database.build_index() == "hnsw (bit_hamming_ops, m=7)"
+        database.switch()
+        assert connection.execute("SELECT id, embedding::text FROM items ORDER BY id").fetchall() == expected
+        nearest = "SELECT id FROM items ORDER BY embedding <~> (SELECT embedding FROM items WHERE id = 5) LIMIT 1"
+        assert connection.execute(nearest).fetchone() == (5,)
+        database.drop_old()
+        database.prepare(16, "float32")
+        database.write(block.ids, block.vectors)
+        assert database.build_index() == "hnsw (vector_cosine_ops, m=7)"
 
 
 def test_widths_that_differ_are_refused(shop):

@@ -103,6 +103,9 @@ class TestServer(Contract):
     def _serve(self, server):
         self.server = server
 
+    def clear(self):
+        self.server.clear()
+
     def place(self, folder):
         return self.server.url
 

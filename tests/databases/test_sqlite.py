@@ -24,6 +24,7 @@ def connect(where):
 
 
 class TestSQLite(DatabaseContract):
+    times_writing = True
     any_names = False
     rows_without = False
 
@@ -180,7 +181,6 @@ def test_what_is_no_vec0_table_is_refused(items, tmp_path):
     for options, told in (
         ({}, "expected one of items, bits"),
         ({"table": "items"}, "several columns of vectors in 'items': embedding, other"),
-        ({"table": "bits", "column": "v"}, "of type bit"),
         ({"table": "items", "column": "other", "rows": "id > 1"}, "rows='id > 1'"),
         ({"table": "items", "column": "other", "ids": "owner"}, "ids='owner'"),
     ):
@@ -188,3 +188,33 @@ def test_what_is_no_vec0_table_is_refused(items, tmp_path):
             open_database(where, **options)
     with open_database(f"sqlite:///{where}", table="items", column="other") as database:
         assert database.info().dim == 2
+
+
+def test_bits_and_int8_are_what_the_applications_own_functions_make(tmp_path):
+    """vec_quantize_binary puts the first component into the lowest bit; bits take no distance but Hamming."""
+    where = str(tmp_path / "photos.db")
+    connection = connect(where)
+    connection.execute(
+        "CREATE VIRTUAL TABLE items USING vec0(id integer primary key, v float[16] distance_metric=cosine)"
+    )
+    rows = np.random.default_rng(0).normal(size=(30, 16)).astype(np.float32)
+    connection.executemany("INSERT INTO items VALUES (?, ?)", list(enumerate(rows)))
+    bits = [connection.execute("SELECT vec_quantize_binary(?)", [row]).fetchone()[0] for row in rows]
+    with open_database(where) as database:
+        database.prepare(16, "binary")
+        block = next(iter(database.scan()))
+        database.write(block.ids, block.vectors)
+        database.switch()
+        assert [one for (one,) in connection.execute("SELECT v FROM items ORDER BY id")] == bits
+        nearest = "SELECT id FROM items WHERE v MATCH vec_quantize_binary(?) AND k = 1"
+        assert connection.execute(nearest, [rows[7]]).fetchone() == (7,)
+        assert database.info().distance == "cosine"  # of the old side
+        database.drop_old()
+        assert database.info().distance is None
+        database.prepare(16, "int8")
+        codes = np.rint(40 * rows).clip(-128, 127)
+        database.write(block.ids, codes)
+        database.switch()
+        found = connection.execute("SELECT v FROM items ORDER BY id").fetchall()
+        assert [one for (one,) in found] == [row.astype(np.int8).tobytes() for row in codes]
+    connection.close()

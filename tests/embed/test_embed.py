@@ -8,8 +8,6 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -35,6 +33,7 @@ from congruence.errors import (
     StorageError,
 )
 from congruence.stores import matrices, read_column
+from fresh import run_fresh
 
 COLOURS = [(7 * k % 256, 11 * k % 256, 13 * k % 256) for k in range(1, 12)]
 
@@ -167,7 +166,7 @@ def test_only_parts_of_the_same_items_and_encoder_are_taken_over(pictures, tmp_p
 def test_a_killed_process_loses_nothing_finished(pictures, tmp_path):
     script = f"""
 import os, sys
-sys.path.insert(0, {os.path.dirname(__file__)!r})
+sys.path[:0] = [{os.path.dirname(__file__)!r}, {os.path.dirname(os.path.dirname(__file__))!r}]
 from test_embed import Colours, embed, open_items
 class Killed(Colours):
     def _embed(self, items):
@@ -176,7 +175,7 @@ class Killed(Colours):
         return super()._embed(items)
 embed(Killed(), open_items({str(pictures)!r}), {str(tmp_path / "out")!r}, batch_size=3, shard_size=3)
 """
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    assert run_fresh(script).returncode == -9
     report = embed(Colours(), open_items(pictures), tmp_path / "out", batch_size=3, shard_size=3)
     assert (report.resumed, report.encoded) == (6, 5)
     np.testing.assert_array_equal(read_embeddings(tmp_path / "out").vectors, order(pictures)[1])

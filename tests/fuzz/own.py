@@ -197,6 +197,7 @@ def write_journal(rng: random.Random, folder: Path) -> Path:
 
     journal = Journal("photos/items.lance", "ab" * 32, 8, "float32", True, False, rng.choice((None, "image")))
     journal.cursor = rng.choice((7, "item-7", [3, 12]))
+    journal.ranges, journal.old_ranges = rng.choice((None, [-0.5, 0.5])), rng.choice((None, [[-1.0] * 4, [1.0] * 4]))
     journal.sample, journal.rows = [1, 2, 3], 3
     journal.passes = [{"rows": 3, "written": 0, "removed": 0, "old": "0" * 32}]
     journal.say("begun: 3 rows")

@@ -55,6 +55,7 @@ def test_onnx(here, data, name, arguments, side, normalize):
     np.testing.assert_allclose(got, expected(MAPS[name], A, side, normalize), atol=2e-5)
 
 
+@pytest.mark.heavy
 def test_sentence_transformers(here, data):
     library = pytest.importorskip("sentence_transformers")
     from test_sentence_transformers_map import RAW, TEXTS
@@ -71,6 +72,7 @@ def test_sentence_transformers(here, data):
     assert "expected a model of sentence-transformers" in here(*arguments[:5], "mlp", "-o", "x").err
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("to", "bytes_"),
     [("sentence-transformers", 300), ("sentence-transformers", 30_000), ("onnx", 30_000), ("faiss", 30_000)],

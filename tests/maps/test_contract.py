@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -35,6 +33,7 @@ from congruence.errors import (
 )
 from congruence.maps import METHODS, from_pretrained, make_map
 from congruence.synthetic import rigid_problem
+from fresh import run_fresh
 
 QUICK = {"mlp": {"max_epochs": 5, "hidden": 16}}
 NAMES = list(METHODS)
@@ -168,7 +167,7 @@ except StorageError as error:
 def test_a_full_disk_keeps_the_map_that_was_there(problem, tmp_path):
     fitted = MAPS["orthogonal"]().fit(problem.X, problem.Y)  # every map is written by the same function
     path = fitted.save(tmp_path / "map")
-    run = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=False)
+    run = run_fresh(FULL_DISK, path)
     assert "refused: Got a refusal from the disk" in run.stdout, run.stderr[-2000:]
     assert [p.name for p in tmp_path.iterdir()] == ["map"]
     assert np.array_equal(congruence.load(path).transform(problem.X), fitted.transform(problem.X))

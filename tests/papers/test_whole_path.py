@@ -54,6 +54,7 @@ def reproduce(*arguments):
     return result
 
 
+@pytest.mark.heavy
 def test_a_figure_from_models_and_pictures(models, pictures, tmp_path):
     names = ",".join(f"hf:{folder}" for folder in models)
     where = [

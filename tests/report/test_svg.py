@@ -117,6 +117,19 @@ def test_a_file_follows_light_and_dark_and_is_light_without_style_sheets():
     assert to_svg(figure, "t").count("<path") == text.count("<path")
 
 
+def test_a_figure_is_drawn_once_and_stays_as_it_was(monkeypatch):
+    """savefig would draw it twice where it has a layout engine, the first time for the layout alone."""
+    with style():
+        figure = Figure(figsize=(5, 4), layout="constrained", facecolor="red")
+        crowded(figure.add_subplot())
+    canvas, drawn, draw = figure.canvas, [], Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
+    to_svg(figure, "t")
+    assert drawn == [figure]
+    assert figure.canvas is canvas
+    assert figure.get_facecolor() == (1, 0, 0, 1)
+
+
 def test_the_style_sheet_of_pages_has_the_palette():
     sheet = files("congruence.report").joinpath("templates/report.css").read_text(encoding="utf-8")
     light, dark = re.findall(r":root \{([^}]*)\}", sheet)[:2]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,6 +15,7 @@ from congruence import persist
 from congruence._utils.atomic import atomic_path, backup_of
 from congruence._utils.owner import temporary_beside
 from congruence.errors import FileError, OutputExistsError
+from fresh import run_fresh
 
 
 def names(folder):
@@ -281,8 +281,7 @@ except StorageError as error:
 
 @pytest.mark.parametrize("directory", [False, True])
 def test_a_real_refusal_by_the_system(directory, tmp_path):
-    arguments = [sys.executable, "-c", FULL, tmp_path / "a", str(directory)]
-    out = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    out = run_fresh(FULL, tmp_path / "a", str(directory))
     assert out.stdout.startswith("refused: Got a refusal"), out.stderr[-1000:]
     assert str(tmp_path / "a") in out.stdout
     assert names(tmp_path) == []
@@ -325,7 +324,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path):
-    assert subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=False).returncode == -9
+    assert run_fresh(KILLED, tmp_path).returncode == -9
     left = names(tmp_path)
     assert len(left) == 2
     with atomic_path(tmp_path / "file2") as temporary:  # of another output: not its business

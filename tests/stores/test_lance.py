@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -20,6 +19,7 @@ from congruence.errors import (
     ShapeError,
 )
 from congruence.stores import StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings, suffixes
+from fresh import run_fresh
 
 lance = pytest.importorskip("lance")
 
@@ -167,7 +167,5 @@ def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):
         "    except CorruptFileError:\n"
         "        print('refused')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "a.lance"], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_fresh(code, tmp_path / "a.lance")
     assert (done.returncode, done.stdout) == (0, "refused\nrefused\n"), done.stderr[-500:]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import time
 
@@ -26,6 +24,7 @@ from congruence.errors import (
 from congruence.stores import StreamedRows, open_rows, open_sink, open_source, suffixes
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
+from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
 KEEPS_IDS = [s for s in suffixes() if s not in (".npy", ".safetensors")]
@@ -363,7 +362,6 @@ def test_an_epoch_needs_two_stretches(suffix, tmp_path):
         for _ in range(blocks):
             sink.write(None, X)
     steps = blocks * 6 // 5
-    command = [sys.executable, "-c", DRAW, str(path), str(steps)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    out = run_fresh(DRAW, path, str(steps)).stdout.split()
     assert int(out[0]) == 4096 * steps
     assert int(out[1]) < limit

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import zipfile
 
@@ -27,6 +26,7 @@ from congruence.errors import (
     ZeroRowError,
 )
 from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
+from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
 SUFFIXES = suffixes()
@@ -134,7 +134,7 @@ except StorageError as error:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
-    run = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=False)
+    run = run_fresh(FULL_DISK, path)
     assert f"refused: Got a refusal from the disk while writing {path} (" in run.stdout, run.stderr[-2000:]
     assert list(tmp_path.iterdir()) == []
 
@@ -517,7 +517,7 @@ def test_a_scan_needs_little_memory(suffix, tmp_path):
     with open_sink(path, n=4096 * blocks, dim=256) as sink:
         for _ in range(blocks):
             sink.write(None, X)
-    out = subprocess.run([sys.executable, "-c", SCAN, path], capture_output=True, text=True, check=True).stdout.split()
+    out = run_fresh(SCAN, path).stdout.split()
     assert int(out[0]) == 4096 * blocks
     assert int(out[1]) < limit
 

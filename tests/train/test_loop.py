@@ -50,6 +50,15 @@ def same(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_seeds_of_steps_are_not_kept_for_devices_that_are_never_used():
+    """torch.manual_seed keeps one, with a stack trace, for each kind of device that is not in use yet."""
+    if torch.cuda.is_initialized():
+        pytest.skip("a GPU is in use, so nothing waits for it")
+    before = len(torch.cuda._queued_calls)
+    run(Toy(), Schedule(max_steps=5, validate_every=5), verbose=False)
+    assert len(torch.cuda._queued_calls) == before
+
+
 def test_lion_is_its_algorithm():
     rng = np.random.default_rng(0)
     p, gradients = rng.normal(size=(3, 4)), rng.normal(size=(6, 3, 4))

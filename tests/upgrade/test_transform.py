@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -24,6 +22,7 @@ from congruence.errors import (
 from congruence.stores import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import transform_file
+from fresh import run_fresh
 
 P = rigid_problem(20_000, 24, 32, noise=0.1, random_state=0)
 
@@ -170,8 +169,7 @@ def test_memory_does_not_grow_with_the_store(tmp_path):
         with open_sink(tmp_path / f"in{k}.npy", n=n, dim=256) as sink:
             for _ in range(n // 4096):
                 sink.write(None, block)
-        arguments = [sys.executable, "-c", MEMORY, tmp_path / "map", tmp_path / f"in{k}.npy", tmp_path / f"out{k}.npy"]
-        peaks.append(int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout))
+        peaks.append(int(run_fresh(MEMORY, tmp_path / "map", tmp_path / f"in{k}.npy", tmp_path / f"out{k}.npy").stdout))
     assert peaks[1] < 600
     assert peaks[1] - peaks[0] < 150
 

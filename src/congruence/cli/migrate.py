@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from congruence.upgrade.migrate import Plan, Verification
+    from congruence.upgrade.migrate import Plan
 
 __all__ = ["command", "read_certificate_file"]
 
-ACTIONS = ("run", "plan", "verify", "switch", "rollback", "thresholds", "status", "drop-old", "discard")
+ACTIONS = ("run", "plan", "verify", "switch", "rollback", "reembed", "thresholds", "status", "drop-old", "discard")
 
 
 def command(
@@ -28,7 +28,7 @@ def command(
         str,
         typer.Argument(
             metavar="[ACTION]",
-            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, thresholds, status, drop-old, discard.",
+            help="run (write the new vectors beside, and verify them; the default), plan, verify, switch, rollback, reembed, thresholds, status, drop-old, discard.",
         ),
     ] = "run",
     map_path: Annotated[
@@ -61,8 +61,18 @@ def command(
         str, typer.Option(help="Unit norm for the new vectors: auto (as the target's rows at the fit), yes, no.")
     ] = "auto",
     element_type: Annotated[
-        str | None, typer.Option(help="float32 or float16, where the database has it; as the old ones by default.")
+        str | None,
+        typer.Option(
+            help="As what the new vectors are stored: float32, float16, int8 or binary (one bit a component), where the database has it; as the old ones by default."
+        ),
     ] = None,
+    ranges: Annotated[
+        str | None,
+        typer.Option(
+            help="For int8: .npy of shape (2, components), the smallest and largest value of each of the new vectors; by default one range for all, from a sample."
+        ),
+    ] = None,
+    old_ranges: Annotated[str | None, typer.Option(help="The same, by which old int8 vectors were quantized.")] = None,
     encode_rate: Annotated[
         float | None, typer.Option(help="Items a second that the new model encodes, to compare.")
     ] = None,
@@ -85,7 +95,36 @@ def command(
         ),
     ] = None,
     queries_old: Annotated[str | None, typer.Option(help="For thresholds: the same queries in the old model.")] = None,
-    among: Annotated[str | None, typer.Option(help="For thresholds: only rows of this modality are searched.")] = None,
+    among: Annotated[
+        str | None, typer.Option(help="Of rows of which modality: those to re-embed, or searched for thresholds.")
+    ] = None,
+    progressive: Annotated[
+        bool,
+        typer.Option(
+            "--progressive", help="After run and verify: switch, and reembed the rows the map is least sure of."
+        ),
+    ] = False,
+    encode: Annotated[
+        str | None,
+        typer.Option(
+            help="What encodes rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items."
+        ),
+    ] = None,
+    items: Annotated[
+        str | None, typer.Option(help="Table or folder of what an encoder encodes, by the ids of rows; as for embed.")
+    ] = None,
+    texts: Annotated[
+        str | None,
+        typer.Option(help="A vocabulary, tags or queries in the old model: they say which rows are worth it."),
+    ] = None,
+    new_texts: Annotated[str | None, typer.Option(help="The same in the new model.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows to re-embed between two fits.")] = 1000,
+    budget: Annotated[int | None, typer.Option(help="Rows to re-embed in all.")] = None,
+    share: Annotated[float | None, typer.Option(help="Share of the rows to re-embed in all, such as .1.")] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Stop where the estimated agreement with the new model is this, such as .99.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(help="Draw quality by share re-embedded: .svg, .png or .pdf.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing: as plan.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is written.")] = False,
@@ -100,6 +139,8 @@ def command(
     from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, say
+    from congruence.cli._migration import print_plan, print_rule, print_status, print_verification
+    from congruence.cli._reembed import Wanted, open_encoder, progress, run_reembed
     from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
@@ -121,6 +162,16 @@ def command(
             f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
             + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
         )
+    wanted = Wanted(encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price)
+    if progressive and action != "run":
+        raise ParameterError(f"Got --progressive for {action}; expected it for run. Leave it out.")
+    reembeds = progressive or action == "reembed"
+    if reembeds:
+        wanted.check()
+    elif encode is not None:
+        raise ParameterError(
+            f"Got --encode for {action}; expected it for reembed. Pass --progressive, or leave it out."
+        )
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
@@ -133,21 +184,23 @@ def command(
             modality=modality,
             normalize=NORMALIZE[normalize],
             element_type=element_type,
+            ranges=None if ranges is None else _read_ranges(ranges),
+            old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
         )
         migration.retry.say = _complain
         again = f"congruence migrate {database.info().place} …"
         if action == "status":
             told = migration.status()
-            print_json(told) if as_json else _print_status(told)
+            print_json(told) if as_json else print_status(told)
             return
         if action == "plan" or (action == "run" and not resume):
             plan = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
             if action == "plan":
-                print_json(plan.to_dict()) if as_json else _print_plan(plan)
+                print_json(plan.to_dict()) if as_json else print_plan(plan)
                 raise typer.Exit(1 if plan.refused else 0)
             if not as_json:
-                _print_plan(plan)
+                print_plan(plan)
             if migration.journal is None and not yes and not (plan.refused and not anyway):
                 _confirm(plan)
         if action == "thresholds":
@@ -159,6 +212,8 @@ def command(
             else:
                 print_thresholds(translated)
             return
+        if reembeds:
+            open_encoder(wanted, migration)  # what cannot be opened is said before anything is written
         bars = stack.enter_context(_Bars(as_json))
         told = {}
         if action == "run":
@@ -185,9 +240,19 @@ def command(
             bars.close()
             told = found.to_dict()
             if not as_json:
-                _print_verification(found)
-                if found.passed:
+                print_verification(found)
+                print_rule(migration)
+                if (
+                    found.passed
+                    and not progressive
+                    and migration.journal is not None
+                    and migration.journal.state == "verified"
+                ):
                     say(f"Next: {again} switch, with the same options")
+            if progressive and found.passed:
+                told |= progress(migration, wanted, bars, as_json)
+        elif action == "reembed":
+            told = run_reembed(migration, wanted, bars, as_json)
         elif action == "switch":
             bars.begin("comparing", migration.info.rows)
             told = migration.switch(callback=bars.advance)
@@ -248,6 +313,15 @@ class _Bars:
         if self._advance is not None:
             self._advance(count)
 
+    @contextmanager
+    def shown(self, words: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Show a bar while the block runs, and give what moves it."""
+        self.begin(words, total)
+        try:
+            yield self._advance
+        finally:
+            self.close()
+
     def close(self) -> None:
         self._stack.close()
         self._advance = None
@@ -281,6 +355,22 @@ def read_certificate_file(path: str) -> dict[str, Any]:
     )
 
 
+def _read_ranges(path: str) -> Any:
+    """Return the array of a file. Raises FileError, CorruptFileError."""
+    import numpy as np
+
+    from congruence.errors import CorruptFileError, FileError
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None
+    except (ValueError, EOFError):
+        raise CorruptFileError(
+            f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
+        ) from None
+
+
 def _read_vectors(spec: str) -> Any:
     from congruence.stores import read_embeddings
 
@@ -303,66 +393,3 @@ def _ask(question: str) -> None:
 
 def _confirm(plan: Plan) -> None:
     _ask(f"Write {plan.rows:,} new vectors beside the old ones?")
-
-
-def _print_plan(plan: Plan) -> None:
-    from congruence.cli._base import number, print_table, say
-
-    if plan.verdict:
-        say(f"{plan.verdict['headline']}: {plan.verdict['reason']}")
-    facts = [
-        ["rows", f"{plan.rows:,}" + (f" ({plan.rows_without:,} more without a vector)" if plan.rows_without else "")],
-        ["vectors", f"{plan.dim_old} to {plan.dim_new} components, {plan.element_type}"],
-        ["written", f"in a {plan.beside} beside; {'one' if plan.atomic_switch else 'no single'} step switches all"],
-        [
-            "size",
-            f"{plan.bytes_new / 2**20:,.1f} MiB"
-            + (f" of {plan.free_bytes / 2**20:,.0f} free" if plan.free_bytes else ""),
-        ],
-        ["index", plan.index or "none"],
-        [
-            "to read and map",
-            f"{number(plan.minutes, 2)} min at {plan.rows_per_second:,.0f} rows/s; writing and the index come on top",
-        ],
-    ]
-    if plan.encode_minutes is not None:
-        facts.append(["to encode instead", f"{number(plan.encode_minutes, 1)} min"])
-    if plan.encode_cost is not None:
-        facts.append(["price of encoding", f"{plan.encode_cost:,.2f}"])
-    print_table(f"{plan.place} ({plan.kind})", ["", ""], facts)
-    marks = {"good": "ok", "bad": "NO", "unknown": "?"}
-    print_table("Checks", ["", "", ""], [[one["check"], marks[one["outcome"]], one["detail"]] for one in plan.checks])
-
-
-def _print_verification(found: Verification) -> None:
-    from congruence.cli._base import number, print_table, say
-
-    facts = [
-        ["rows", f"{found.rows_old:,} old, {found.rows_new:,} new"],
-        ["read back", f"{found.read_back:,}, {found.wrong} wrong; largest difference {found.largest_difference:.1e}"],
-        [
-            "index against exact search",
-            f"{number(found.index_recall)} (old: {number(found.index_recall_old)}), {found.k} nearest",
-        ],
-    ]
-    if found.heldout:
-        facts.append(
-            [
-                "held-out vectors",
-                f"recall@1 {number(found.heldout['recall@1'])}, @10 {number(found.heldout['recall@10'])} (chance {number(found.heldout['chance@10'], 4)})",
-            ]
-        )
-    print_table("verified" if found.passed else "NOT verified", ["", ""], facts)
-    for problem in found.problems:
-        say(problem)
-
-
-def _print_status(told: dict[str, Any]) -> None:
-    from congruence.cli._base import print_table
-
-    facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
-    if "rows" in told:
-        facts.append(["rows", f"{told['rows_mapped']:,} of {told['rows']:,} mapped"])
-    print_table(told["place"], ["", ""], facts)
-    if told.get("events"):
-        print_table("Events", ["", ""], [[one["at"], one["what"]] for one in told["events"]])

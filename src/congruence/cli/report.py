@@ -69,7 +69,11 @@ def command(
             )
         told = read_migration(map_path)
         write_migration(out, told, force=force)
-        print_json(told) if as_json else say(f"{told['place']}: {told['state']}, {told['rows']:,} rows\nReport: {out}")
+        if as_json:
+            print_json(told)
+        else:
+            say(f"{told['place']}: {told['state']}, {told['rows']:,} rows")
+            say(f"Report: {out}")
         return
     mapping, _ = load_map(map_path)  # of a bridge its map: it has no measures of its own but those of congruence bridge
     for_pairs = {

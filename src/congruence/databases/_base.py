@@ -53,6 +53,8 @@ class Capabilities:
         A row that others delete takes its new vector with it, since both stand in one row.
     searches : bool
         :meth:`Database.search` uses an index of the database's own.
+    writes_after_switch : bool
+        New vectors may be written while readers see them: rows re-embedded one batch after the other.
     filters : str
         The language of ``where``; empty where partial runs are not possible.
     element_types : tuple of str
@@ -64,6 +66,7 @@ class Capabilities:
     concurrent_writes: bool
     follows_deletes: bool
     searches: bool
+    writes_after_switch: bool = True
     filters: str = ""
     element_types: tuple[str, ...] = ("float32",)
 
@@ -122,7 +125,7 @@ class Block(NamedTuple):
     ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
         A UUID is text here.
     vectors : ndarray of float32, shape (b, dim)
-        C-contiguous. Halves and integers are converted.
+        C-contiguous. Halves are converted, int8 are whole numbers from -128 to 127, and bits 1 and -1.
     modalities : pyarrow.Array of large_string, shape (b,), or None
         From the column that the database was opened with.
     cursor : Cursor
@@ -228,8 +231,23 @@ class Database(ABC):
         ids : pyarrow.Array, shape (b,)
             Of a block of :meth:`scan`.
         vectors : ndarray of float32, shape (b, dim)
-            Stored as :meth:`prepare` was told.
+            Stored as :meth:`prepare` was told; int8 are whole numbers from -128 to 127, and bits 1 and -1.
         """
+
+    def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
+        """Return the seconds that writing so many rows takes, without a change to what readers see or keep.
+
+        Parameters
+        ----------
+        vectors : ndarray of float32, shape (b, dim)
+        element_type : str
+
+        Returns
+        -------
+        float or None
+            None where there is no room for a table of its own that is gone afterwards.
+        """
+        return None
 
     @abstractmethod
     def delete(self, ids: pa.Array) -> None:
@@ -258,6 +276,8 @@ class Database(ABC):
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Return the ids of the ``k`` nearest rows of each query, best first, by the database's own index.
+
+        Queries are as a block of that side has vectors: whole numbers for int8, 1 and -1 for bits.
 
         Raises
         ------
@@ -351,3 +371,17 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
         return np.empty(0, np.int64)
     found = pc.index_in(ids.cast(among.type), value_set=among)
     return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+
+
+def owned(ids: pa.Array) -> pa.Array:
+    """Return a copy of ids that keeps nothing else in memory: a column that a client gave keeps its whole batch, with all vectors.
+
+    Parameters
+    ----------
+    ids : pyarrow.Array, shape (b,)
+
+    Returns
+    -------
+    pyarrow.Array, shape (b,)
+    """
+    return ids.take(pa.array(np.arange(len(ids))))

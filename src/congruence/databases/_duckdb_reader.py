@@ -32,6 +32,9 @@ from congruence.errors import DatabaseError, MigrationError, ParameterError
 
 __all__ = ["MARK", "DuckDBReader"]
 
+#: Numbers of rows that are passed over at once where there are none.
+_FAR = 2**20
+
 #: Key of the new column's comment.
 MARK = "congruence.migration"
 
@@ -96,18 +99,17 @@ class DuckDBReader(Database):
 
     def _columns(self) -> dict[str, tuple[str, str]]:
         """Return type and comment of each column by name, as they are now."""
-        rows = self._read(
-            "SELECT column_name AS name, data_type AS type, coalesce(comment, '') AS comment FROM duckdb_columns() WHERE table_oid = "
-            "(SELECT table_oid FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? AND table_name = ?) "
-            "AND database_name = current_database() ORDER BY column_index",
-            self._table.schema,
-            self._table.name,
-        )
-        return {row["name"]: (row["type"], row["comment"]) for row in rows.to_pylist()}
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT column_name, data_type, coalesce(comment, '') FROM duckdb_columns() WHERE database_name = current_database() "
+                "AND schema_name = ? AND table_name = ? ORDER BY column_index",
+                [self._table.schema, self._table.name],
+            ).fetchall()
+        return {name: (kind, comment) for name, kind, comment in rows}
 
-    def _names(self) -> tuple[Stage, str, str]:
-        """Return the stage and the names of the old and the new column."""
-        shown, names = self._table.column, self._columns()
+    def _names(self, names: Mapping[str, Any] | None = None) -> tuple[Stage, str, str]:
+        """Return the stage and the names of the old and the new column, of the columns that :meth:`_columns` gave or gives now."""
+        shown, names = self._table.column, self._columns() if names is None else names
         new, old = shown + NEW, shown + OLD
         if shown not in names or {new, old} <= set(names):
             raise DatabaseError(
@@ -118,10 +120,11 @@ class DuckDBReader(Database):
             return Stage.SWITCHED, old, shown
         return (Stage.BESIDE if new in names else Stage.UNTOUCHED), shown, new
 
-    def _made(self) -> dict[str, Any]:
+    def _made(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
         """Return what the comment of the new column says: its width and the note."""
+        columns = self._columns() if columns is None else columns
         try:
-            told = json.loads(self._columns()[self._names()[2]][1])[MARK]
+            told = json.loads(columns[self._names(columns)[2]][1])[MARK]
             return {"dim": int(told["dim"]), "note": {str(key): str(value) for key, value in told["note"].items()}}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DatabaseError(
@@ -131,12 +134,13 @@ class DuckDBReader(Database):
 
     def _side(self, side: Side) -> tuple[str, int]:
         """Return the column of a side and its width. Raises MigrationError."""
-        stage, old, new = self._names()
+        columns = self._columns()  # asked once: each block that is written or read comes through here
+        stage, old, new = self._names(columns)
         if side == "new":
             if stage is Stage.UNTOUCHED:
                 raise MigrationError(f"Got no new vectors in {self._place}; expected some. Run the migration first.")
-            return new, self._made()["dim"]
-        kind = self._columns()[old][0]
+            return new, self._made(columns)["dim"]
+        kind = columns[old][0]
         width = kind.rpartition("[")[2].rstrip("]")
         if not width:
             found = self._read(
@@ -153,7 +157,7 @@ class DuckDBReader(Database):
         """Describe the old vectors; see :meth:`Database.info`."""
         old, dim = self._side("old")
         columns = self._columns()
-        own = {old, self._names()[2], self._table.ids}
+        own = {old, self._names(columns)[2], self._table.ids}
         counts = self._read(
             f"SELECT count(*) AS rows, count({quoted(old)}) AS full FROM {self._table.path} {self._where()}"
         )
@@ -167,6 +171,7 @@ class DuckDBReader(Database):
             rows=full,
             rows_without=rows - full,
             dim=dim,
+            element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
             space=told_space(told if isinstance(told, dict) else {}, str(self._place)),
@@ -208,15 +213,18 @@ class DuckDBReader(Database):
                 )
             start, stop = int(after[0]), int(after[1])
         full = f"{quoted(columns[0][0])} IS NOT NULL"
-        query = (
-            f"SELECT {self._selected(*columns)} FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
-        )
+        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
+        query = f"SELECT {self._selected(*columns)} {rows}"
         while stop is not None and start < stop:
             end = min(start + batch, stop)
             page = self._read(query, start, end)
             start = end
             if len(page):
                 yield page.combine_chunks(), [start, stop]
+            elif start < stop:  # rows that moved, or that a condition leaves out, leave many such ranges
+                end = min(start + _FAR, stop)
+                following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
+                start = end if following is None else following - 1
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in the order of their numbers; see :meth:`Database.scan`."""

@@ -23,7 +23,7 @@ __all__ = ["NEW", "OLD", "Table", "find_table", "literal", "quoted", "refusals"]
 NEW, OLD = "__congruence_new", "__congruence_old"
 
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
-_VECTOR = re.compile(r"(FLOAT|DOUBLE)\[\d*\]")
+_VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
 
 def quoted(name: str) -> str:
@@ -94,12 +94,12 @@ def find_table(
                 f"Got {option}={given!r} for {name}; expected one of its columns, {shown}. Name one of these."
             )
     if column is None:
-        column = _only_column(
-            [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))], name
-        )
+        vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
+        # Small whole numbers may be anything: a column of floats goes before one of them.
+        column = _only_column([one for one in vectors if not columns[one].startswith("TINYINT")] or vectors, name)
     if not _VECTOR.fullmatch(columns[column]):
         raise DatabaseError(
-            f"Got column {column!r} of {columns[column]}; expected FLOAT[n], FLOAT[], DOUBLE[n] or DOUBLE[]. Name another column."
+            f"Got column {column!r} of {columns[column]}; expected FLOAT[n], DOUBLE[n] or TINYINT[n], or these without a width. Name another column."
         )
     if ids is None:
         keys = connection.execute(
@@ -145,6 +145,10 @@ def refusals(place: str, rows: str | None) -> Iterator[None]:
 def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> CongruenceError:
     text = str(error)
     said = (text.splitlines() or [""])[0][:500]
+    if "No space left" in text:
+        return StorageError(
+            f"Got a full disk at {place} ({said}); expected free space. Free space, or write to another disk."
+        )
     if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
         return DatabaseUnavailableError(
             f"Got {place} in use ({said}); expected it free. Close the other program, or try again."
@@ -154,10 +158,6 @@ def _as_ours(duckdb: Any, error: Exception, place: str, rows: str | None) -> Con
     ):
         return ParameterError(
             f"Got the condition {rows!r}, which DuckDB refuses ({said}); expected one for WHERE. Pass rows=… with a condition in DuckDB's SQL."
-        )
-    if "No space left" in text:
-        return StorageError(
-            f"Got a full disk at {place} ({said}); expected free space. Free space, or write to another disk."
         )
     if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
         return CorruptFileError(f"Got a damaged file, {place} ({said}); expected a DuckDB database. Restore a copy.")

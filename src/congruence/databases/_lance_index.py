@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from congruence.databases._lance_column import quoted
+from congruence.databases._lance_table import is_bits, storage_of
 
 __all__ = ["VectorIndex", "describe_index", "find_index", "index_like"]
 
@@ -17,7 +18,7 @@ class VectorIndex(NamedTuple):
     name : str
     kind : str
         ``IVF_PQ``, ``IVF_HNSW_SQ``, …
-    metric : {"cosine", "dot", "l2"}
+    metric : {"cosine", "dot", "l2", "hamming"}
     partitions : int
     sub_vectors : int or None
         Of product quantization.
@@ -74,11 +75,17 @@ def describe_index(index: VectorIndex) -> str:
 def index_like(data: Any, like: VectorIndex, column: str, name: str | None) -> None:
     """Build an index of the same kind and parameters over another column, in place of the one of that name.
 
-    The length of sub-vectors is kept, or shortened until it divides the width.
+    The length of sub-vectors is kept, or shortened until it divides the width. Bits are indexed as they are (flat) by the Hamming
+    distance, and the floats that come after bits by cosine.
     """
+    kind = storage_of(data.schema.field(column).type)
+    dim = kind.list_size
+    if is_bits(kind):
+        flat = "IVF_HNSW_FLAT" if "HNSW" in like.kind else "IVF_FLAT"
+        like = like._replace(kind=flat, metric="hamming", sub_vectors=None)
+    elif like.metric == "hamming":
+        like = like._replace(metric="cosine")
     options: dict[str, Any] = {"metric": like.metric, "num_partitions": like.partitions}
-    kind = data.schema.field(column).type
-    dim = kind.list_size if hasattr(kind, "list_size") else kind.storage_type.list_size
     if like.sub_vectors:
         length = max(1, like.dim // like.sub_vectors)
         while dim % length:

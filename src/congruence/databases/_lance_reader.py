@@ -26,6 +26,7 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
+    owned,
 )
 from congruence.databases._lance_column import quoted, stream
 from congruence.databases._lance_index import describe_index, find_index
@@ -34,9 +35,12 @@ from congruence.databases._lance_table import (
     NEW,
     OLD,
     as_ids,
+    dim_of,
     find_columns,
     find_table,
+    is_bits,
     note_of,
+    numbers_of,
     refusals,
     storage_of,
     texts,
@@ -120,10 +124,14 @@ class LanceReader(Database):
             return DatabaseInfo(
                 place=str(self._place),
                 rows=rows,
-                dim=value_type.list_size,
-                element_type="float16" if value_type.value_type == pa.float16() else "float32",
+                dim=dim_of(value_type),
+                element_type="binary"
+                if is_bits(value_type)
+                else "float16"
+                if value_type.value_type == pa.float16()
+                else "float32",
                 rows_without=total - rows,
-                distance=found.metric if found else None,
+                distance=found.metric if found and found.metric != "hamming" else None,
                 index=describe_index(found) if found else None,
                 id_type="int"
                 if pa.types.is_integer(id_type)
@@ -197,7 +205,7 @@ class LanceReader(Database):
         if not has.all():
             mask = pa.array(has)
             ids, vectors, told = ids.filter(mask), vectors[has], told.filter(mask) if told is not None else None
-        return Block(ids, np.ascontiguousarray(vectors, np.float32), told, cursor)
+        return Block(ids, numbers_of(vectors), told, cursor)
 
     def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
         """Return the ids and addresses of rows, and keep them for :meth:`write`."""
@@ -207,7 +215,9 @@ class LanceReader(Database):
                 f"Got {column.null_count} rows without {self._ids} in {self._place}; expected an id in each row. Fill them in, or "
                 "leave these rows out by a condition."
             )
-        ids, addresses = as_ids(column), np.asarray(piece.column(piece.num_columns - 1))
+        # Copies: a column that came from Lance keeps all others of its batch in memory, the vectors too.
+        ids = owned(as_ids(column))
+        addresses = np.array(piece.column(piece.num_columns - 1))
         with self._lock:
             self._seen.append((ids, addresses))
             while len(self._seen) > 1 and sum(len(one) for _, one in self._seen) > _REMEMBERED:
@@ -243,9 +253,7 @@ class LanceReader(Database):
             vectors, has = matrix_of(piece.column(1))
             mask = pa.array(has)
             told = piece.column(2).cast(pa.large_string()).filter(mask) if self._modalities else None
-            return Block(
-                as_ids(piece.column(0)).filter(mask), np.ascontiguousarray(vectors[has], np.float32), told, [0, 0]
-            )
+            return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), told, [0, 0])
 
     def count(self, side: Side = "old") -> int:
         """Return how many rows have a vector."""
@@ -266,10 +274,10 @@ class LanceReader(Database):
                     mask = pa.array(has_old)
                     ids, told = ids.filter(mask), told.filter(mask) if told is not None else None
                     old, new, has_new = old[has_old], new[has_old], has_new[has_old]
-                new = np.array(new, np.float32)
+                new = np.array(numbers_of(new))
                 new[~has_new] = 0
                 if len(ids):
-                    yield PairedBlock(ids, np.ascontiguousarray(old, np.float32), new, has_new, told)
+                    yield PairedBlock(ids, numbers_of(old), new, has_new, told)
 
     def repeated_ids(self) -> list[str]:
         """Return some ids that several rows have, at most ten."""

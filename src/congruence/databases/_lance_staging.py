@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from congruence.errors import CorruptFileError
+from congruence.errors import CorruptFileError, DatabaseError
 
 __all__ = ["UNKNOWN", "Part", "Staging", "fragment_of", "matrix_of"]
 
@@ -44,6 +44,10 @@ def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     if values.null_count:
         there = values.is_valid().to_numpy(zero_copy_only=False).reshape(-1, width)[some]
         if not there[has].all():
+            if kind.kind != "f":
+                raise DatabaseError(
+                    "Got a vector with bytes missing; expected all of them. Fill them in, or leave these rows out by a condition."
+                )
             flat = np.where(there, flat, kind.type("nan"))
     return flat, has
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from congruence._utils.refusals import say_refusal
 from congruence.databases._address import Address
+from congruence.databases._bits import pack, unpack
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -32,13 +33,18 @@ __all__ = [
     "OLD",
     "TOKEN",
     "as_ids",
+    "dim_of",
     "find_columns",
     "find_table",
+    "flat_of",
+    "is_bits",
     "mark",
     "note_of",
+    "numbers_of",
     "refusals",
     "storage_of",
     "texts",
+    "type_of",
 ]
 
 #: What the names of the column beside end with, before and after the switch.
@@ -89,7 +95,8 @@ def find_columns(
                 f"Got {option}={name!r} for {place}; expected one of its columns, {shown}. Name one of these."
             )
     vectors = [field.name for field in schema if _is_vector(field.type) and not field.name.endswith((NEW, OLD))]
-    if column is None:
+    if column is None:  # bytes may be anything: a column of floats goes before one of them
+        vectors = [one for one in vectors if not is_bits(schema.field(one).type)] or vectors
         if len(vectors) != 1:
             found = ", ".join(vectors) or "none"
             raise ParameterError(
@@ -98,7 +105,7 @@ def find_columns(
         column = vectors[0]
     if column not in vectors:
         raise DatabaseError(
-            f"Got column {column!r} of {schema.field(column).type}; expected lists of fixed size of float16, float32 or float64. "
+            f"Got column {column!r} of {schema.field(column).type}; expected lists of fixed size of float16, float32 or float64, or of uint8 for bits. "
             "Name another column, or cast this one."
         )
     if ids is None:
@@ -120,7 +127,40 @@ def find_columns(
 
 def _is_vector(kind: pa.DataType) -> bool:
     kind = storage_of(kind)
-    return bool(pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type))
+    return bool(pa.types.is_fixed_size_list(kind) and (pa.types.is_floating(kind.value_type) or is_bits(kind)))
+
+
+def is_bits(kind: pa.DataType) -> bool:
+    """Say whether a type is of lists of bytes, which Lance compares by their bits alone."""
+    kind = storage_of(kind)
+    return bool(pa.types.is_fixed_size_list(kind) and kind.value_type == pa.uint8())
+
+
+def dim_of(kind: pa.DataType) -> int:
+    """Return the number of components of a vector."""
+    kind = storage_of(kind)
+    return int(kind.list_size) * (8 if is_bits(kind) else 1)
+
+
+def type_of(element_type: str, dim: int) -> pa.DataType:
+    """Return the type of a column of vectors."""
+    if element_type == "binary":
+        return pa.list_(pa.uint8(), dim // 8)
+    return pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
+
+
+def numbers_of(stored: np.ndarray) -> np.ndarray:
+    """Return what a column holds as float32, shape (b, dim), C-contiguous; bits as 1 and -1."""
+    if stored.dtype == np.uint8:
+        return unpack(stored, 8 * stored.shape[1])
+    return np.ascontiguousarray(stored, np.float32)
+
+
+def flat_of(vectors: np.ndarray, kind: pa.DataType) -> np.ndarray:
+    """Return the values of a column of a type, one vector behind the other; a copy."""
+    if is_bits(kind):
+        return pack(vectors).reshape(-1)
+    return np.array(vectors, kind.value_type.to_pandas_dtype()).reshape(-1)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -24,7 +24,7 @@ _COLUMNS = """
     SELECT n.nspname, c.relname, c.oid, pg_table_is_visible(c.oid), a.attname, a.attnum, t.typname, a.atttypmod,
            (SELECT nspname FROM pg_namespace WHERE oid = e.extnamespace)
     FROM pg_extension e
-    JOIN pg_type t ON t.typnamespace = e.extnamespace AND t.typname IN ('vector', 'halfvec')
+    JOIN pg_type t ON t.typnamespace = e.extnamespace AND t.typname IN ('vector', 'halfvec') OR t.oid = 'bit'::regtype
     JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.attisdropped
     JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
     JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(temp|toast)'
@@ -74,7 +74,7 @@ class Table:
     oid, attnum : int
         The table and its column of vectors; a renamed table keeps them.
     kind : str
-        vector or halfvec.
+        vector, halfvec or bit.
     dim : int or None
         None where the column is declared without one.
     id_kind : str
@@ -124,7 +124,8 @@ class Table:
     def vector_type(self, kind: str, dim: int) -> Any:
         """Return a type of vectors as SQL."""
         sql = require("psycopg.sql", extra="pgvector")
-        return sql.SQL("{}({})").format(sql.Identifier(self.extension, kind), sql.SQL(str(int(dim))))
+        name = sql.Identifier("pg_catalog" if kind == "bit" else self.extension, kind)
+        return sql.SQL("{}({})").format(name, sql.SQL(str(int(dim))))
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,9 @@ def find_table(
     for schema, name, oid, visible, *rest in cursor.execute(_COLUMNS).fetchall():
         if oid not in own:
             found.append((schema, names.get((schema, name), name), oid, visible, *rest))
+    # Bits may be anything: they are vectors where the column is named, or where a table has no others.
+    floats = {one[2] for one in found if one[6] != "bit"}
+    found = [one for one in found if one[6] != "bit" or one[4] == column or (column is None and not floats)]
     there = sorted({f"{one[0]}.{one[1]}" for one in found})
     chosen = found
     if table is not None:

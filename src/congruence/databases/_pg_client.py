@@ -11,7 +11,7 @@ from typing import Any
 
 from congruence._utils.optional import require
 from congruence.databases._address import Address, hide_secrets
-from congruence.errors import DatabaseError, DatabaseUnavailableError
+from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, StorageError
 
 __all__ = ["Client"]
 
@@ -99,7 +99,7 @@ class Client:
                 del self._open[reads]
             raise self._translate(error, lost) from None  # the client's own text may show what is struck out here
 
-    def _translate(self, error: Any, lost: bool) -> DatabaseError:
+    def _translate(self, error: Any, lost: bool) -> CongruenceError:
         text = " ".join(str(error).split()) or type(error).__name__
         text = hide_secrets(self.address.hide(text), tuple(filter(None, [os.environ.get("PGPASSWORD")])))
         code = error.sqlstate or ""
@@ -113,6 +113,10 @@ class Client:
             return DatabaseUnavailableError(
                 f"Got no answer from {place} ({text}); expected a server that can be reached. Try again when it can."
             )
+        if code == "53100":
+            return StorageError(
+                f"Got a full disk at {place} ({text}); expected free space. Make room on the server's disk, and run it again."
+            )
         if not code and lost:
             return DatabaseError(
                 f"Got a connection refused by {place} ({text}); expected that it lets this user in. "
@@ -120,7 +124,6 @@ class Client:
             )
         hint = {
             "42501": "Run it as the owner of the table.",
-            "53100": "Make room on the server's disk, and run it again.",
             "25006": "Connect to the primary server, and leave out of rows= what writes.",
         }.get(code, "Remove the reason that the server gives, and run it again.")
         return DatabaseError(f"Got a refusal from {place} ({text}); expected the statement to run. {hint}")

@@ -12,10 +12,10 @@ from congruence.databases._pg_catalog import Table
 __all__ = ["VectorIndex", "read_indexes"]
 
 #: Widest rows that an index takes, by type. A wider vector is indexed as halfvec, a wider halfvec not at all.
-WIDEST = {"vector": 2000, "halfvec": 4000}
+WIDEST = {"vector": 2000, "halfvec": 4000, "bit": 64_000}
 
 DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
-OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->"}
+OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->", "hamming": "<~>"}
 
 _INDEXES = """
     SELECT c.relname, am.amname, o.opcname, coalesce(c.reloptions, '{}'), pg_get_expr(i.indexprs, i.indrelid), i.indpred IS NOT NULL
@@ -37,7 +37,7 @@ class VectorIndex:
     method : str
         hnsw or ivfflat.
     kind : str
-        The type of what is indexed: vector, halfvec, or bit, which is not made again.
+        The type of what is indexed: vector, halfvec or bit.
     metric : str
         As in the operator class: cosine, ip, l2, l1, …
     options : tuple of str
@@ -68,8 +68,14 @@ class VectorIndex:
 
     def like(self, kind: str, dim: int) -> VectorIndex | None:
         """Return the index over vectors of another type and width; None where pgvector has none."""
-        if self.kind not in WIDEST:
+        if self.kind not in WIDEST or (self.kind == "bit" and self.cast):  # over bits that the index makes of vectors
             return None
+        if "bit" in (kind, self.kind):
+            both = kind == self.kind
+            metric = self.metric if both else "hamming" if kind == "bit" else "cosine"
+            if dim > WIDEST[kind]:
+                return None
+            return VectorIndex(self.name, self.method, kind, metric, self.options, False, False)
         target = "halfvec" if "halfvec" in (kind, self.kind) or dim > WIDEST["vector"] else "vector"
         if dim > WIDEST[target]:
             return None

@@ -32,7 +32,7 @@ from congruence.errors import DatabaseError
 __all__ = ["VECTOR_TYPES", "PgReader"]
 
 #: pgvector's types by element type.
-VECTOR_TYPES = {"float32": "vector", "float16": "halfvec"}
+VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -240,6 +240,18 @@ class Points:
             self.connection.ask("upsert", collection, points=self._as_points(some, rows), wait=True)
             start += len(some)
 
+    def replace(self, collection: str, records: list[Any], vectors: np.ndarray) -> None:
+        """Put other vectors, shape (b, dim), in points that there are; their payloads and other vectors stay."""
+        models, start = self.models, 0
+        for some in _requests(records, vectors.shape[1]):
+            rows = vectors[start : start + len(some)].tolist()
+            points = [
+                models.PointVectors(id=one.id, vector={self.column: row} if self.column else row)
+                for one, row in zip(some, rows, strict=True)
+            ]
+            self.connection.ask("update_vectors", collection, points=points, wait=True)
+            start += len(some)
+
     def _as_points(self, records: list[Any], vectors: list[Any] | None) -> Any:
         models = self.models
         ids, payloads = [one.id for one in records], [one.payload for one in records]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from congruence._utils.optional import require
+from congruence.databases._bits import pack, unpack
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,
@@ -19,7 +24,11 @@ from congruence.errors import (
     StorageError,
 )
 
-__all__ = ["Vec0", "quoted", "rename", "sqlite_module", "translate"]
+__all__ = ["Vec0", "connect", "make_scratch", "quoted", "rename", "sqlite_module", "translate"]
+
+#: Memory for pages of the file. vec0 keeps 1,024 vectors in one value, a chain of pages that each read of a vector follows: a chain that is
+#: not in memory is read anew for every row.
+_CACHE_BYTES = 64 * 2**20
 
 _VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
 _METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
@@ -95,10 +104,38 @@ class Vec0:
             tuple(one[1] for one in others if one and one[1] != column),
         )
 
-    def create(self, name: str, dim: int) -> str:
-        """Return the statement that makes the same table with vectors of another width."""
-        options = _VECTOR.fullmatch(self.arguments[self.at])
-        vector = f"{self.column} float[{int(dim)}]{options[4] if options else ''}"
+    @property
+    def element_type(self) -> str:
+        """As :class:`congruence.databases.DatabaseInfo` names it."""
+        return {"int8": "int8", "i8": "int8", "bit": "binary"}.get(self.type, "float32")
+
+    @property
+    def value(self) -> str:
+        """The placeholder of a vector: a blob is of floats unless a function says otherwise."""
+        return {"float32": "?", "int8": "vec_int8(?)", "binary": "vec_bit(?)"}[self.element_type]
+
+    def blobs(self, vectors: np.ndarray) -> np.ndarray:
+        """Return vectors as their blobs, a row each; the lowest bit of a byte is the first, as ``vec_quantize_binary`` has it."""
+        if self.element_type == "binary":
+            return pack(vectors, "little")
+        return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
+
+    def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
+        """Return what blobs hold, shape (b, dim) in float32; bits as 1 and -1."""
+        joined = b"".join(blobs)
+        if self.element_type == "binary":
+            return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
+        kind = np.dtype("<f4" if self.element_type == "float32" else "i1")
+        return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
+
+    def create(self, name: str, dim: int, element_type: str) -> str:
+        """Return the statement that makes the same table with vectors of another width and type."""
+        found = _VECTOR.fullmatch(self.arguments[self.at])
+        options = found[4] if found else ""
+        if element_type == "binary":  # which are compared by the Hamming distance, and take no other
+            options = _METRIC.sub("", options).rstrip()
+        type_ = {"float32": "float", "int8": "int8", "binary": "bit"}[element_type]
+        vector = f"{self.column} {type_}[{int(dim)}]{options}"
         arguments = [*self.arguments[: self.at], vector, *self.arguments[self.at + 1 :]]
         return f"CREATE VIRTUAL TABLE {quoted(name)} USING vec0({', '.join(arguments)})"
 
@@ -119,6 +156,33 @@ def sqlite_module() -> ModuleType:
     if hasattr(sqlite3.Connection, "enable_load_extension"):
         return sqlite3
     return require("pysqlite3.dbapi2", extra="sqlite-vec")
+
+
+def connect(module: ModuleType, path: Path, seconds: float) -> Any:
+    """Open a file with sqlite-vec loaded, in no transaction, and wait so long for another writer."""
+    connection = module.connect(str(path), timeout=seconds, isolation_level=None, check_same_thread=False)
+    load_vec(connection)
+    connection.execute(f"PRAGMA cache_size = -{_CACHE_BYTES // 1024}")
+    # A view of the user's keeps the name that it was written with, and shows what stands under it.
+    connection.execute("PRAGMA legacy_alter_table = ON")
+    return connection
+
+
+def load_vec(connection: Any) -> None:
+    """Load sqlite-vec into a connection."""
+    connection.enable_load_extension(True)
+    require("sqlite_vec", extra="sqlite-vec").load(connection)
+    connection.enable_load_extension(False)
+
+
+def make_scratch(path: Path, n: int) -> None:
+    """Make a file with a vec0 table of so many rows, with small vectors."""
+    with closing(sqlite_module().connect(str(path), isolation_level=None)) as connection:
+        load_vec(connection)
+        connection.execute("CREATE VIRTUAL TABLE scratch USING vec0(id integer primary key, vector int8[8])")
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO scratch VALUES (?, vec_int8(?))", ((k, bytes(8)) for k in range(n)))
+        connection.execute("COMMIT")
 
 
 def translate(error: Exception, path: Path, seconds: float) -> CongruenceError:

@@ -314,9 +314,16 @@ class Chroma(Database):
             )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the document, metadata and URI that the rows have now."""
-        place = self._beside()
+        """Store new vectors of rows, with the document, metadata and URI that the rows have now; after the switch the vectors alone."""
+        self._made()
+        place = self._place()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
+        if place.switched:  # what readers see by now is the new collection's own
+            there = self._records(place.made, list(row), [])["ids"]
+            for start in range(0, len(there), self._most):
+                part = there[start : start + self._most]
+                self._ask(place.made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
+            return
         found = self._records(place.old, list(row), ["metadatas", "documents", "uris"])
         # An upsert would merge metadata into what is there. A kill in between leaves rows missing, which the next pass writes.
         self._remove(place.made, self._records(place.made, found["ids"], [])["ids"])

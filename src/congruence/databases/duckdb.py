@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.validation import check_choice
 from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, Side, Stage
+from congruence.databases._base import Capabilities, Side, Stage, owned
 from congruence.databases._duckdb_reader import MARK, DuckDBReader
 from congruence.databases._duckdb_table import NEW, OLD, literal, quoted
+from congruence.databases._scratch import time_scratch
 from congruence.errors import MigrationError, ParameterError
 
 __all__ = ["DuckDB"]
@@ -31,7 +34,8 @@ class DuckDB(DuckDBReader):
     table : str, optional
         ``table`` or ``schema.table``; needed where there are several.
     column : str, optional
-        Of the vectors, ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]`` or ``DOUBLE[]``; may be left out where there is only one.
+        Of the vectors, ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]`` or ``DOUBLE[]``, or ``TINYINT[n]`` for int8; may be left out where there is
+        only one, of floats if there is one of each.
     ids : str, optional
         Column of the ids, whole numbers, texts or UUIDs; by default the primary key, or ``id``.
     modality_column : str, optional
@@ -59,10 +63,12 @@ class DuckDB(DuckDBReader):
         follows_deletes=True,
         searches=True,
         filters="DuckDB SQL",
+        element_types=("float32", "int8"),
     )
 
     def __init__(self, address: Address, **options: str | None) -> None:
         self._pending: list[pa.Table] = []
+        self._dim = 0  # of what waits
         super().__init__(address, **options)
 
     def _run(self, *statements: str) -> None:
@@ -82,19 +88,23 @@ class DuckDB(DuckDBReader):
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Add the column and its comment in one transaction; see :meth:`Database.prepare`."""
-        if element_type != "float32":
-            raise ParameterError(
-                f"Got element type {element_type!r}; expected 'float32', as DuckDB has it. Leave it out."
-            )
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        number = "TINYINT" if element_type == "int8" else "FLOAT"
         made = {"dim": int(dim), "note": dict(note or {})}
         stage, old, new = self._names()
         if stage is not Stage.UNTOUCHED:
-            if (there := self._made()) != made:
+            kind = self._columns()[new][0]
+            if (there := self._made()) != made or not kind.startswith(number):
                 raise MigrationError(
-                    f"Got new vectors made as {there}; expected {made}. Remove the new vectors first (discard)."
+                    f"Got new vectors of {kind} made as {there}; expected {number} and {made}. Remove the new vectors first (discard)."
                 )
             return
-        kind = "FLOAT[]" if self._columns()[old][0].endswith("[]") else f"FLOAT[{int(dim)}]"
+        if element_type == "int8" and any("HNSW" in (one["sql"] or "").upper() for one in self._indices()):
+            raise MigrationError(
+                f"Got element_type='int8' for {self._place}, which has an HNSW index; expected none, since DuckDB's are over FLOAT alone. "
+                "Choose float32, or drop the index."
+            )
+        kind = f"{number}[]" if self._columns()[old][0].endswith("[]") else f"{number}[{int(dim)}]"
         self._run(
             f"ALTER TABLE {self._table.path} ADD COLUMN {quoted(new)} {kind}",
             f"COMMENT ON COLUMN {self._table.path}.{quoted(new)} IS {literal(json.dumps({MARK: made}))}",
@@ -102,15 +112,31 @@ class DuckDB(DuckDBReader):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Keep new vectors, in memory up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
-        _, dim = self._side("new")
+        if not self._pending:  # what describes the table costs as much as a block
+            _, self._dim = self._side("new")
+        dim = self._dim
         if vectors.shape != (len(ids), dim):
             raise ParameterError(
                 f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
             )
+        # The caller's array is the caller's: it may be filled anew before it is written.
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
-        self._pending.append(pa.table({"id": ids, "vector": lists}))
+        self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
         if sum(one.nbytes for one in self._pending) > _PENDING:
             self.flush()
+
+    def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
+        """Update rows of a table of ids in a file of its own beside this one; see :meth:`Database.time_write`."""
+
+        def make(folder: Path, n: int) -> DuckDB:
+            import duckdb
+
+            with self._errors(), duckdb.connect(str(folder / "scratch.duckdb")) as connection:
+                connection.execute("CREATE TABLE scratch (id BIGINT PRIMARY KEY, vector FLOAT[1])")
+                connection.execute(f"INSERT INTO scratch SELECT range, [0] FROM range({int(n)})")
+            return DuckDB(Address.parse(str(folder / "scratch.duckdb")))
+
+        return time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
         """Set new vectors to null; see :meth:`Database.delete`."""
@@ -129,13 +155,11 @@ class DuckDB(DuckDBReader):
         column, _ = self._side("new")
         table = self._table
         # An id that was written twice would be updated by either of its rows: the last one counts.
-        rows = pa.concat_tables(self._pending).append_column("row", pa.array(range(sum(map(len, self._pending)))))
-        last = rows.group_by("id").aggregate([("row", "max")])["row_max"]
-        rows = (
-            rows.drop_columns(["row"])
-            if len(last) == len(rows)
-            else rows.take(last.combine_chunks()).drop_columns(["row"])
-        )
+        rows = pa.concat_tables(self._pending)
+        numbered = pa.table({"id": rows["id"], "row": np.arange(len(rows))})
+        last = numbered.group_by("id").aggregate([("row", "max")])["row_max"]
+        if len(last) < len(rows):
+            rows = rows.take(last.combine_chunks())
         with self._given(rows) as given:
             self._run(
                 f"UPDATE {table.path} AS t SET {quoted(column)} = g.vector FROM {given} AS g "
@@ -155,14 +179,19 @@ class DuckDB(DuckDBReader):
 
     # ---- switch ------------------------------------------------------------------------------------------------------
 
-    def _without_indices(self, *statements: str) -> None:
-        """Run statements that an index forbids, between dropping and making it again, as one transaction."""
-        indices = self._read(
+    def _indices(self) -> list[dict[str, str]]:
+        """Return the indices that were made by CREATE INDEX: name and statement."""
+        found: list[dict[str, str]] = self._read(
             "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() AND schema_name = ? "
             "AND table_name = ? AND sql IS NOT NULL",
             self._table.schema,
             self._table.name,
         ).to_pylist()
+        return found
+
+    def _without_indices(self, *statements: str) -> None:
+        """Run statements that an index forbids, between dropping and making it again, as one transaction."""
+        indices = self._indices()
         schema = quoted(self._table.schema)
         self._run(
             *(f"DROP INDEX {schema}.{quoted(one['name'])}" for one in indices),

@@ -51,7 +51,12 @@ class Faiss(FileDatabase):
 
     kind = "faiss"
     capabilities = Capabilities(
-        beside="file", atomic_switch=EXCHANGES, concurrent_writes=False, follows_deletes=False, searches=True
+        beside="file",
+        atomic_switch=EXCHANGES,
+        concurrent_writes=False,
+        follows_deletes=False,
+        searches=True,
+        writes_after_switch=False,
     )
 
     def __init__(

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,11 +15,28 @@ import pyarrow as pa
 
 from congruence.databases._address import Address
 from congruence.databases._base import Capabilities, Side, Stage
+from congruence.databases._bits import pack
 from congruence.databases._lance_column import fill, quoted
 from congruence.databases._lance_index import describe_index, find_index, index_like
 from congruence.databases._lance_reader import LanceReader
 from congruence.databases._lance_staging import Staging
-from congruence.databases._lance_table import EXTENSION, NEW, NOTE, OLD, TOKEN, as_ids, mark, note_of, storage_of, texts
+from congruence.databases._lance_table import (
+    EXTENSION,
+    NEW,
+    NOTE,
+    OLD,
+    TOKEN,
+    as_ids,
+    dim_of,
+    flat_of,
+    is_bits,
+    mark,
+    note_of,
+    storage_of,
+    texts,
+    type_of,
+)
+from congruence.databases._scratch import time_scratch
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 __all__ = ["LanceDB"]
@@ -42,7 +60,8 @@ class LanceDB(LanceReader):
     table : str, optional
         Needed where the address does not name it and there are several.
     column : str, optional
-        Of the vectors, a list of fixed size of floats; may be left out where there is only one.
+        Of the vectors, a list of fixed size of floats, or of bytes that hold bits, the highest bit first (``numpy.packbits``); may be
+        left out where there is only one, of floats if there is one of each.
     ids : str, optional
         Column of the ids, whole numbers, texts or UUIDs; by default ``id``, or the table's primary key.
     modality_column : str, optional
@@ -76,7 +95,7 @@ class LanceDB(LanceReader):
         follows_deletes=True,
         searches=True,
         filters="LanceDB SQL",
-        element_types=("float32", "float16"),
+        element_types=("float32", "float16", "binary"),
     )
 
     def __init__(self, address: Address, **options: str | None) -> None:
@@ -92,7 +111,7 @@ class LanceDB(LanceReader):
             raise ParameterError(
                 f"Got element type {element_type!r}; expected one of {', '.join(self.capabilities.element_types)}. Choose one of these."
             )
-        value_type = pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
+        value_type = type_of(element_type, dim)
 
         def add() -> None:
             data = self._open()
@@ -145,14 +164,26 @@ class LanceDB(LanceReader):
         data = self._open() if not self._pending else None
         if data is not None:
             self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
-        dim = self._new_type.list_size
+        dim = dim_of(self._new_type)
         if vectors.shape != (len(ids), dim):
             raise ParameterError(
                 f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row an id."
             )
         if len(ids):
-            flat = np.array(vectors, self._new_type.value_type.to_pandas_dtype()).reshape(-1)
+            flat = flat_of(vectors, self._new_type)
             self._keep(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
+
+    def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
+        """Write rows to a table of ids in a folder of its own beside this one; see :meth:`Database.time_write`."""
+
+        def make(folder: Path, n: int) -> LanceDB:
+            empty = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(n, np.float32)), 1)
+            place = folder / "scratch.lance"
+            with self._errors():
+                self._lance.write_dataset(pa.table({"id": np.arange(n), "vector": empty}), str(place))
+            return LanceDB(Address.parse(str(place)))
+
+        return time_scratch(self._place.parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
         """Set new vectors to null; see :meth:`Database.delete`."""
@@ -244,11 +275,16 @@ class LanceDB(LanceReader):
         return describe_index(there) if there else None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the nearest rows by Lance's own search: by the index if there is one, with its distance, else exact L2."""
+        """Return the ids of the nearest rows by Lance's own search: by the index if there is one, with its distance, else exact L2; of bits, Hamming."""
         data = self._settled()
         column = self._side(data, side)
         found = find_index(data, column) or find_index(data, self._side(data, "old"))
-        metric = {"metric": found.metric} if found else {}
+        kind = data.schema.field(column).type
+        asked = np.asarray(queries, np.float32)
+        if is_bits(kind):
+            metric, asked = {"metric": "hamming"}, pack(asked)
+        else:
+            metric = {"metric": found.metric} if found and found.metric != "hamming" else {}
         with self._errors():
             return [
                 as_ids(
@@ -262,7 +298,7 @@ class LanceDB(LanceReader):
                     .column(0)
                     .combine_chunks()
                 )
-                for query in np.asarray(queries, np.float32)
+                for query in asked
             ]
 
     # ---- switch ------------------------------------------------------------------------------------------------------

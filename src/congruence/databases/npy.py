@@ -57,6 +57,7 @@ class Npy(FileDatabase):
         concurrent_writes=False,
         follows_deletes=False,
         searches=False,
+        writes_after_switch=False,
         element_types=("float32", "float16"),
     )
 

@@ -60,6 +60,7 @@ class Tables(FileDatabase):
         concurrent_writes=False,
         follows_deletes=False,
         searches=False,
+        writes_after_switch=False,
         element_types=("float32", "float16"),
     )
 

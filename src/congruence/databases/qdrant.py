@@ -254,11 +254,15 @@ class Qdrant(Database):
         return scaled
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors of rows, with the payload and the other vectors that the rows have now."""
-        place, points = self._beside(), self._points
+        """Store new vectors of rows, with the payload and the other vectors that the rows have now; after the switch the vectors alone."""
+        place, points = self._made(), self._points
         if points.element_type(place.new_info) == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # as servers do; folders keep what they are given
         row = {one: k for k, one in enumerate(points.point_ids(ids))}
+        if place.switched:  # what readers see by now is the new collection's own
+            there = points.retrieve(place.new, row, with_payload=False, with_vectors=False)
+            points.replace(place.new, there, vectors[[row[one.id] for one in there]])
+            return
         others = points.others(place.old_info)
         records = points.retrieve(place.old, row, with_payload=True, with_vectors=others or False)
         points.upsert(place.new, records, vectors[[row[one.id] for one in records]])

@@ -14,27 +14,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
 from congruence.databases._address import Address
 from congruence.databases._base import BATCH, Block, Capabilities, Cursor, Database, DatabaseInfo, Side, Stage
-from congruence.databases._vec0 import Vec0, quoted, rename, sqlite_module, translate
-from congruence.errors import (
-    FileError,
-    MigrationError,
-    ParameterError,
-)
+from congruence.databases._scratch import time_scratch
+from congruence.databases._vec0 import Vec0, connect, make_scratch, quoted, rename, sqlite_module, translate
+from congruence.errors import FileError, MigrationError, ParameterError
 
 __all__ = ["SQLite"]
 
 #: How long another writer is waited for.
 BUSY_SECONDS = 5.0
 
+#: Rows whose other columns are remembered from the last reads: vec0 reads the whole vector to give another column of a row.
+_REMEMBERED = 2**17
+
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
 
 class SQLite(Database):
-    """A vec0 table of float vectors.
+    """A vec0 table, of float, int8 or bit vectors.
 
     vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` leaves the tables behind that hold its data:
     the switch renames these too. A copy of the table's other columns is made with the new vectors, and brought up to date at the switch.
@@ -56,7 +55,12 @@ class SQLite(Database):
 
     kind = "sqlite-vec"
     capabilities = Capabilities(
-        beside="table", atomic_switch=True, concurrent_writes=True, follows_deletes=False, searches=True
+        beside="table",
+        atomic_switch=True,
+        concurrent_writes=True,
+        follows_deletes=False,
+        searches=True,
+        element_types=("float32", "int8", "binary"),
     )
 
     def __init__(
@@ -80,20 +84,12 @@ class SQLite(Database):
         self._lock = RLock()
         self._module = sqlite_module()
         with self._ours():
-            self._connection = self._module.connect(
-                str(self._path), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._connection.enable_load_extension(True)
-            require("sqlite_vec", extra="sqlite-vec").load(self._connection)
-            self._connection.enable_load_extension(False)
-            # A view of the user's keeps the name that it was written with, and shows what stands under it.
-            self._connection.execute("PRAGMA legacy_alter_table = ON")
+            self._connection = connect(self._module, self._path, BUSY_SECONDS)
+        self._others: dict[Any, tuple[Any, ...]] = {}
         self._table = self._find(table)
         self._place = f"{self._path} {self._table}"
         facts = self._facts(column)
         self._column, self._modality = facts.column, modality_column
-        if facts.type not in ("float", "f32"):
-            raise ParameterError(f"Got vectors of type {facts.type}; expected float. Choose another column (column=).")
         if ids not in (None, facts.ids):
             raise ParameterError(f"Got ids={ids!r}; expected {facts.ids!r}, the primary key. Leave ids= out.")
         if modality_column is not None and modality_column not in facts.others:
@@ -176,7 +172,8 @@ class SQLite(Database):
             place=self._place,
             rows=self.count(),
             dim=facts.dim,
-            distance=_DISTANCES.get(facts.metric),
+            element_type=facts.element_type,
+            distance=None if facts.element_type == "binary" else _DISTANCES.get(facts.metric),
             id_type=facts.id_type,
             columns=facts.others,
             free_bytes=shutil.disk_usage(self._path.resolve().parent).free,
@@ -196,19 +193,26 @@ class SQLite(Database):
         found = self._read(f"SELECT note FROM {quoted(self._notes)}")
         return dict(json.loads(found[0][0])) if found else {}
 
-    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
-        """Return the rows whose ids a subquery gives, in its order."""
+    def _found(self, side: Side, chosen: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return modality, id, vector and the other columns of the rows whose ids a subquery gives, in its order."""
         name, facts = self._name(side), self._facts(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
+        columns = ", ".join(f"t.{one}" for one in (facts.ids, facts.column, *facts.others))
         # CROSS JOIN keeps SQLite from reading the whole of the vec0 table: each row is looked up by its id.
-        found = self._read(
-            f"SELECT t.{facts.ids}, t.{facts.column}, {modality} FROM {chosen} AS k CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id",
-            values,
-        )
-        ids, vectors, modalities = zip(*found, strict=True) if found else ((), (), ())
+        join = f"CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id"
+        return self._read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
+
+    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
+        facts, found = self._facts(side=side), self._found(side, chosen, values)
+        if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):  # no further vectors
+            with self._lock:
+                self._others |= {row[1]: row[3:] for row in found}
+                for one in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
+                    del self._others[one]
+        modalities, ids, vectors = zip(*(row[:3] for row in found), strict=True) if found else ((), (), ())
         return Block(
             pa.array(ids, pa.int64() if facts.id_type == "int" else pa.large_string()),
-            np.frombuffer(b"".join(vectors), "<f4").reshape(len(ids), facts.dim).astype(np.float32),
+            facts.numbers(vectors),
             pa.array(modalities, pa.large_string()) if self._modality else None,
             ids[-1] if ids else 0,
         )
@@ -246,11 +250,9 @@ class SQLite(Database):
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Search exactly, as vec0 does."""
         name, facts = self._name(side), self._facts(side=side)
-        statement = (
-            f"SELECT {facts.ids} FROM {quoted(name)} WHERE {facts.column} MATCH ? AND k = {int(k)} ORDER BY distance"
-        )
+        statement = f"SELECT {facts.ids} FROM {quoted(name)} WHERE {facts.column} MATCH {facts.value} AND k = {int(k)} ORDER BY distance"
         type_ = pa.int64() if facts.id_type == "int" else pa.large_string()
-        rows = np.ascontiguousarray(queries, "<f4")
+        rows = facts.blobs(np.asarray(queries))
         return [pa.array([one for (one,) in self._read(statement, [row.tobytes()])], type_) for row in rows]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
@@ -279,14 +281,14 @@ class SQLite(Database):
         kept = {str(key): str(value) for key, value in (note or {}).items()}
         with self._writing() as connection:
             if self.stage() is not Stage.UNTOUCHED:
-                there = self._facts(side="new").dim
-                if (there, dict(self.note())) != (dim, kept):
+                made = self._facts(side="new")
+                if (made.dim, made.element_type, dict(self.note())) != (dim, element_type, kept):
                     raise MigrationError(
-                        f"Got float[{dim}] with the note {kept}, where the new table of {self._place} has float[{there}] with "
+                        f"Got {element_type}[{dim}] with the note {kept}, where the new table of {self._place} has {made.type}[{made.dim}] with "
                         f"{dict(self.note())}; expected the same. Discard the new vectors first."
                     )
                 return
-            connection.execute(self._facts().create(self._name("new"), dim))
+            connection.execute(self._facts().create(self._name("new"), dim, element_type))
             connection.execute(f"CREATE TABLE {quoted(self._notes)} (note TEXT NOT NULL)")
             connection.execute(f"INSERT INTO {quoted(self._notes)} VALUES (?)", [json.dumps(kept)])
 
@@ -305,18 +307,31 @@ class SQLite(Database):
         there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
         replaced = connection.execute(there, [json.dumps(names)]).fetchall()
         connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
-        # INSERT … SELECT from one vec0 table into another takes four times as long.
-        chosen = ", ".join(f"t.{one}" for one in (facts.ids, *facts.others))
-        found = connection.execute(
-            f"SELECT k.key, {chosen} FROM json_each(?) AS k CROSS JOIN {quoted(old)} AS t ON t.{facts.ids} = k.value",
-            [json.dumps(names)],
-        ).fetchall()
+        # What was changed since it was remembered is written again at the switch.
+        known = {one: self._others.get(one) for one in names}
+        if missing := [one for one in names if known[one] is None]:
+            chosen = "(SELECT value AS id FROM json_each(?))"
+            known |= {row[1]: row[3:] for row in self._found("old", chosen, [json.dumps(missing)])}
+        there = f"SELECT id FROM {self._keys(old, facts)} WHERE id IN (SELECT value FROM json_each(?))"
+        still = {one for (one,) in connection.execute(there, [json.dumps(names)])}
         columns = (facts.column, facts.ids, *facts.others)
-        rows = np.ascontiguousarray(vectors, "<f4")
+        made = self._facts(side="new")
+        rows = made.blobs(vectors)
+        values = ", ".join([made.value, *("?" * (len(columns) - 1))])
         connection.executemany(
-            f"INSERT INTO {quoted(new)} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
-            ((rows[k], *others) for k, *others in found),
+            f"INSERT INTO {quoted(new)} ({', '.join(columns)}) VALUES ({values})",
+            ((rows[k], one, *(known[one] or ())) for k, one in enumerate(names) if one in still),
         )
+
+    def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
+        """Insert rows of an id and a vector into a file of its own beside this one; see :meth:`Database.time_write`."""
+
+        def make(folder: Path, n: int) -> SQLite:
+            with self._ours():
+                make_scratch(folder / "scratch.sqlite", n)
+            return SQLite(Address.parse(str(folder / "scratch.sqlite")))
+
+        return time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
         """Remove rows of the new table."""
@@ -357,6 +372,7 @@ class SQLite(Database):
                     f"SELECT o.{facts.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n ON n.{facts.ids} = o.{facts.ids} WHERE {differs}"
                 ).fetchall()
                 if changed:
+                    self._others.clear()
                     block = self.fetch(pa.array([one for (one,) in changed]), "new")
                     self._write(connection, block.ids, block.vectors)
             rename(connection, old, f"{self._table}__congruence_old")

@@ -311,26 +311,37 @@ def recall_at_k(
         raise ShapeError(
             f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query. Pass relevant=… of length {m}."
         )
-    wanted = [np.unique(np.atleast_1d(np.asarray(rows, dtype=int))) for rows in relevant]
-    for i, rows in enumerate(wanted):
-        if not len(rows) or rows[0] < 0 or rows[-1] >= n:
-            raise IdError(
-                f"Got relevant rows {rows.tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. Give this query such rows."
-            )
+    asked, wanted = _pairs(relevant, n)
+    count = np.bincount(asked, minlength=m)
     total = 0.0
     for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank):
-        kth = np.partition(similarity, n - k, axis=1)[:, n - k]
-        for row, rows in enumerate(wanted[part]):
-            values = similarity[row]
-            above = values > kth[row] + tie
-            level = np.abs(values - kth[row]) <= tie
-            places, tied = k - int(above.sum()), int(level.sum())
-            sure, maybe = int(above[rows].sum()), int(level[rows].sum())
-            if mode == "share":
-                total += (sure + maybe * places / tied) / len(rows)
-            else:
-                total += 1.0 if sure else _any_drawn(maybe, tied, places)
+        kth = np.partition(similarity, n - k, axis=1)[:, n - k, None]
+        above, level = similarity > kth + tie, np.abs(similarity - kth) <= tie
+        places, tied = k - np.count_nonzero(above, axis=1), np.count_nonzero(level, axis=1)
+        those = slice(*np.searchsorted(asked, (part.start, part.stop)))
+        own = asked[those] - part.start, wanted[those]
+        sure, maybe = (np.bincount(own[0], found[own], minlength=len(similarity)) for found in (above, level))
+        if mode == "share":
+            total += sum(((sure + maybe * places / tied) / count[part]).tolist())
+        else:
+            total += np.count_nonzero(sure)
+            for row in np.flatnonzero((sure == 0) & (maybe > 0)):
+                total += _any_drawn(int(maybe[row]), int(tied[row]), int(places[row]))
     return total / m
+
+
+def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return each query and gallery row that belong together, once, by query. Raises IdError."""
+    given = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
+    asked = np.repeat(np.arange(len(given)), [len(rows) for rows in given])
+    wanted = np.concatenate([*given, np.empty(0, int)])
+    wrong = np.bincount(asked, (wanted >= 0) & (wanted < n), minlength=len(given)) < [max(len(r), 1) for r in given]
+    if wrong.any():
+        i = int(np.argmax(wrong))
+        raise IdError(
+            f"Got relevant rows {np.unique(given[i]).tolist()} for query {i}; expected one at least, each from 0 to {n - 1}. Give this query such rows."
+        )
+    return np.divmod(np.unique(asked * n + wanted), n)
 
 
 def _any_drawn(good: int, among: int, draws: int) -> float:

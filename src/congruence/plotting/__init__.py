@@ -9,6 +9,7 @@ from congruence.plotting.certificate import draw_learning_curve, draw_strategies
 from congruence.plotting.experiment import draw_bars, draw_lines, draw_panel
 from congruence.plotting.layers import draw_layers
 from congruence.plotting.maps import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
+from congruence.plotting.progressive import draw_progress
 from congruence.plotting.scores import draw_pairing, draw_scores, draw_separations, draw_shift, draw_similarities
 from congruence.plotting.theory import (
     draw_class_margins,
@@ -34,6 +35,7 @@ __all__ = [
     "draw_margins",
     "draw_pairing",
     "draw_panel",
+    "draw_progress",
     "draw_rank_trade_off",
     "draw_recalls",
     "draw_scores",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from congruence._utils.display import visible
@@ -148,9 +149,15 @@ def _parts(
     figure: Figure, color: Callable[[str], str], tips: Mapping[str, Sequence[str]], pictures: Mapping[str, str]
 ) -> tuple[tuple[str, str], str]:
     """Return a figure's size and its shapes in their order, groups taken apart."""
-    file = io.StringIO()
+    file, canvas, face = io.StringIO(), figure.canvas, figure.get_facecolor()
     with style():
-        figure.savefig(file, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
+        # Not savefig, which draws a figure with a layout engine twice, first to nowhere: drawing lays it out by itself.
+        try:
+            figure.set_facecolor("none")
+            FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None, "Creator": None})
+        finally:
+            figure.set_canvas(canvas)
+            figure.set_facecolor(face)
     root = ElementTree.fromstring(visible(file.getvalue(), keep="\n\t"))
     markers = {path.get("id", ""): path for path in root.iter(f"{_SVG}path") if path.get("id")}
     out = []

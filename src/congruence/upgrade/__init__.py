@@ -1,3 +1,3 @@
 """What someone does who changes a model: fit a map, transform stored vectors, bridge queries, migrate a database, certify whether to."""
 
-__all__ = ["bridge", "certify", "fit", "migrate", "transform"]
+__all__ = ["bridge", "certify", "fit", "migrate", "progressive", "transform"]

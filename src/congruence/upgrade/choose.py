@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from congruence._utils.arrays import blocks
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
 from congruence.maps import OrthogonalMap
@@ -195,21 +196,18 @@ def choose_map(
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
     for test in _held_out(groups, parts, repeats, random_state):
         without = pairs.without(test)
-        for row, candidate in enumerate(candidates):
-            own, other = moves(candidate, without)
-            board.add(row, 0, test, own(X[test].astype(np.float64)), Y[test])
-            for column, one in enumerate(others, 1):
-                unseen = ~np.isin(one.anchors, test)
-                rows = np.flatnonzero(~unseen)
-                if len(rows) < 2 or not unseen.any():  # nothing to search, or no mean without the fold
-                    continue
-                rows = rows[:: -(-len(rows) // MOST_SCORED) or 1]
-                moved = other(
-                    one.vectors[rows].astype(np.float64),
-                    one.vectors[unseen].mean(axis=0, dtype=np.float64),
-                    one.target_mean,
-                )
-                board.add(row, column, one.anchors[rows], moved, Y[one.anchors[rows]])
+        fitted = [moves(candidate, without) for candidate in candidates]
+        left_out = X[test].astype(np.float64)
+        board.add(0, test, [own(left_out) for own, _ in fitted], Y[test])
+        for column, one in enumerate(others, 1):
+            unseen = ~np.isin(one.anchors, test)
+            rows = np.flatnonzero(~unseen)
+            if len(rows) < 2 or not unseen.any():  # nothing to search, or no mean without the fold
+                continue
+            rows = rows[:: -(-len(rows) // MOST_SCORED) or 1]
+            left_out, mean = one.vectors[rows].astype(np.float64), one.vectors[unseen].mean(axis=0, dtype=np.float64)
+            moved = [other(left_out, mean, one.target_mean) for _, other in fitted]
+            board.add(column, one.anchors[rows], moved, Y[one.anchors[rows]])
     words = " and ".join(["pairs", *(f"{one.modality} rows of the same items" for one in others)])
     return board.decide(candidates, [one.modality for one in others], groups, words, repeats, why)
 
@@ -228,21 +226,26 @@ class _Board:
     """Sums of scores by candidate, modality and anchor."""
 
     def __init__(self, candidates: int, modalities: int, n: int) -> None:
-        self.rank, self.first = np.zeros((2, candidates, modalities, n))
-        self.times = np.zeros((candidates, modalities, n))
+        self.rank, self.first = np.zeros((2, modalities, n, candidates))
+        self.times = np.zeros((modalities, n))
 
-    def add(self, row: int, column: int, anchors: np.ndarray, moved: np.ndarray, theirs: np.ndarray) -> None:
-        """Search mapped rows and the target's among each other, both ways."""
-        if len(anchors) < 2:
+    def add(self, column: int, anchors: np.ndarray, moved: Sequence[np.ndarray], theirs: np.ndarray) -> None:
+        """Search each candidate's mapped rows and the target's among each other, both ways."""
+        k = len(anchors)
+        if k < 2:
             return
-        near = normalize_rows(moved) @ normalize_rows(theirs.astype(np.float64)).T
-        for table in (near, near.T):
-            own = np.diagonal(table)[:, None]
-            ahead = np.count_nonzero(table > own + 1e-9, axis=1)
-            tied = np.count_nonzero(table >= own - 1e-9, axis=1) - ahead - 1
-            np.add.at(self.rank[row, column], anchors, 1 / (1 + ahead + tied / 2))
-            np.add.at(self.first[row, column], anchors, (ahead == 0) / (1 + tied))
-            np.add.at(self.times[row, column], anchors, 1)
+        theirs = normalize_rows(theirs.astype(np.float64)).T
+        # Where folds are small, one candidate after the other would take more time in calls than in arithmetic.
+        for part in blocks(len(moved), 8 * k * k, budget=4 * 2**20, minimum=1):
+            near = normalize_rows(np.concatenate(moved[part])).reshape(-1, k, len(theirs)) @ theirs
+            own = np.diagonal(near, axis1=1, axis2=2)
+            for axis, least in ((2, own[:, :, None]), (1, own[:, None, :])):
+                ahead = np.count_nonzero(near > least + 1e-9, axis=axis)
+                tied = np.count_nonzero(near >= least - 1e-9, axis=axis) - ahead - 1
+                # An anchor may have several rows: the candidates last, so that they are indexed by it.
+                np.add.at(self.rank[column, :, part], anchors, 1 / (1 + ahead + tied / 2).T)
+                np.add.at(self.first[column, :, part], anchors, ((ahead == 0) / (1 + tied)).T)
+        np.add.at(self.times[column], anchors, 2)
 
     def decide(
         self,
@@ -254,12 +257,13 @@ class _Board:
         not_tried: str,
     ) -> Choice:
         """Apply the rule of one standard error."""
-        scored = (self.times[0] > 0).all(axis=0)
+        scored = (self.times > 0).all(axis=0)
         if modalities and np.count_nonzero(scored) < FEWEST:  # hardly any anchor has rows of the other modality
-            scored = self.times[0, 0] > 0
+            scored = self.times[0] > 0
         with np.errstate(invalid="ignore"):
-            each = (self.rank / self.times)[:, :, scored]
-            first = (self.first / self.times)[:, :, scored]
+            each, first = (
+                np.moveaxis(sums / self.times[..., None], -1, 0)[:, :, scored] for sums in (self.rank, self.first)
+            )
         value = np.nanmean(each, axis=1)
         mean = value.mean(axis=1)
         best = int(np.argmax(mean))

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from congruence._utils.typing import RowsLike
 from congruence.databases import Database
 from congruence.embeddings import Embeddings
@@ -15,10 +18,11 @@ from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
 from congruence.evaluation.thresholds import Thresholds
 from congruence.maps import Map, load
 from congruence.upgrade.migrate.cutoffs import fit_cutoffs
-from congruence.upgrade.migrate.journal import Journal, default_folder, hold, make_folder
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hold, make_folder
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
 from congruence.upgrade.migrate.passes import Retry, checksum_of, fill, settle
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan
+from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.refusal import refuse
 from congruence.upgrade.migrate.summary import summarize, write_summary
 from congruence.upgrade.migrate.verify import Verification, verify
@@ -46,7 +50,12 @@ class Migration:
     normalize : {"auto", True, False}, default="auto"
         Unit norm for the new vectors; "auto": if the target's rows had it at the fit.
     element_type : str, optional
-        As which the new vectors are stored: float32 or float16, where the database has it; by default as the old ones.
+        As which the new vectors are stored: float32, float16, int8 or binary, where the database has it; by default as the old ones.
+    ranges : array-like, shape (2, dim), optional
+        Of int8: the smallest and the largest value of each component of the new vectors; by default one range for all, symmetric about 0, up to
+        the largest component of a sample. The journal's folder keeps them as ``ranges.npy``: queries must be quantized by the same.
+    old_ranges : array-like, shape (2, dim), optional
+        By which old int8 vectors were quantized; by default one range for all, symmetric about 0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         How often and how long to wait for a database that does not answer.
@@ -54,7 +63,8 @@ class Migration:
     Raises
     ------
     ParameterError
-        No map, or one that leads both sides to a space of its own; no element type of this database.
+        No map, or one that leads both sides to a space of its own; no element type of this database, or one that the ranges or the
+        map's width do not fit.
     SpaceMismatchError
         The map is another than that of the journal.
     CorruptFileError, FileError
@@ -77,6 +87,8 @@ class Migration:
         modality: str | None = None,
         normalize: bool | str = "auto",
         element_type: str | None = None,
+        ranges: ArrayLike | None = None,
+        old_ranges: ArrayLike | None = None,
         allow_zero_rows: bool = False,
         retry: Retry | None = None,
     ) -> None:
@@ -101,20 +113,28 @@ class Migration:
             raise MigrationError(
                 f"Got the journal of {kept.place} for {self.info.place}; expected its own. Pass journal=… with another folder."
             )
-        self.mapper = RowMapper(
-            mapping,
-            modality=modality if kept is None else kept.modality,
-            normalize=normalize if kept is None else kept.normalize,
-            allow_zero_rows=allow_zero_rows,
-        )
-        if kept is not None:
-            self.mapper.scale = kept.scale
         self.element_type = element_type or (kept.element_type if kept else self._default_type())
         if self.element_type not in database.capabilities.element_types:
             raise ParameterError(
                 f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(database.capabilities.element_types)}. Choose one of these."
             )
+        if kept is not None:
+            self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
+        else:
+            self.mapper = RowMapper(
+                mapping,
+                modality=modality,
+                normalize=normalize,
+                allow_zero_rows=allow_zero_rows,
+                old=Quantizer(self.info.element_type, self.info.dim, old_ranges, "old_ranges"),
+                new=Quantizer(self.element_type, int(mapping.d_out), ranges),
+            )
         self._digest = digest
+        if kept is not None and (self.folder / PROGRESSIVE).is_dir():
+            from congruence.upgrade.migrate.native import read_native
+
+            found = read_native(self.folder, mapping)
+            self.mapper.native = None if found is None else found[0]
 
     def _default_type(self) -> str:
         known = self.database.capabilities.element_types
@@ -163,18 +183,10 @@ class Migration:
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
                 raise ParameterError(f"Got {name}={value}; expected a number above 0. Leave out {name}=…, or pass one.")
-        return self.retry(
-            self.database,
-            lambda: make_plan(
-                self.database,
-                self.mapper,
-                self.info,
-                element_type=self.element_type,
-                certificate=certificate,
-                encode_rate=encode_rate,
-                price=price,
-            ),
-        )
+        return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
+
+    def _plan(self, **options: Any) -> Plan:
+        return self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
 
     def run(
         self,
@@ -218,7 +230,7 @@ class Migration:
                 raise MigrationError(
                     f"Got nothing to resume at {self.folder}; expected the journal of a run. Leave out resume=True to begin one, or pass journal=… with its folder."
                 )
-            self._begin(self.plan(certificate=certificate), anyway)
+            self._begin(self._plan(certificate=certificate, measure=False), anyway)
         elif not resume:
             raise MigrationError(
                 f"Got a migration that was begun already and is {self.journal.state} ({self.folder}); expected none. Go on with resume=True, or discard it."
@@ -276,7 +288,6 @@ class Migration:
             found = verify(
                 self.database,
                 self.mapper,
-                self.element_type,
                 journal.sample,
                 distance=self.info.distance,
                 heldout=heldout,
@@ -308,7 +319,9 @@ class Migration:
             if journal.state != "switched":
                 journal.expect("verified", to="switch")
                 self._settle(lambda words: None, callback)
-                self.retry(self.database, self.database.switch)
+            # Where the database says that it is switched, too: a kill may have come between the last two of its steps.
+            self.retry(self.database, self.database.switch)
+            if journal.state != "switched":
                 journal.state = "switched"
                 journal.say("switched")
             journal.summary = self.summary()
@@ -331,10 +344,11 @@ class Migration:
             Nothing is switched, or the old vectors were dropped.
         """
         with self._at_work() as journal:
-            if journal.state != "rolled back":
-                journal.expect("switched", to="roll back")
-                self.retry(self.database, self.database.rollback)
-                journal.state = "rolled back"
+            journal.expect("switched", "rolled back", to="roll back")
+            self.retry(
+                self.database, self.database.rollback
+            )  # also where a kill has come between the last two of its steps
+            journal.state = "rolled back"
             checksum = self.retry(self.database, lambda: checksum_of(self.database, "old", self.info.dim))
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
@@ -359,11 +373,19 @@ class Migration:
             write_summary(journal, self.folder)
 
     def discard(self) -> None:
-        """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on."""
+        """Remove the new vectors before the switch, and the journal. Raises MigrationError where they are switched on.
+
+        What :func:`reembed` has had encoded stays in the folder, and is not encoded again.
+        """
         with self._at_work() as journal:
             journal.expect("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
-            for name in ("journal.json", "summary.json"):
+            if self.mapper.native is not None:
+                from congruence.upgrade.migrate.paid import keep_paid
+
+                keep_paid(self.folder, self.mapper.native)
+                self.mapper.native = None
+            for name in ("journal.json", "summary.json", "ranges.npy"):
                 (self.folder / name).unlink(missing_ok=True)
         self.journal = None
 
@@ -415,6 +437,7 @@ class Migration:
                 self.database,
                 lambda: fit_cutoffs(
                     self.database,
+                    self.mapper,
                     journal.sample,
                     queries,
                     queries_old,
@@ -433,6 +456,8 @@ class Migration:
             told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
             told |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
             told |= {"verification": self.journal.verification}
+            if self.mapper.native is not None:
+                told["reembedded"] = len(self.mapper.native.ids)
         return told
 
     def summary(self) -> dict[str, Any]:
@@ -459,6 +484,9 @@ class Migration:
         self.mapper.check(self.info, sample.vectors)
         self.mapper(sample.ids, sample.vectors, sample.modalities)
         make_folder(self.folder)
+        ranges = self.mapper.new.ranges
+        if ranges is not None:
+            np.save(self.folder / "ranges.npy", ranges.astype(np.float32))
         self.mapper.map.save(self.folder / "map", force=True)
         self.journal = Journal(
             place=self.info.place,
@@ -468,6 +496,8 @@ class Migration:
             normalize=self.mapper.unit,
             scale=self.mapper.scale,
             modality=self.mapper.modality,
+            ranges=self.mapper.new.told(),
+            old_ranges=self.mapper.old.told(),
         )
         self.journal.say(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)

@@ -13,12 +13,15 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ModalityError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
+from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.quantize import Quantizer
 
 __all__ = ["fit_cutoffs"]
 
 
 def fit_cutoffs(
     database: Database,
+    mapper: RowMapper,
     sample: list[int | str],
     queries: RowsLike | None,
     queries_old: RowsLike | None,
@@ -44,8 +47,8 @@ def fit_cutoffs(
         raise TooFewAnchorsError(
             f"Got {len(names)} rows of the sample that have both vectors{'' if among is None else f' and are of {among}'}; expected at least 2. Finish the run, or pass another among=…."
         )
-    before = old.vectors[kept]
-    after = new.vectors[place[kept]]
+    before = mapper.old.decode(old.vectors[kept])
+    after = mapper.new.decode(new.vectors[place[kept]])
     if queries is None and queries_old is None:
         order = np.random.default_rng(random_state).permutation(len(names))
         asked, rest = np.array_split(order, 2)  # no row is compared with itself
@@ -69,9 +72,15 @@ def fit_cutoffs(
     if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
         judgments = judge(pairs.source, known)
     return fit_thresholds(
-        (pairs.source.vectors.astype(np.float32, copy=False), after),
-        (pairs.target.vectors.astype(np.float32, copy=False), before),
+        (_stored(mapper.new, pairs.source.vectors), after),
+        (_stored(mapper.old, pairs.target.vectors), before),
         judgments,
         folds=folds,
         random_state=random_state,
     )
+
+
+def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
+    """Return queries as an application quantizes them to search codes; of bits, cosines are 1 − 2 / d of Hamming distances."""
+    rows = queries.astype(np.float32, copy=False)
+    return side.decode(side.encode(rows)) if side.coded else rows

@@ -17,8 +17,9 @@ from congruence._utils.lock import locked
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
+from congruence.upgrade.migrate.quantize import check_told
 
-__all__ = ["STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
+__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "hold", "make_folder", "seal"]
 
 #: What a migration goes through; a journal is in one of them.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
@@ -26,7 +27,13 @@ STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
 #: Bytes that a journal may have: it holds a thousand ids at most besides counts.
 _MOST_BYTES = 4 * 2**20
 
+#: Characters that the name of a database and table may have.
+_MOST_PLACE = 4096
+
 _NAME = "journal.json"
+
+#: Folder beside it, of what was re-embedded.
+PROGRESSIVE = "progressive"
 
 
 def seal(told: Mapping[str, Any]) -> str:
@@ -66,6 +73,8 @@ class Journal:
         Rows are scaled to unit norm after and before they are mapped.
     modality : str or None
         The constant, where no column says it.
+    ranges, old_ranges : list or None
+        Of the new and the old vectors, where they are int8: smallest and largest, a number each or a list by component.
     state : str
         One of :data:`STATES`.
     cursor : Cursor or None
@@ -91,6 +100,8 @@ class Journal:
     normalize: bool
     scale: bool
     modality: str | None
+    ranges: list[Any] | None = None
+    old_ranges: list[Any] | None = None
     state: str = "filling"
     cursor: Cursor | None = None
     rows: int = 0
@@ -160,8 +171,18 @@ class Journal:
                 raise ValueError(f"{name} of another type")
         if self.state not in STATES or self.dim < 1 or self.rows < 0 or not isinstance(self.modality, str | None):
             raise ValueError("values that no journal has")
-        if not all(isinstance(one, dict) and {"at", "what"} == set(one) for one in self.events):
+        check_told(self.ranges, self.dim)
+        check_told(self.old_ranges)
+        if max(self.dim, self.rows, self.resumed) >= 2**63 or self.resumed < 0 or len(self.place) > _MOST_PLACE:
+            raise ValueError("values that no journal has")
+        texts = {"at": str, "what": str}
+        if not all(_has(one, texts) for one in self.events):
             raise ValueError("events of another form")
+        if not all(_has(one, {"rows": int, "written": int, "removed": int, "old": str}) for one in self.passes):
+            raise ValueError("passes of another form")
+        cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
+        if not all(_is_id(one) for one in (*self.sample, *cursor)):
+            raise ValueError("ids of another form")
 
     def expect(self, *states: str, to: str) -> None:
         """Refuse a step that is not possible from where the migration stands. Raises MigrationError."""
@@ -186,6 +207,16 @@ class Journal:
             self.say("found without new vectors: begun anew")
         elif stage is Stage.UNTOUCHED and self.state == "filling":
             self.cursor, self.rows, self.sample = None, 0, []
+
+
+def _has(told: object, kinds: Mapping[str, type]) -> bool:
+    """Say whether plain data is a dict of these keys and kinds of values."""
+    return isinstance(told, dict) and {key: type(value) for key, value in told.items()} == dict(kinds)
+
+
+def _is_id(value: object) -> bool:
+    """Say whether a value may be an id or a part of a cursor: a text, or a whole number of 64 bits."""
+    return type(value) is str or (type(value) is int and -(2**63) <= value < 2**64)
 
 
 #: What to do, by state.

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,14 @@ import pyarrow as pa
 from congruence._utils.validation import RowNames, check_rows
 from congruence.databases import DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import ModalityError, ParameterError
+from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import Map, TwoSidedMap
 from congruence.upgrade._blocks import block_function
+from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.quantize import Quantizer
+
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate.native import NativeRows
 
 __all__ = ["RowMapper", "map_digest"]
 
@@ -43,6 +49,8 @@ class RowMapper:
     normalize : {"auto", True, False}, default="auto"
         Unit norm for mapped rows; "auto": if the target's rows had it at the fit.
     allow_zero_rows : bool, default=False
+    old, new : Quantizer, optional
+        How the old vectors are stored, and the new ones are to be; by default as float32.
 
     Attributes
     ----------
@@ -54,6 +62,23 @@ class RowMapper:
         Rows are scaled to unit norm before they are mapped.
     """
 
+    @classmethod
+    def of_journal(cls, mapping: Map, info: DatabaseInfo, kept: Journal, *, allow_zero_rows: bool = False) -> RowMapper:
+        """Return the one that a migration was begun with."""
+        ranges = kept.old_ranges
+        if info.element_type != "int8" or any(isinstance(one, list) and len(one) != info.dim for one in ranges or ()):
+            ranges = None  # the old vectors were dropped: those that are there now are others
+        found = cls(
+            mapping,
+            modality=kept.modality,
+            normalize=kept.normalize,
+            allow_zero_rows=allow_zero_rows,
+            old=Quantizer.of_told(info.element_type, info.dim, ranges),
+            new=Quantizer.of_told(kept.element_type, kept.dim, kept.ranges),
+        )
+        found.scale = kept.scale
+        return found
+
     def __init__(
         self,
         mapping: Map,
@@ -61,6 +86,8 @@ class RowMapper:
         modality: str | None = None,
         normalize: bool | str = "auto",
         allow_zero_rows: bool = False,
+        old: Quantizer | None = None,
+        new: Quantizer | None = None,
     ) -> None:
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
@@ -77,6 +104,14 @@ class RowMapper:
         self.scale = False
         self.allow_zero_rows = allow_zero_rows
         self.dim = int(mapping.d_out)
+        self.old = old or Quantizer("float32", mapping.n_features_in_)
+        self.new = new or Quantizer("float32", self.dim)
+        if self.new.element_type == "binary" and self.dim % 8:
+            raise ParameterError(
+                f"Got {self.dim} components to be stored as bits; expected a multiple of 8. Choose another element_type."
+            )
+        #: Rows that hold the new model's own vectors, and the map as refitted on them.
+        self.native: NativeRows | None = None
         self._functions: dict[str | None, Callable[[np.ndarray], np.ndarray]] = {}
         self._function(modality)  # an unknown modality is refused before any work
 
@@ -91,18 +126,44 @@ class RowMapper:
         Raises
         ------
         SpaceMismatchError, DirectionError
+        ParameterError
+            int8 vectors whose ranges are needed: the map was not fitted on unit rows.
         """
         given = replace(info.space, dim=info.dim, normalized=None)
         check_space(given, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
+            if self.old.coded:
+                self._check_coded()
+                return
             unit = has_unit_rows(sample)
             # Where cosines are compared, norms are whatever the encoder gave: the map was fitted on the rows without them.
             self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
             if not self.scale:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
+    def _check_coded(self) -> None:
+        """Scale rows to unit norm again, which rounding has changed; refuse a map that was fitted on rows of other norms, unless they are known."""
+        self.scale = bool(self.map.source_space_.normalized)
+        if self.scale:
+            return
+        if self.old.element_type == "binary":
+            raise SpaceMismatchError(
+                "Got bits, which have lost the norms of the vectors, and a map that was not fitted on unit rows; expected one that was. "
+                "Fit it with rows scaled to unit norm."
+            )
+        if self.old.ranges is None:
+            raise ParameterError(
+                "Got int8 vectors without the ranges they were quantized by, and a map that was not fitted on unit rows; expected either. "
+                "Pass old_ranges=…, or fit the map with rows scaled to unit norm."
+            )
+
+    def rows(self, vectors: np.ndarray) -> np.ndarray:
+        """Return rows of the database as they are mapped, shape (b, d_source): decoded, and scaled where they are to be."""
+        vectors = self.old.decode(vectors)
+        return normalize_rows(vectors) if self.scale else vectors
+
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
-        """Map a block.
+        """Map a block; what is written is this, encoded by :attr:`new`.
 
         Parameters
         ----------
@@ -120,8 +181,7 @@ class RowMapper:
         NotFiniteError, ZeroRowError, ModalityError
         """
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
-        if self.scale:
-            vectors = normalize_rows(vectors)
+        vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:
             out = self._function(self.modality)(vectors)
         else:
@@ -141,4 +201,17 @@ class RowMapper:
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
-        return normalize_rows(out) if self.unit else np.asarray(out, np.float32)
+        out = np.asarray(out, np.float32)
+        if self.unit:
+            out = normalize_rows(out) if np.may_share_memory(out, vectors) else _to_unit(out)
+        return out if self.native is None else self.native.replace(ids, vectors, modalities, out)
+
+
+def _to_unit(rows: np.ndarray) -> np.ndarray:
+    """Scale rows to unit norm in their own array; where a square could overflow or vanish in float32, as :func:`normalize_rows` does."""
+    with np.errstate(over="ignore", under="ignore"):
+        squared = np.einsum("ij,ij->i", rows, rows)
+    if not ((squared > 1e-20) & (squared < 1e20)).all():
+        return np.asarray(normalize_rows(rows))
+    rows /= np.sqrt(squared)[:, None]
+    return rows

@@ -11,8 +11,9 @@ import numpy as np
 
 from congruence.compare.origins import NEAR, OriginDetector
 from congruence.databases import Block, Database, DatabaseInfo, Stage
-from congruence.errors import CongruenceError, ParameterError, ShapeError
+from congruence.errors import CongruenceError, DatabaseUnavailableError, ParameterError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.quantize import recall_of
 
 __all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 
@@ -48,9 +49,19 @@ class Plan:
     index : str or None
         Of the old vectors; the new ones get one like it.
     minutes : float
-        To read and map all rows, at the rate of the sample. Writing and the index come on top.
+        Of the first walk over all rows, at the rates of the sample; reading and mapping on one side and writing on the other overlap, so that the
+        slower one counts. The index comes on top, and a comparing walk where others may write meanwhile.
     rows_per_second : float
         Read and mapped, on the sample.
+    written_per_second : float or None
+        Rows written, on the sample, to a scratch table; None where the database has no room for one outside of what readers see.
+    old_type : str
+        As which the old vectors are stored.
+    stored_as : str
+        By which rule int8 and bits are made, in words.
+    stored_recall : float or None
+        Where the new vectors are not stored as float32: of the 10 nearest mapped rows by float32, the share that are among the 10 nearest as they
+        will be stored, queries likewise, within the sample. None for float32, and for fewer than 40 rows.
     encode_minutes, encode_cost : float or None
         To encode all items anew instead, by the rate and the price that were given.
     verdict : dict
@@ -73,6 +84,10 @@ class Plan:
     index: str | None
     minutes: float
     rows_per_second: float
+    written_per_second: float | None = None
+    old_type: str = "float32"
+    stored_as: str = ""
+    stored_recall: float | None = None
     encode_minutes: float | None = None
     encode_cost: float | None = None
     verdict: dict[str, str] = field(default_factory=dict)
@@ -119,12 +134,19 @@ def make_plan(
     mapper: RowMapper,
     info: DatabaseInfo,
     *,
-    element_type: str,
     certificate: Mapping[str, Any] | None = None,
     encode_rate: float | None = None,
     price: float | None = None,
+    measure: bool = True,
 ) -> Plan:
-    """Read a sample, check it, and say what the migration would do; nothing is changed."""
+    """Read a sample, check it, and say what the migration would do; nothing is changed.
+
+    Parameters
+    ----------
+    measure : bool, default=True
+        Also write the sample to a scratch table, and search in it as it will be stored.
+    """
+    element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
 
     def note(check: str, outcome: str, detail: str) -> None:
@@ -148,12 +170,18 @@ def make_plan(
         note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))
     except CongruenceError as error:
         note("space", "bad", str(error))
+    mapped = None
     try:
-        mapper(sample.ids, sample.vectors, sample.modalities)
+        mapped = mapper(sample.ids, sample.vectors, sample.modalities)
         note("rows", "good", f"the first {len(sample.ids):,} are finite and not zero")
     except CongruenceError as error:
         note("rows", "bad", str(error))
     seconds = time.perf_counter() - started
+    writing = recall = None
+    if mapped is not None:
+        mapper.new = mapper.new.calibrated(mapped)
+        if measure:
+            writing, recall = _measure(database, mapper, mapped, info.distance)
     _look(mapper, sample, note)
     repeated = database.repeated_ids()
     note(
@@ -180,6 +208,7 @@ def make_plan(
         if other:
             note("certificate's models", "unknown", f"it names {' and '.join(other)}")
     rate = len(sample.ids) / max(seconds, 1e-9)
+    written = None if writing is None else len(sample.ids) / max(writing, 1e-9)
     return Plan(
         place=info.place,
         kind=database.kind,
@@ -193,13 +222,35 @@ def make_plan(
         bytes_new=size,
         free_bytes=info.free_bytes,
         index=info.index,
-        minutes=info.rows / rate / 60,
+        minutes=info.rows / (rate if written is None else min(rate, written)) / 60,
         rows_per_second=rate,
+        written_per_second=written,
+        old_type=info.element_type,
+        stored_as=mapper.new.words(),
+        stored_recall=recall,
         encode_minutes=None if encode_rate is None else info.rows / encode_rate / 60,
         encode_cost=None if price is None else info.rows * price,
         verdict=verdict,
         checks=checks,
     )
+
+
+def _measure(
+    database: Database, mapper: RowMapper, mapped: np.ndarray, distance: str | None
+) -> tuple[float | None, float | None]:
+    """Return the seconds that writing a sample takes, and the recall that its type keeps."""
+    vectors, kind = mapper.new.encode(mapped), mapper.new.element_type
+    try:
+        seconds = database.time_write(vectors, kind)
+    except DatabaseUnavailableError:
+        raise
+    except CongruenceError:  # such as no right to make temporary tables: a plan goes without
+        seconds = None
+    if kind == "float32":
+        return seconds, None
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(np.float16).astype(np.float32) if kind == "float16" else vectors
+    return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
 
 
 def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
@@ -211,10 +262,11 @@ def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
 def _look(mapper: RowMapper, sample: Block, note: Any) -> None:
     """Judge from the vectors alone whether the map's source made them."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
-    by_modality: dict[str | None, np.ndarray] = {mapper.modality: sample.vectors}
+    vectors = mapper.rows(sample.vectors) if mapper.old.coded else sample.vectors
+    by_modality: dict[str | None, np.ndarray] = {mapper.modality: vectors}
     if sample.modalities is not None and mapper.modality is None:
         names = np.array(sample.modalities.to_pylist(), object)
-        by_modality = {name: sample.vectors[names == name] for name in dict.fromkeys(names.tolist())}
+        by_modality = {name: vectors[names == name] for name in dict.fromkeys(names.tolist())}
     for modality, rows in by_modality.items():
         words = "" if modality is None else f" ({modality})"
         if not np.isfinite(rows).all():

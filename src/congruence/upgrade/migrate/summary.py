@@ -24,6 +24,7 @@ def summarize(journal: Journal) -> dict[str, Any]:
         "place": journal.place,
         "map": journal.map_digest,
         "element_type": journal.element_type,
+        "ranges": journal.ranges,
         "state": journal.state,
         "rows": last.get("rows", journal.rows),
         "checksum_old": last.get("old"),

@@ -20,6 +20,7 @@ def migrate(
     *,
     journal: str | Path | None = None,
     modality: str | None = None,
+    element_type: str | None = None,
     switch: bool = False,
     resume: bool = False,
     callback: Callable[[int], object] | None = None,
@@ -32,7 +33,7 @@ def migrate(
     where : str or path-like
         As its users write it; see :func:`congruence.databases.open_database`.
     mapping : Map
-    journal, modality
+    journal, modality, element_type
         As of :class:`Migration`.
     switch : bool, default=False
         Switch if it verifies.
@@ -54,7 +55,8 @@ def migrate(
     CongruenceError
         As of the steps.
     """
-    with Migration(open_database(where, **options), mapping, journal=journal, modality=modality) as migration:
+    database = open_database(where, **options)
+    with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:
         migration.run(resume=resume, callback=callback)
         found = migration.verify(callback=callback)
         if not found.passed:

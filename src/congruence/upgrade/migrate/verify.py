@@ -13,14 +13,18 @@ from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.top_k import top_k
 from congruence.databases import Database
 from congruence.embeddings import Embeddings, normalize_rows
-from congruence.errors import IdError, ShapeError
+from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
-from congruence.upgrade.migrate.passes import Checksum, differing, rows_a_block
+from congruence.upgrade.migrate.passes import Checksum, rows_a_block
+from congruence.upgrade.migrate.quantize import recall_of
 
 __all__ = ["Verification", "verify"]
 
 #: Queries of which the index's answers are compared with exact search.
 QUERIES = 200
+
+#: Queries where there is no index: the database's search reads all rows for each of them, and is exact.
+QUERIES_UNINDEXED = 10
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,11 @@ class Verification:
     read_back, wrong : int
         Rows of the sample that were read and mapped anew, and those whose new vector is another or missing.
     largest_difference : float
-        Of a component, over the sample.
+        Of a component as it is stored, over the sample; of int8 in steps.
     k : int
     index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own index finds, over the sample's mapped vectors as queries; None where
-        the database has no index of its own.
+        Share of the exact ``k`` nearest rows that the database's own search finds, over the sample's mapped vectors as queries: 200, or 10
+        where the vectors have no index. None where the database cannot search.
     index_recall_old : float or None
         The same of the old vectors and their index.
     heldout : dict
@@ -47,6 +51,11 @@ class Verification:
         Empty where none were given.
     checksum_new : str
         Over all new vectors as they are stored.
+    stored_recall : float or None
+        Where the new vectors are not stored as float32: of the 10 nearest rows by float32, the share that are among the 10 nearest as stored, within the
+        sample that was read back; None for fewer than 40 rows.
+    clipped : float
+        Share of components outside of the ranges of int8, over that sample.
     problems : list of str
         Why it did not pass.
     """
@@ -62,6 +71,8 @@ class Verification:
     index_recall_old: float | None
     heldout: dict[str, float]
     checksum_new: str
+    stored_recall: float | None = None
+    clipped: float = 0.0
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +83,6 @@ class Verification:
 def verify(
     database: Database,
     mapper: RowMapper,
-    element_type: str,
     sample: list[int | str],
     *,
     distance: str | None,
@@ -89,18 +99,26 @@ def verify(
     first = next(iter(database.scan("old", batch=1)), None)
     if first is None:
         raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
-    ids = pa.array(sample, first.ids.type)
+    try:
+        ids = pa.array(sample, first.ids.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise CorruptFileError(
+            f"Got a journal whose sample has other ids than the table, of {first.ids.type}; expected its own. Restore the journal, or remove "
+            "the new vectors (discard) and begin again in another folder."
+        ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
     rows = id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
     there = rows >= 0
     wanted = database.as_stored(mapper(old.ids, old.vectors, old.modalities))
     found = new.vectors[rows[there]]
-    wrong = int((~there).sum()) + int(differing(found, wanted[there], element_type).sum())
+    wrong = int((~there).sum()) + int(mapper.new.differs(found, wanted[there]).sum())
     if wrong:
         problems.append(f"{wrong:,} of {len(old.ids):,} rows of the sample hold another vector than the map gives")
-    largest = float(np.abs(found - wanted[there]).max()) if len(found) else 0.0
-    queries = normalize_rows(found[:QUERIES]) if distance == "cosine" else found[:QUERIES]
-    asked_old = old.vectors[there][:QUERIES]
+    largest = float(np.abs(found - mapper.new.encode(wanted[there])).max()) if len(found) else 0.0
+    asked = QUERIES if database.info().index else QUERIES_UNINDEXED
+    unit = distance == "cosine" and not mapper.new.coded  # codes are searched as they are
+    queries = normalize_rows(found[:asked]) if unit else found[:asked]
+    asked_old = old.vectors[there][:asked]
     extra = None
     if heldout is not None:
         if not heldout.has_ids:
@@ -109,19 +127,31 @@ def verify(
             raise ShapeError(
                 f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d, of the new model. Pass vectors of the new model, with the ids of their rows."
             )
-        extra = np.asarray(heldout.vectors, np.float32)
+        extra = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
     stacked = queries if extra is None else np.concatenate([queries, extra])
-    best, total, checksum = _exact(database, "new", stacked, k, distance, callback)
+    checksum = Checksum()
+    best, least = _exact(database, "new", stacked, k, distance, callback, checksum)
+    total = checksum.rows
     recall = recall_old = None
     if database.capabilities.searches and len(queries):
-        recall = _agreement(best[: len(queries)], database.search(queries, k, "new"))
-        exact_old, _, _ = _exact(database, "old", asked_old, k, distance, callback)
-        recall_old = _agreement(exact_old, database.search(asked_old, k, "old"))
+        answers = database.search(queries, k, "new")
+        recall = (
+            _as_near(database, "new", queries, answers, least, min(k, total), distance)
+            if mapper.new.coded
+            else _agreement(best[: len(queries)], answers)
+        )
+        exact_old, least = _exact(database, "old", asked_old, k, distance, callback)
+        answers = database.search(asked_old, k, "old")
+        recall_old = (
+            _as_near(database, "old", asked_old, answers, least, min(k, total), distance)
+            if mapper.old.coded
+            else _agreement(exact_old, answers)
+        )
         if recall < min(least_recall, recall_old - 0.05):
             problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
     scores: dict[str, float] = {}
     if heldout is not None:
-        scores = _own_rows(best[len(queries) :], heldout, total)
+        scores = _own_rows(best[len(queries) :], heldout, checksum.rows)
         if scores["recall@10"] <= 2 * scores["chance@10"]:
             problems.append("held-out vectors of the new model find their own rows no better than chance")
     return Verification(
@@ -136,6 +166,8 @@ def verify(
         index_recall_old=recall_old,
         heldout=scores,
         checksum_new=str(checksum),
+        stored_recall=None if mapper.new.element_type == "float32" else recall_of(wanted[there], found, distance),
+        clipped=mapper.new.clipped(wanted),
         problems=problems,
     )
 
@@ -147,19 +179,17 @@ def _exact(
     k: int,
     distance: str | None,
     callback: Callable[[int], object] | None,
-) -> tuple[list[list[str]], int, Checksum]:
-    """Return the ids of each query's ``k`` nearest rows by exact search, in one pass that keeps ``k`` candidates a query."""
-    checksum = Checksum()
+    checksum: Checksum | None = None,
+) -> tuple[list[list[str]], np.ndarray]:
+    """Return the ids of each query's ``k`` nearest rows by exact search, in one pass that keeps ``k`` candidates a query; and the least similarity."""
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
     for block in database.scan(side, batch=rows_a_block(width)):
-        checksum.add(block.ids, block.vectors)
-        rows = normalize_rows(block.vectors) if distance == "cosine" else block.vectors
-        similar = queries @ rows.T
-        if distance == "l2":
-            similar -= np.einsum("ij,ij->i", rows, rows)[None, :] / 2
-        near = top_k(similar, min(k, len(rows)))
+        if checksum is not None:
+            checksum.add(block.ids, block.vectors)
+        similar = _similar(queries, block.vectors, distance)
+        near = top_k(similar, min(k, len(block.ids)))
         texts = id_texts(block.ids.to_pylist())
         scores = np.concatenate([scores, np.take_along_axis(similar, near, 1)], axis=1)
         names = np.concatenate([names, texts[near].astype(object)], axis=1)
@@ -169,7 +199,38 @@ def _exact(
         if callback is not None:
             callback(len(block.ids))
     order = np.argsort(-scores, axis=1, kind="stable")
-    return np.take_along_axis(names, order, 1).tolist(), checksum.rows, checksum
+    least = scores.min(axis=1, initial=np.inf)
+    return np.take_along_axis(names, order, 1).tolist(), least
+
+
+def _similar(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> np.ndarray:
+    rows = normalize_rows(vectors) if distance == "cosine" else vectors
+    similar = queries @ rows.T
+    if distance == "l2":
+        similar -= np.einsum("ij,ij->i", rows, rows)[None, :] / 2
+    return np.asarray(similar)
+
+
+def _as_near(
+    database: Database,
+    side: Any,
+    queries: np.ndarray,
+    found: list[pa.Array],
+    least: np.ndarray,
+    k: int,
+    distance: str | None,
+) -> float:
+    """Return the share of answers that are as near as the ``k`` nearest: codes are often equally near, and then any of them is right."""
+    names = [id_texts(one.to_pylist()) for one in found]
+    block = database.fetch(pa.concat_arrays(found).unique(), side)
+    known = id_texts(block.ids.to_pylist())
+    similar = _similar(queries, block.vectors, distance)
+    shares = []
+    for row, some, needed in zip(similar, names, least[: len(queries)], strict=True):
+        rows = id_rows(known, some)
+        near = row[rows[rows >= 0]] >= needed - 1e-5 * abs(needed)
+        shares.append(float(near.sum()) / k)
+    return float(np.mean(shares))
 
 
 def _agreement(exact: list[list[str]], found: list[pa.Array]) -> float:

@@ -1,0 +1,304 @@
+"""What a migration costs beside a copy of the same table by the database's own client.
+
+``python benchmarks/bench_migrate.py lancedb --rows 200000``. Rows of 512 random numbers of unit norm, whole-number ids, a column of text, no index.
+Each way runs in a process of its own on a fresh copy of the database, in rounds, and every second round in the reverse order; ratios are taken
+within rounds, each the time of a copy divided by that of the other way, so 1 is as fast as the copy and .5 half as fast.
+
+``copy``
+    Vectors are read in batches by the client and written to a column or table beside, as its own page shows for loading many rows; nothing is computed.
+    LanceDB: ``add_columns`` with a reader over batches. DuckDB: Arrow batches of a query, ``INSERT … SELECT`` of each into a table with a primary key.
+    sqlite-vec: ``SELECT``, ``executemany`` of ``INSERT`` into another vec0 table, in one transaction. PostgreSQL: ``COPY … TO`` and
+    ``COPY … FROM``, both binary, the bytes passed on in between without a look, into a table with a primary key.
+``copy in the server``
+    The same by SQL alone (``INSERT … SELECT``), where no vector comes to a client and so none can be mapped. Not for LanceDB.
+``mapped copy``
+    ``copy`` with one NumPy product of each batch in between, float32. No checks, no journal.
+``fill``
+    Our walk that writes (``prepare``, ``fill``, and all of it in its place), and, timed by itself, the ``comparing`` walk after it, which a copy does
+    not have. A migration walks so once where others may have written meanwhile, and once before the switch.
+``whole``
+    :meth:`Migration.plan` to ``switch``: checks, filling, comparing, verifying, switching.
+
+``seconds`` by the clock, ``cpu`` of the process and, for PostgreSQL, of its server; ``mb`` is the peak of the process over what it had after imports.
+
+With ``--peers PYTHON`` (``migrate_peers.py`` says how to make such an environment) other packages migrate the same rows, as their own pages call them. They are compared with ``whole``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from machine_output import add_json, write_json
+from migrate_copies import KINDS, Product, rows
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# ---- one way, in a process of its own --------------------------------------------------------------------------------------
+
+
+def status(name: str) -> float:
+    """A line of the process's own status in MB; not ru_maxrss, which in a child starts at its parent's."""
+    return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+class Clock:
+    """Seconds and processor seconds of this process, and of PostgreSQL's server."""
+
+    def __init__(self, server: int | None) -> None:
+        self.server = server
+        self.parts: dict[str, dict[str, float]] = {}
+
+    def _processor(self) -> float:
+        return time.process_time() + (processor_of(self.server) if self.server else 0)
+
+    def __call__(self, name: str, step: Callable[[], Any]) -> Any:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        rest, seconds, cpu = status("VmRSS"), time.perf_counter(), self._processor()
+        found = step()
+        self.parts[name] = {
+            "seconds": time.perf_counter() - seconds,
+            "cpu": self._processor() - cpu,
+            "mb": status("VmHWM") - rest,
+        }
+        return found
+
+
+def processor_of(server: int) -> float:
+    """Processor seconds of a server and its processes, those that have ended too."""
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(place.parent.name) == server:
+            ticks += sum(map(int, fields[11:15]))
+        elif int(fields[1]) == server:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def child(options: argparse.Namespace) -> dict[str, Any]:
+    kind, folder = KINDS[options.kind], options.folder
+    place, dim = folder / options.child / kind.file, options.dim
+    clock = Clock(options.server)
+    if options.child in ("copy", "mapped copy"):
+        __import__(
+            {"lancedb": "lance", "sqlite-vec": "sqlite_vec", "pgvector": "psycopg"}.get(options.kind, options.kind)
+        )
+        product = Product(folder) if options.child == "mapped copy" else None
+        clock(options.child, lambda: kind.copy(place, dim, product))
+        return clock.parts
+    if options.child == "copy in the server":
+        clock(options.child, lambda: kind.inside(place, dim))
+        return clock.parts
+    from congruence import Migration, load
+    from congruence.databases import open_database
+    from congruence.upgrade.migrate import passes
+    from congruence.upgrade.migrate.journal import Journal
+    from congruence.upgrade.migrate.mapper import RowMapper
+
+    address = place.read_text() if options.kind == "pgvector" else str(place)
+    mapping, database = load(folder / "map"), open_database(address, table="items")
+    if options.child == "whole":
+
+        def whole() -> None:
+            with Migration(database, mapping, journal=folder / options.child / "journal") as migration:
+                migration.run()
+                if not migration.verify().passed:
+                    raise SystemExit(f"not verified: {migration.status()}")
+                migration.switch()
+
+        clock("whole", whole)
+        return clock.parts
+    mapper, retry = RowMapper(mapping), passes.Retry()
+    info = database.info()
+    journal = Journal(
+        place=info.place,
+        map_digest="",
+        dim=mapper.dim,
+        element_type="float32",
+        normalize=mapper.unit,
+        scale=False,
+        modality=None,
+    )
+
+    def fill() -> None:
+        database.prepare(mapper.dim)
+        passes.fill(database, mapper, journal, folder / options.child, info.dim, retry)
+        database.build_index()  # there is none: what waits is put in its place
+
+    clock("fill", fill)
+    found = clock("comparing", lambda: passes.repair(database, mapper, "float32", info.dim, retry))
+    if found["written"] or found["rows"] != info.rows:
+        raise SystemExit(f"the comparing walk found {found}")
+    database.close()
+    return clock.parts
+
+
+# ---- rounds ----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def postgres() -> Iterator[Any]:
+    sys.path.insert(0, str(ROOT / "tests" / "databases"))
+    from postgres_server import PostgresServer
+
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.remove()
+
+
+class Rounds:
+    """Fresh copies of one database, and a process on each."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, server: Any) -> None:
+        self.options, self.folder, self.server = options, folder, server
+        self.kind = KINDS[options.kind]
+        self.first = folder / "first"
+        self.first.mkdir()
+        if server is not None:
+            (self.first / self.kind.file).write_text(self._create("first", "template1"))
+        self.kind.make(self.first, options.rows, options.dim)
+
+    def _create(self, name: str, template: str) -> str:
+        import psycopg
+
+        with psycopg.connect(self.server.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {name}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        return str(self.server.url(name))
+
+    def run(self, way: str) -> dict[str, Any]:
+        place = self.folder / way
+        shutil.copytree(self.first, place)
+        if self.server is not None:
+            (place / self.kind.file).write_text(self._create("one", "first"))
+        os.sync()
+        command = [
+            sys.executable,
+            __file__,
+            self.options.kind,
+            "--child",
+            way,
+            "--folder",
+            self.folder,
+            "--dim",
+            str(self.options.dim),
+        ]
+        if way.startswith("peer "):
+            address = str(place / self.kind.file) if self.server is None else (place / self.kind.file).read_text()
+            peers = Path(__file__).parent / "migrate_peers.py"
+            command = [
+                self.options.peers,
+                "-I",
+                peers,
+                way.removeprefix("peer "),
+                self.options.kind,
+                address,
+                self.folder,
+            ]
+        if self.server is not None:
+            command += ["--server", str(self.server.process.pid)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise SystemExit(f"{way}: {done.stderr[-2000:]}")
+            return json.loads(done.stdout.splitlines()[-1])
+        finally:
+            shutil.rmtree(place)
+
+
+def ratios(rounds: list[dict[str, Any]], beside: str = "copy") -> dict[str, dict[str, list[float]]]:
+    """Lowest, median and highest ratio of a round: the time of ``beside`` divided by that of each way."""
+    out: dict[str, dict[str, list[float]]] = {}
+    for way in rounds[0]:
+        for key in ("seconds", "cpu"):
+            each = [one[beside][key] / one[way][key] for one in rounds]
+            out.setdefault(way, {})[key] = [min(each), float(np.median(each)), max(each)]
+    return out
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    from congruence import OrthogonalMap
+
+    rng = np.random.default_rng(0)
+    anchors = rows(0, 2 * options.dim, options.dim)
+    target = anchors[:, ::-1] + 0.1 * rng.standard_normal(anchors.shape).astype(np.float32)
+    target /= np.linalg.norm(target, axis=1, keepdims=True)
+    mapping = OrthogonalMap().fit(anchors, target)
+    ways = options.ways or ["copy", "copy in the server", "mapped copy", "fill", "whole"]
+    if options.kind == "lancedb":
+        ways = [way for way in ways if way != "copy in the server"]
+    ways += [f"peer {name}" for name in options.peer]
+    rounds: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name, postgres() if options.kind == "pgvector" else _nothing() as server:
+        folder = Path(name)
+        mapping.save(folder / "map")
+        np.save(folder / "matrix.npy", mapping.rotation_.astype(np.float32))
+        np.savez(folder / "anchors.npz", source=anchors, target=target)
+        one = Rounds(options, folder, server)
+        for k in range(options.rounds):
+            found: dict[str, Any] = {}
+            for way in ways[:: -1 if k % 2 else 1]:
+                found |= one.run(way)
+            if "fill" in found:
+                found["fill and comparing"] = {
+                    key: found["fill"][key] + found["comparing"][key] for key in ("seconds", "cpu")
+                } | {"mb": max(found["fill"]["mb"], found["comparing"]["mb"])}
+            rounds.append({way: found[way] for way in sorted(found)})
+    beside = next((way for way in ("copy", "whole") if way in rounds[0]), ways[0])
+    return {"rounds": rounds, "ratios": ratios(rounds, beside)}
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=sorted(KINDS))
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", metavar="WAY")
+    parser.add_argument("--peers", type=Path, metavar="PYTHON")
+    parser.add_argument("--peer", nargs="*", default=[], metavar="NAME", help="isotrieve, rebasis")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
+    add_json(parser)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(child(options)))
+        return
+    results = measure(options)
+    for way, by in results["ratios"].items():
+        runs = [one[way] for one in results["rounds"]]
+        seconds, cpu, mb = (np.median([one[key] for one in runs]) for key in ("seconds", "cpu", "mb"))
+        print(
+            f"{way:20} {seconds:7.2f} s  cpu {cpu:7.2f} s  {mb:6.0f} MB   ratio {by['seconds'][1]:.2f} "
+            f"({by['seconds'][0]:.2f} … {by['seconds'][2]:.2f})  cpu {by['cpu'][1]:.2f} ({by['cpu'][0]:.2f} … {by['cpu'][2]:.2f})"
+        )
+    write_json(options, results)
+
+
+if __name__ == "__main__":
+    main()

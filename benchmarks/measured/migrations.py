@@ -1,0 +1,87 @@
+"""The tables of docs/migrate.md: a migration beside copies and beside other packages. Times: compared with their record only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+_NAMES = {"lancedb": "LanceDB", "duckdb": "DuckDB", "sqlite-vec": "sqlite-vec", "pgvector": "PostgreSQL"}
+
+_WAYS = {
+    "copy": "copy",
+    "copy in the server": "copy by SQL alone",
+    "mapped copy": "copy with a product",
+    "fill": "writing",
+    "fill and comparing": "writing and one comparing walk",
+    "whole": "whole: plan, run, verify, switch",
+}
+
+
+def _median(found: dict[str, Any], way: str, key: str) -> float:
+    return float(np.median([one[way][key] for one in found["rounds"]]))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def _about(one: dict[str, Any]) -> str:
+    given = one["arguments"]
+    return f"{_NAMES[given['kind']]}, {given['rows']:,} × {given['dim']}"
+
+
+def speed(results: list[Any]) -> str:
+    """Each way beside the copy of the same round."""
+    rows = []
+    for one in results:
+        found = one["results"]
+        for way, words in _WAYS.items():
+            if way not in found["ratios"]:
+                continue
+            ratios = []
+            for key in ("cpu", "seconds"):
+                low, middle, high = found["ratios"][way][key]
+                ratios.append("1" if way == "copy" else f"{middle:.2f} ({low:.2f} … {high:.2f})")
+            cpu, memory = _seconds(_median(found, way, "cpu")), f"{_median(found, way, 'mb'):,.0f} MB"
+            rows.append([_about(one) if way == "copy" else "", words, cpu, *ratios, memory])
+    return table(["rows", "way", "processor time", "speed beside a copy", "by the clock", "memory"], rows)
+
+
+def peers(results: list[Any]) -> str:
+    """Other packages beside a whole migration on the same rows."""
+    rows = []
+    for one in results:
+        found = one["results"]
+        for way in sorted(found["rounds"][0], key=lambda name: name != "whole"):
+            shown = [_seconds(_median(found, way, key)) for key in ("cpu", "seconds")]
+            times = []
+            for key in ("cpu", "seconds"):
+                each = [1 / ratio for ratio in found["ratios"][way][key]]
+                times.append("1" if way == "whole" else f"{each[1]:.1f} ({each[2]:.1f} … {each[0]:.1f})")
+            name = "congruence, whole" if way == "whole" else way
+            rows.append([_about(one) if way == "whole" else "", name, *shown, *times])
+    return table(
+        ["rows", "package", "processor time", "by the clock", "processor time over ours", "clock over ours"], rows
+    )
+
+
+def memory(results: list[Any]) -> str:
+    """Peak of writing and of comparing over what the process had before."""
+    rows = []
+    for one in results:
+        found = one["results"]
+        peaks = [f"{_median(found, way, 'mb'):,.0f} MB" for way in ("fill", "comparing")]
+        given = one["arguments"]
+        rows.append([_about(one), f"{given['rows'] * given['dim'] * 4 / 2**20:,.0f} MB", *peaks])
+    return table(["rows", "their vectors", "writing", "comparing"], rows)
+
+
+BLOCKS = {
+    "migrate-speed": Block(speed, JOBS["migrate-speed"]),
+    "migrate-peers": Block(peers, JOBS["migrate-peers"]),
+    "migrate-memory": Block(memory, JOBS["migrate-memory"]),
+}

@@ -1,0 +1,104 @@
+"""Tables of docs/progressive.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from measured.blocks import Block, table
+from measured.jobs import JOBS
+
+#: Shares re-embedded, by part, as bench_progressive.py follows them, and those that are shown.
+SHARES = {
+    "caltech": ((0.0, 0.02, 0.04, 0.08, 0.12, 0.16),) * 2,
+    "emoji": ((0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6, 0.8, 0.9), (0.0, 0.2, 0.4, 0.45, 0.6, 0.9)),
+    "lvis": ((0.0, 0.1, 0.2, 0.3, 0.5),) * 2,
+}
+
+WORDS = {
+    "rotation, random": "random, a rotation refitted",
+    "random": "random",
+    "k-center": "k-center",
+    "margin": "margin (uncertainty)",
+    "disagreement": "disagreement",
+    "residual": "predicted residual",
+    "coverage": "covered variance",
+    "entropy": "entropy",
+    "auto": "auto",
+}
+
+
+def _cell(values: Any) -> str:
+    array = np.array(values, float)
+    return f"{array.mean():.3f} ± {array.std(ddof=1) / np.sqrt(len(array)):.3f}"
+
+
+def orders(part: str) -> Any:
+    """Quality by order and share, mean and standard error over splits."""
+
+    def write(results: list[Any]) -> str:
+        runs = results[0]["results"]
+        all_, shown = SHARES[part]
+        rows = [
+            [f"{name} model", _cell([run[name] for run in runs]), *[""] * (len(shown) - 1)] for name in ("old", "new")
+        ]
+        for name in (one for one in runs[0] if one not in ("old", "new")):
+            cells = []
+            for share in shown:
+                place = all_.index(share)
+                values = [run[name][place] if place < len(run[name]) else None for run in runs]
+                cells.append("" if values[0] is None else _cell(values))
+            rows.append([WORDS[name], *cells])
+        return table(["order", *(f"{100 * share:g} %" for share in shown)], rows)
+
+    return write
+
+
+def lvis(results: list[Any]) -> str:
+    """Recall without texts, by cosines and on one scale."""
+    runs = results[0]["results"]
+    shown = SHARES["lvis"][1]
+    rows = []
+    for name in (one for one in runs[0] if one not in ("old", "new")):
+        for column, words in enumerate(("as they are", "on one scale")):
+            cells = [_cell([run[name][place][column] for run in runs]) for place in range(len(shown))]
+            rows.append([WORDS[name] * (column == 0), words, *cells])
+    return table(["order", "cosines", *(f"{100 * share:g} %" for share in shown)], rows)
+
+
+def coverage(results: list[Any]) -> str:
+    """Share of intervals that hold the truth, and their mean width."""
+    found = results[0]["results"]
+    rows = []
+    for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in found):
+        mine = {name.rsplit(": ", 1)[1]: cells for name, cells in found.items() if name.rsplit(": ", 1)[0] == label}
+        cells = [
+            f"{mine[name][1]:.3f} ({mine[name][2]:.2f})" if name in mine else ""
+            for name in ("agreement", "overlap@10", "cosine", "forecast")
+        ]
+        rows.append([label, str(mine["agreement"][0]), *cells])
+    return table(["data", "stages", "agreement", "overlap@10", "cosine", "forecast of agreement"], rows)
+
+
+def settings(results: list[Any]) -> str:
+    """Weights of the fit, and scores by origin."""
+    runs = results[0]["results"]
+    rows = []
+    for data, share in (("Caltech-101", 8), ("emoji", 40)):
+        first = True
+        for name in (one for one in runs[0][data] if one != "new"):
+            values = np.array([np.ravel(run[data][name]) for run in runs], float)
+            cells = [_cell(column) for column in values.T]
+            rows.append([f"{data}, {share} % re-embedded" * first, name, *cells, *[""] * (3 - len(cells))])
+            first = False
+    return table(["", "", "all", "native half", "mapped half"], rows)
+
+
+BLOCKS = {
+    "progressive-caltech": Block(orders("caltech"), JOBS["progressive-caltech"]),
+    "progressive-emoji": Block(orders("emoji"), JOBS["progressive-emoji"]),
+    "progressive-lvis": Block(lvis, JOBS["progressive-lvis"]),
+    "progressive-coverage": Block(coverage, JOBS["progressive-coverage"]),
+    "progressive-settings": Block(settings, JOBS["progressive-settings"]),
+}

@@ -1,0 +1,107 @@
+"""Other packages migrate the rows of ``bench_migrate.py``, each in an environment of its own.
+
+``python3.12 -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 rebasis==0.1.0 'psycopg[binary]' pgvector lancedb``; rebasis needs
+Python 3.12. Run by that interpreter, by ``bench_migrate.py`` alone. A map is fitted to the same anchors first, outside of the time that is measured.
+
+isotrieve: ``PgvectorAdapter(mapping, …).migrate()`` with its own batches: it adds a column, updates it row by row, and then drops the old column. rebasis:
+``MigrationEngine`` as its command ``rebasis migrate`` builds it, the original vectors kept in its shadow copy: the rows' vectors are overwritten in
+place, one ``update`` a row; it finds rows by texts alone, so by the column of text. Neither compares all rows afterwards; rebasis reads back one in a hundred.
+
+Left out: rebasis with sqlite-vec, since the ``sqlite3`` of the Python 3.12 at hand loads no extensions; both with Qdrant, of which there is no
+server at hand. vecshift 0.4.0 and embedflow 0.8.0 embed the texts anew, and map no vectors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def isotrieve(kind: str, address: str, folder: Path, source: np.ndarray, target: np.ndarray) -> Callable[[], Any]:
+    from isotrieve.adapters.pgvector import PgvectorAdapter
+    from isotrieve.mapping.linear import OrthogonalProcrustesMapping
+    from psycopg.conninfo import conninfo_to_dict
+
+    given = {
+        key: value for key, value in conninfo_to_dict(address).items() if key in ("host", "dbname", "user", "password")
+    }
+    adapter = PgvectorAdapter(OrthogonalProcrustesMapping().fit(source, target), **given, table="items")
+    return adapter.migrate
+
+
+def rebasis(kind: str, address: str, folder: Path, source: np.ndarray, target: np.ndarray) -> Callable[[], Any]:
+    from rebasis.core.procrustes import CenteredProcrustesAdapter
+    from rebasis.manifest import ManifestDB, manifest_path
+    from rebasis.migrate import MigrationEngine
+    from rebasis.store import open_store
+
+    adapter = CenteredProcrustesAdapter.fit(source, target)
+    place = Path(address)
+    uri = f"lancedb://{place.parent}?vector_column=embedding&id_column=name#{place.stem}"
+
+    def migrate() -> None:
+        store = open_store(uri)
+        state = folder / "rebasis"
+        manifest_path(state).parent.mkdir(parents=True, exist_ok=True)
+        with ManifestDB(manifest_path(state)) as db:
+            engine = MigrationEngine(
+                db=db, store=store, adapter=adapter, shadow_root=state / "shadow", store_uri=uri, power_aware=False
+            )
+            engine.prepare([record.id for record in store.iter_records(with_vectors=False, with_text=False)])
+            result = engine.run()
+        if result.failed or result.processed != store.count():
+            raise SystemExit(f"rebasis: {result}")
+
+    return migrate
+
+
+def status(name: str) -> float:
+    return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+def main() -> None:
+    name, kind, address, folder, *server = sys.argv[1:]
+    with np.load(Path(folder) / "anchors.npz", allow_pickle=False) as anchors:
+        source, target = anchors["source"], anchors["target"]
+    run = {"isotrieve": isotrieve, "rebasis": rebasis}[name](kind, address, Path(folder), source, target)
+    if kind == "lancedb":
+        import lancedb  # noqa: F401  # imported before the clock starts, as everywhere
+    processor = processor_of(int(server[1])) if server else 0.0
+    Path("/proc/self/clear_refs").write_text("5")
+    rest, seconds, cpu = status("VmRSS"), time.perf_counter(), time.process_time()
+    run()
+    found = {
+        "seconds": time.perf_counter() - seconds,
+        "cpu": time.process_time() - cpu + ((processor_of(int(server[1])) - processor) if server else 0.0),
+        "mb": status("VmHWM") - rest,
+    }
+    print("\n" + json.dumps({f"{name} {version(name)}": found}))
+
+
+def processor_of(server: int) -> float:
+    """As in ``bench_migrate.py``, which this interpreter cannot import."""
+    import os
+
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = place.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(place.parent.name) == server:
+            ticks += sum(map(int, fields[11:15]))
+        elif int(fields[1]) == server:
+            ticks += sum(map(int, fields[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()

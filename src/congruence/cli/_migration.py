@@ -1,0 +1,127 @@
+"""A migration's plan, verification and state as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate import Migration, Plan, Verification
+
+__all__ = ["print_plan", "print_rule", "print_status", "print_verification"]
+
+
+def print_rule(migration: Migration) -> None:
+    """Say how queries must be quantized to be searched among the new vectors."""
+    from congruence.cli._base import say
+
+    if words := migration.mapper.new.words():
+        say(f"Quantize queries likewise, {words}")
+        if migration.mapper.new.ranges is not None:
+            say(
+                f"The ranges, as sentence-transformers' quantize_embeddings takes them: {migration.folder / 'ranges.npy'}"
+            )
+
+
+def print_plan(plan: Plan) -> None:
+    """Print what a run would do and cost, and the checks."""
+    from congruence.cli._base import number, print_table, say
+
+    if plan.verdict:
+        say(f"{plan.verdict['headline']}: {plan.verdict['reason']}")
+    facts = [
+        ["rows", f"{plan.rows:,}" + (f" ({plan.rows_without:,} more without a vector)" if plan.rows_without else "")],
+        [
+            "vectors",
+            f"{plan.dim_old} to {plan.dim_new} components, "
+            + (plan.element_type if plan.element_type == plan.old_type else f"{plan.old_type} to {plan.element_type}"),
+        ],
+        ["written", f"in a {plan.beside} beside; {'one' if plan.atomic_switch else 'no single'} step switches all"],
+        [
+            "size",
+            f"{plan.bytes_new / 2**20:,.1f} MiB"
+            + (f" of {plan.free_bytes / 2**20:,.0f} free" if plan.free_bytes else ""),
+        ],
+        ["index", plan.index or "none"],
+        ["to read and map", f"{plan.rows_per_second:,.0f} rows/s, on a sample"],
+        [
+            "to write",
+            "not measured: this database has no scratch table"
+            if plan.written_per_second is None
+            else f"{plan.written_per_second:,.0f} rows/s, the sample to a scratch table",
+        ],
+        [
+            "time",
+            f"{number(plan.minutes, 2)} min "
+            + (
+                "to read and map; writing and the index come on top"
+                if plan.written_per_second is None
+                else "for both, which overlap; the index comes on top"
+            ),
+        ],
+    ]
+    if plan.stored_as:
+        facts.append(["stored as", plan.stored_as])
+    if plan.element_type != "float32":
+        facts.append(["recall it keeps", _kept(plan.stored_recall, "of a sample")])
+    if plan.old_type in ("int8", "binary"):
+        facts.append(
+            ["recall lost before", f"unknown: what the old {plan.old_type} vectors were rounded from is not there"]
+        )
+    if plan.encode_minutes is not None:
+        facts.append(["to encode instead", f"{number(plan.encode_minutes, 1)} min"])
+    if plan.encode_cost is not None:
+        facts.append(["price of encoding", f"{plan.encode_cost:,.2f}"])
+    print_table(f"{plan.place} ({plan.kind})", ["", ""], facts)
+    marks = {"good": "ok", "bad": "NO", "unknown": "?"}
+    print_table("Checks", ["", "", ""], [[one["check"], marks[one["outcome"]], one["detail"]] for one in plan.checks])
+
+
+def _kept(recall: float | None, where: str) -> str:
+    """Say what storing vectors in fewer bits costs a search."""
+    if recall is None:
+        return "not measured: too few rows"
+    return f"{recall:.3f} of the 10 nearest by float32 are among the 10 nearest as stored, {where}"
+
+
+def print_verification(found: Verification) -> None:
+    """Print what a verification found."""
+    from congruence.cli._base import number, print_table, say
+
+    facts = [
+        ["rows", f"{found.rows_old:,} old, {found.rows_new:,} new"],
+        ["read back", f"{found.read_back:,}, {found.wrong} wrong; largest difference {found.largest_difference:.1e}"],
+        [
+            "index against exact search",
+            f"{number(found.index_recall)} (old: {number(found.index_recall_old)}), {found.k} nearest",
+        ],
+    ]
+    if found.stored_recall is not None:
+        facts.append(["recall it keeps", _kept(found.stored_recall, "of the sample read back")])
+    if found.clipped:
+        facts.append(
+            ["outside of the ranges", f"{100 * found.clipped:.2g} % of components, stored as the nearest within"]
+        )
+    if found.heldout:
+        facts.append(
+            [
+                "held-out vectors",
+                f"recall@1 {number(found.heldout['recall@1'])}, @10 {number(found.heldout['recall@10'])} (chance {number(found.heldout['chance@10'], 4)})",
+            ]
+        )
+    print_table("verified" if found.passed else "NOT verified", ["", ""], facts)
+    for problem in found.problems:
+        say(problem)
+
+
+def print_status(told: dict[str, Any]) -> None:
+    """Print where a migration stands, and its events."""
+    from congruence.cli._base import print_table, say
+
+    facts = [["database", told["stage"]], ["journal", told.get("state", "none")]]
+    if "rows" in told:
+        facts.append(["rows", f"{told['rows_mapped']:,} of {told['rows']:,} mapped"])
+    if "reembedded" in told:
+        facts.append(["re-embedded", f"{told['reembedded']:,} rows"])
+    print_table(told["place"], ["", ""], facts)
+    for one in told.get("events", []):
+        say(f"{one['at'].replace('T', ' ')}  {one['what']}")

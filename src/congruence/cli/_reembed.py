@@ -1,0 +1,189 @@
+"""Progressive re-embedding, as ``migrate`` runs it: what encodes, what is printed at each stage, and the forecast before money is spent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from congruence.upgrade.migrate import Migration
+    from congruence.upgrade.migrate.stages import Encode
+    from congruence.upgrade.progressive import Progressive
+
+__all__ = ["Bars", "Wanted", "open_encoder", "progress", "run_reembed"]
+
+
+class Bars(Protocol):
+    """Progress bars, one after the other."""
+
+    def begin(self, words: str, total: int) -> None: ...
+    def advance(self, count: int) -> None: ...
+    def close(self) -> None: ...
+    def shown(self, words: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]: ...
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Options of the command."""
+
+    encode: str | None
+    items: str | None
+    texts: str | None
+    new_texts: str | None
+    among: str | None
+    batch: int
+    budget: int | None
+    share: float | None
+    until: float | None
+    plot: str | None
+    encode_rate: float | None
+    price: float | None
+    force: bool = False
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is read. Raises ParameterError, OutputExistsError."""
+        from congruence._utils.atomic import check_output
+        from congruence.errors import ParameterError
+        from congruence.report.pictures import check_suffix
+
+        if self.encode is None:
+            raise ParameterError(
+                "Got no --encode; expected what encodes rows with the new model. Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items."
+            )
+        if self.budget is not None and self.share is not None:
+            raise ParameterError(
+                f"Got --budget {self.budget} and --share {self.share}; expected one of the two. Leave out one."
+            )
+        for name, value in (
+            ("--budget", self.budget),
+            ("--share", self.share),
+            ("--until", self.until),
+            ("--batch", self.batch),
+        ):
+            if value is not None and not value > 0:
+                raise ParameterError(f"Got {name} {value}; expected a number above 0. Pass one, or leave it out.")
+        if self.budget is None and self.share is None and self.until is None:
+            raise ParameterError(
+                "Got no --budget, --share or --until; expected where to stop. Pass --share .1, for example."
+            )
+        if (self.texts is None) != (self.new_texts is None):
+            raise ParameterError(
+                "Got texts of one model only; expected the same texts by both. Pass --texts and --new-texts, or neither."
+            )
+        if self.plot is not None:
+            check_suffix(self.plot)
+            check_output(self.plot, force=self.force)
+
+
+def open_encoder(wanted: Wanted, migration: Migration) -> Encode:
+    """Return what encodes rows, by the form of ``--encode``.
+
+    Raises
+    ------
+    ParameterError
+        None of the three forms.
+    SpaceMismatchError
+        The encoder or the file is of another model than the map's target.
+    """
+    from congruence.embeddings import check_space
+    from congruence.errors import ParameterError
+    from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+
+    spec = wanted.encode or ""
+    if "{" in spec or " " in spec.strip():
+        return CommandEncoder(spec)
+    from dataclasses import replace
+
+    target, source = migration.mapper.map.target_space_, migration.mapper.map.source_space_
+    if wanted.items is None and os.path.exists(spec.partition(":")[0]):
+        from congruence.stores import read_embeddings
+
+        found = read_embeddings(spec)
+        check_space(replace(found.space, normalized=None), target, source, modality=False)
+        return FileEncoder(found)
+    if wanted.items is None:
+        raise ParameterError(
+            f"Got --encode {spec}, which is no file, and no command with {{ids}} and {{out}}; expected an encoder with --items, too. Pass --items with the table or folder of what it encodes."
+        )
+    from congruence.embed import open_items
+    from congruence.encoders import load_encoder
+
+    items = open_items(wanted.items, modality=wanted.among)
+    encoder = load_encoder(spec, items.modality)
+    check_space(replace(encoder.space, normalized=None), target, source, modality=False)
+    return ItemsEncoder(encoder, items)
+
+
+def progress(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, Any]:
+    """Switch and re-embed; where the new vectors are a complete file, re-embed, verify and switch. Return what is told as plain data."""
+    from congruence.cli._base import say
+
+    first = migration.database.capabilities.writes_after_switch
+    told = {} if first else run_reembed(migration, wanted, bars, as_json)
+    if not first:
+        bars.begin("verifying", migration.info.rows)
+        found = migration.verify(callback=bars.advance)
+        told |= found.to_dict()
+        if not found.passed:
+            bars.close()
+            return told
+    bars.begin("comparing", migration.info.rows)
+    migration.switch(callback=bars.advance)
+    bars.close()
+    if not as_json:
+        more = "mapped vectors from now on, and the new model's own as they come" if first else "the new vectors"
+        say(f"switched: readers see {more}")
+    return run_reembed(migration, wanted, bars, as_json) if first else told
+
+
+def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool) -> dict[str, Any]:
+    """Re-embed, print each stage, and return what is told in the end as plain data."""
+    from congruence.cli._base import say
+    from congruence.stores import read_embeddings
+    from congruence.upgrade.migrate.stages import reembed
+
+    texts, new_texts = (None if one is None else read_embeddings(one) for one in (wanted.texts, wanted.new_texts))
+    encode = open_encoder(wanted, migration)
+    total = wanted.budget or round((wanted.share or 1) * migration.info.rows)
+    with bars.shown("encoding", total) as advance:
+        plan = reembed(
+            migration,
+            encode,
+            texts=texts,
+            new_texts=new_texts,
+            among=wanted.among,
+            size=wanted.batch,
+            budget=wanted.budget,
+            share=wanted.share,
+            until=wanted.until,
+            callback=advance,
+            stage=None if as_json else say,
+        )
+    told = _told(plan, wanted)
+    if wanted.plot is not None and plan.history_:
+        from congruence.report.pictures import write_figure
+
+        figure = plan.plot().get_figure(root=True)
+        assert figure is not None
+        write_figure(wanted.plot, figure, "quality by the share re-embedded", force=True)
+        told["plot"] = wanted.plot
+    if not as_json:
+        for line in told["words"]:
+            say(line)
+    return told
+
+
+def _told(plan: Progressive, wanted: Wanted) -> dict[str, Any]:
+    """Return the last stage, the forecast, and both in words."""
+    told: dict[str, Any] = {"stages": [one.to_dict() for one in plan.history_], "order": plan.order_, "words": []}
+    if not plan.history_:
+        told["words"].append("nothing was re-embedded")
+        return told
+    minutes = None if wanted.encode_rate is None else 60 * wanted.encode_rate
+    ahead = plan.forecast(rate=minutes, price=wanted.price)
+    told["forecast"] = ahead.to_dict()
+    told["words"] += str(ahead).split("\n")
+    return told

@@ -1,0 +1,143 @@
+"""From ids to the new model's vectors: a command of the user's, a file of vectors, or an encoder over a table of items."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from congruence._utils.ids import id_rows, id_texts
+from congruence.embed import Items
+from congruence.embeddings import Embeddings
+from congruence.encoders import Encoder
+from congruence.errors import FileError, IdError, ParameterError
+
+__all__ = ["CommandEncoder", "FileEncoder", "ItemsEncoder"]
+
+#: Characters of a command's own words that a message shows.
+_TAIL = 400
+
+
+class CommandEncoder:
+    """Runs a command for each chunk of rows.
+
+    Parameters
+    ----------
+    command : str
+        Split as a shell does, but run without one. ``{ids}`` stands for a file with an id a line, ``{out}`` for the ``.npy`` file that it must write:
+        one row for each id, in their order.
+
+    Raises
+    ------
+    ParameterError
+        One of the two is missing.
+    """
+
+    def __init__(self, command: str) -> None:
+        try:
+            self.words = shlex.split(command)
+        except ValueError as error:
+            raise ParameterError(
+                f"Got the command {command!r} ({error}); expected one that a shell can split. Close its quotation marks."
+            ) from None
+        for name in ("{ids}", "{out}"):
+            if not any(name in word for word in self.words):
+                raise ParameterError(
+                    f"Got the command {command!r} without {name}; expected both {{ids}} and {{out}}. Write for example: python encode.py {{ids}} {{out}}."
+                )
+
+    def __call__(self, ids: list[str]) -> np.ndarray:
+        """Encode rows.
+
+        Raises
+        ------
+        FileError
+            The command failed, or wrote no array.
+        ParameterError
+            An id has a line break.
+        """
+        if any("\n" in one or "\r" in one for one in ids):
+            raise ParameterError(
+                "Got an id with a line break; expected ids of one line for a command. Pass a function in Python instead."
+            )
+        with tempfile.TemporaryDirectory(prefix="congruence-encode-") as folder:
+            given, out = Path(folder) / "ids.txt", Path(folder) / "vectors.npy"
+            given.write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
+            words = [word.replace("{ids}", str(given)).replace("{out}", str(out)) for word in self.words]
+            try:
+                done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            except OSError as error:
+                raise FileError(
+                    f"Got {self.words[0]}, which cannot be run ({error.strerror}); expected a command. Check the path."
+                ) from error
+            if done.returncode:
+                said = done.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
+                raise FileError(
+                    f"Got exit status {done.returncode} from {self.words[0]} ({said}); expected 0. Make it run for the ids it is given."
+                )
+            try:
+                return np.asarray(np.load(out, allow_pickle=False))
+            except (OSError, ValueError, EOFError) as error:
+                raise FileError(
+                    f"Got no array from {self.words[0]} ({error}); expected it to write a .npy file to {{out}}. Save the vectors with numpy.save."
+                ) from error
+
+
+class FileEncoder:
+    """Takes vectors from a file that holds them already, by id.
+
+    Parameters
+    ----------
+    vectors : Embeddings
+        Of the new model, with ids.
+
+    Raises
+    ------
+    IdError
+        It has no ids.
+    """
+
+    def __init__(self, vectors: Embeddings) -> None:
+        if not vectors.has_ids:
+            raise IdError(
+                "Got vectors to take rows from without ids; expected the ids of the database's rows. Pass a file with ids."
+            )
+        self.vectors, self._ids = vectors, id_texts(vectors.ids)
+
+    def __call__(self, ids: list[str]) -> np.ndarray:
+        """Return the vectors of rows. Raises IdError where one is not there."""
+        rows = _rows_of(self._ids, ids, "the file of vectors")
+        return np.asarray(self.vectors.vectors[rows])
+
+
+class ItemsEncoder:
+    """Encodes items, which a table or folder names by the ids of rows.
+
+    Parameters
+    ----------
+    encoder : Encoder
+    items : Items
+    batch_size : int, default=64
+    """
+
+    def __init__(self, encoder: Encoder, items: Items, batch_size: int = 64) -> None:
+        self.encoder, self.items, self.batch_size = encoder, items, batch_size
+        self._ids = id_texts(items.ids)
+
+    def __call__(self, ids: list[str]) -> np.ndarray:
+        """Encode the items of rows. Raises IdError where one is not there."""
+        rows = _rows_of(self._ids, ids, self.items.name)
+        return self.encoder.encode_all([self.items.fetch(int(row)) for row in rows], self.batch_size)
+
+
+def _rows_of(known: np.ndarray, ids: list[str], where: str) -> np.ndarray:
+    rows = id_rows(known, id_texts(ids))
+    if (rows < 0).any():
+        first = ids[int(np.flatnonzero(rows < 0)[0])]
+        raise IdError(
+            f"Got {int((rows < 0).sum())} of {len(ids)} rows that {where} does not have, {first!r} for one; expected all of them. Add them, or restrict the rows."
+        )
+    return rows

@@ -1,0 +1,232 @@
+"""How vectors are stored, as floats, int8 or bits, and what that costs a search."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence._utils.top_k import top_k
+from congruence.embeddings import normalize_rows
+from congruence.errors import ParameterError
+
+__all__ = ["Quantizer", "check_told", "recall_of"]
+
+#: Queries by which the cost of a type is measured, at most.
+QUERIES = 200
+
+#: Relative error of a component that products of blocks of other sizes may have.
+_ROUNDING = {"float32": 2.0**-20, "float16": 2.0**-10}
+
+#: Steps of int8 by which a number may miss the half between two codes, and be either.
+_NEAR_HALF = 0.01
+
+
+class Quantizer:
+    """Makes numbers what a database stores, and numbers again.
+
+    Parameters
+    ----------
+    element_type : {"float32", "float16", "int8", "binary"}
+        int8 is ``round((x - low) / step - 128)`` within -128 to 127, where ``step = (high - low) / 255``; binary is one bit, whether
+        ``x > 0``. As sentence-transformers' ``quantize_embeddings`` has them, which cuts off where this rounds.
+    dim : int
+    ranges : array-like, shape (2, dim), optional
+        Of int8: the smallest and the largest value of each component.
+
+    Attributes
+    ----------
+    ranges : ndarray of float64, shape (2, dim), or None
+
+    Raises
+    ------
+    ParameterError
+        Ranges of another shape or order, or for another type.
+    """
+
+    def __init__(self, element_type: str, dim: int, ranges: ArrayLike | None = None, name: str = "ranges") -> None:
+        self.element_type, self.dim = element_type, dim
+        self.ranges = None if ranges is None else self._checked(ranges, name)
+
+    def _checked(self, ranges: ArrayLike, name: str) -> np.ndarray:
+        if self.element_type != "int8":
+            raise ParameterError(
+                f"Got {name} for {self.element_type} vectors; expected them for int8. Leave out {name}=…."
+            )
+        try:
+            found = np.asarray(ranges, np.float64)
+        except (TypeError, ValueError):
+            found = np.empty(0)
+        if found.shape != (2, self.dim) or not np.isfinite(found).all() or not (found[0] < found[1]).all():
+            raise ParameterError(
+                f"Got {name} of shape {found.shape}; expected (2, {self.dim}): the smallest and the largest value of each component. "
+                f"Pass {name}=… as they were computed for quantize_embeddings."
+            )
+        return found
+
+    @property
+    def coded(self) -> bool:
+        """Whole numbers stand for the numbers: int8 or bits."""
+        return self.element_type in ("int8", "binary")
+
+    def calibrated(self, sample: np.ndarray) -> Quantizer:
+        """Return one with a single range for all components, symmetric about 0, up to the largest of a sample.
+
+        One step for all components keeps cosines, inner products and distances in proportion, so that the codes can be searched as they are.
+
+        Parameters
+        ----------
+        sample : ndarray of float32, shape (n, dim)
+        """
+        if self.element_type != "int8" or self.ranges is not None:
+            return self
+        largest = float(np.abs(sample).max()) or 1.0
+        return Quantizer("int8", self.dim, np.repeat([[-largest * 128 / 127], [largest]], self.dim, axis=1))
+
+    def _steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the step of each component, and the code of 0."""
+        if self.ranges is None:
+            return np.full(self.dim, 1 / 127, np.float32), np.zeros(self.dim, np.float32)
+        step = (self.ranges[1] - self.ranges[0]) / 255
+        return step.astype(np.float32), np.round(-self.ranges[0] / step - 128, 6).astype(np.float32)
+
+    def encode(self, vectors: np.ndarray) -> np.ndarray:
+        """Return what is to be written: whole numbers from -128 to 127 for int8, 1 and -1 for bits, else the vectors.
+
+        Parameters
+        ----------
+        vectors : ndarray of float32, shape (b, dim)
+
+        Returns
+        -------
+        ndarray of float32, shape (b, dim)
+        """
+        if self.element_type == "binary":
+            return np.where(vectors > 0, np.float32(1), np.float32(-1))
+        if self.element_type != "int8":
+            return vectors
+        step, zero = self._steps()
+        codes = np.asarray(vectors / step, np.float32)
+        codes += zero
+        np.rint(codes, out=codes)
+        np.clip(codes, -128, 127, out=codes)
+        return codes
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        """Return the numbers that stored ones stand for; of int8 without ranges in units of 127, of bits without their size.
+
+        Parameters
+        ----------
+        codes : ndarray of float32, shape (b, dim)
+
+        Returns
+        -------
+        ndarray of float32, shape (b, dim)
+        """
+        if self.element_type != "int8":
+            return codes
+        step, zero = self._steps()
+        return np.asarray((codes - zero) * step, np.float32)
+
+    def clipped(self, vectors: np.ndarray) -> float:
+        """Return the share of components that lie outside of the ranges, shape (b, dim)."""
+        if self.ranges is None or not vectors.size:
+            return 0.0
+        margin = (self.ranges[1] - self.ranges[0]) / 510  # half a step is rounding
+        return float(np.mean((vectors < self.ranges[0] - margin) | (vectors > self.ranges[1] + margin)))
+
+    def differs(self, found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Say of each stored vector whether it is another than the mapped one, beyond rounding.
+
+        Parameters
+        ----------
+        found : ndarray of float32, shape (b, dim)
+            As the database gives it.
+        wanted : ndarray of float32, shape (b, dim)
+            Not encoded.
+
+        Returns
+        -------
+        ndarray of bool, shape (b,)
+        """
+        size = np.abs(wanted).max(axis=1, keepdims=True)
+        if self.element_type == "binary":
+            same = (found > 0) == (wanted > 0)
+            return np.asarray(~(same | (np.abs(wanted) <= _ROUNDING["float32"] * size)).all(axis=1))
+        if self.element_type == "int8":
+            step, zero = self._steps()
+            exact = np.clip(wanted / step + zero, -128, 127)
+            return np.asarray(~(np.abs(found - exact) <= 0.5 + _NEAR_HALF).all(axis=1))
+        near = np.abs(found - wanted) <= _ROUNDING[self.element_type] * np.maximum(size, 2.0**-14)
+        return np.asarray(~near.all(axis=1))
+
+    def words(self) -> str:
+        """Say how a query is to be stored likewise; empty where nothing has to be known."""
+        if self.element_type == "binary":
+            return "bits: 1 where a component is above 0"
+        if self.element_type != "int8" or self.ranges is None:
+            return ""
+        if (np.ptp(self.ranges, axis=1) == 0).all():
+            return f"int8: round(x / {self._steps()[0][0]:.6g}), within -128 to 127"
+        return "int8: by the range of each component"
+
+    def told(self) -> list[Any] | None:
+        """Return the ranges as plain data: two numbers, or two lists of them."""
+        if self.ranges is None:
+            return None
+        return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
+
+    @classmethod
+    def of_told(cls, element_type: str, dim: int, told: list[Any] | None) -> Quantizer:
+        """Return one by what :meth:`told` gave. Raises ParameterError."""
+        return cls(element_type, dim, told and [one if isinstance(one, list) else [one] * dim for one in told])
+
+
+def check_told(told: Any, dim: int | None = None) -> None:
+    """Refuse what :meth:`Quantizer.told` cannot have given. Raises ValueError."""
+    if told is None:
+        return
+    if type(told) is not list or len(told) != 2:
+        raise ValueError("ranges of another form")
+    rows = [one if type(one) is list else [one] for one in told]
+    if not all(type(one) in (int, float) and -1e30 < one < 1e30 for row in rows for one in row):
+        raise ValueError("ranges of another type")
+    widths = {len(row) for row, one in zip(rows, told, strict=True) if type(one) is list}
+    if len(widths) > 1 or 0 in widths or (dim is not None and not widths <= {dim}):
+        raise ValueError("ranges of another width")
+    low, high = (np.asarray(row, np.float64) for row in rows)
+    if not (low < high).all():
+        raise ValueError("ranges out of order")
+
+
+def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: int = 10) -> float | None:
+    """Return the share of the ``k`` nearest rows that are still among them when rows and queries are stored so.
+
+    Some of the rows are the queries, the others what is searched.
+
+    Parameters
+    ----------
+    exact, stored : ndarray of float32, shape (n, dim)
+        The same rows, before and after.
+    distance : {"cosine", "dot", "l2"} or None
+        None is by the inner product.
+    k : int, default=10
+
+    Returns
+    -------
+    float or None
+        None for fewer than 4 ``k`` rows.
+    """
+    if len(exact) < 4 * k:
+        return None
+    chosen = np.zeros(len(exact), bool)
+    chosen[np.linspace(0, len(exact) - 1, min(QUERIES, len(exact) // 4)).astype(int)] = True
+    near = []
+    for rows in (exact, stored):
+        rows = normalize_rows(rows) if distance == "cosine" else rows
+        similar = rows[chosen] @ rows[~chosen].T
+        if distance == "l2":
+            similar -= np.einsum("ij,ij->i", rows[~chosen], rows[~chosen])[None, :] / 2
+        near.append(top_k(similar, k))
+    return float(np.mean([len(np.intersect1d(one, other)) / k for one, other in zip(*near, strict=True)]))

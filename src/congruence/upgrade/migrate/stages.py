@@ -1,0 +1,266 @@
+"""Re-embed the rows of a migrated database that the map is least sure of, batch by batch, until the quality is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._inputs import as_embeddings
+from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import as_matrix
+from congruence.embeddings import Embeddings
+from congruence.errors import CorruptFileError, MigrationError, ParameterError, ShapeError
+from congruence.upgrade.migrate._migration import Migration
+from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
+from congruence.upgrade.migrate.paid import Paid
+from congruence.upgrade.migrate.passes import repair, rows_a_block
+from congruence.upgrade.progressive import Order, Progressive
+
+__all__ = ["Encode", "reembed"]
+
+#: From the ids of rows to the new model's vectors of them, array_like of shape (len(ids), d_new).
+Encode: TypeAlias = Callable[[list[str]], RowsLike]
+
+#: Rows that are encoded between two writes to the disk: what a kill may cost.
+CHUNK = 256
+
+
+def reembed(
+    migration: Migration,
+    encode: Encode,
+    *,
+    texts: RowsLike | None = None,
+    new_texts: RowsLike | None = None,
+    among: str | None = None,
+    order: str | Order = "auto",
+    size: int = 1000,
+    budget: int | None = None,
+    share: float | None = None,
+    until: float | None = None,
+    random_state: int = 0,
+    callback: Callable[[int], object] | None = None,
+    stage: Callable[[str], object] | None = None,
+) -> Progressive:
+    """Encode the rows that the map is least sure of with the new model, refit the map on them, and map the rest again.
+
+    After each batch the database holds the new model's own vectors where there are some, and mapped ones elsewhere: those that the refitted map moves
+    noticeably are written again at once, the others at the end. Search goes on meanwhile. Everything is in the journal's folder: called again after a kill, it goes on, and encodes nothing twice.
+
+    Parameters
+    ----------
+    migration : Migration
+        Whose run has ended; best switched, so that readers gain from each batch.
+    encode : callable
+        From a list of ids, as texts, to an array of shape (len(ids), dim_new); called with at most 256 at a time.
+    texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
+        The same texts by both models: a vocabulary, tags or a query log. See :class:`congruence.upgrade.progressive.Progressive`.
+    among : str, optional
+        Modality of the rows to re-embed, where the table has a column of them; rows of others stay as they are.
+    order : str, callable, or "auto", default="auto"
+    size : int, default=1000
+        Rows a batch: after each the map is refitted, and rows that moved noticeably are written again.
+    budget, share, until : optional
+        Rows in all, share of the rows, or quality at which to stop; see :meth:`Progressive.batches`.
+    random_state : int, default=0
+    callback : callable, optional
+        Called with the number of rows that were encoded.
+    stage : callable, optional
+        Called with a sentence at each stage.
+
+    Returns
+    -------
+    Progressive
+        With ``history_``, ``meter()``, ``forecast()``, ``plot()`` and ``origin_scale()``.
+
+    Raises
+    ------
+    MigrationError
+        The run has not ended; or the database is switched and takes no writes then (files).
+    ParameterError
+        No unit rows in the new space, no rows of this modality, or bad options.
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError
+        Of what ``encode`` returned.
+    DatabaseError, DatabaseUnavailableError, StorageError, CorruptFileError
+
+    Notes
+    -----
+    The old vectors of the rows to re-embed are held in memory, twice, and so are mapped ones.
+    """
+    tell = stage or (lambda words: None)
+    if not migration.mapper.unit:
+        raise ParameterError(
+            "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Begin it with normalize=True."
+        )
+    with migration._at_work() as journal:
+        journal.expect("filled", "verified", "switched", "rolled back", to="re-embed")
+        if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
+            raise MigrationError(
+                f"Got {migration.database.kind} switched, whose new vectors are one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
+            )
+        tell("reading the old vectors")
+        table = _Table(migration, texts, new_texts, among, order, random_state)
+        table.keep()
+        tell("bringing all rows up to the plan")
+        table.settle()
+        plan, changed = table.plan, False
+        for batch in plan.batches(size, budget=budget, share=share, until=until):
+            vectors = _encode(encode, batch, table.paid, migration.mapper.dim, callback)
+            update = plan.update(batch, vectors)
+            table.keep()
+            table.put(np.concatenate([id_rows(plan.ids, batch), id_rows(plan.ids, update.remap)]))
+            changed = True
+            reading = plan.meter()
+            journal.say(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
+            journal.write(migration.folder)
+            tell(str(reading))
+        if changed:
+            tell("bringing rows that moved little up to the last map")
+            table.settle()
+            migration.retry(migration.database, migration.database.build_index)
+            if journal.state in ("verified", "rolled back"):
+                journal.state = "filled"
+            journal.write(migration.folder)
+    return plan
+
+
+class _Table:
+    """A migration's rows and the plan for them, on the disk and in the database."""
+
+    def __init__(
+        self,
+        migration: Migration,
+        texts: RowsLike | None,
+        new_texts: RowsLike | None,
+        among: str | None,
+        order: str | Order,
+        random_state: int,
+    ) -> None:
+        self.migration = migration
+        known = read_native(migration.folder, migration.mapper.map)
+        found = known[1] if known else {}
+        self.among = found["among"] if found and among is None else among
+        self.modality = self.among or migration.mapper.modality
+        self.ids, old = _read_side(migration, self.among)
+        inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
+        if texts is None and new_texts is None:
+            inputs = {name: found.get(name) for name in inputs}
+        store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
+        self.plan = _open(migration, found, store, order, self.modality, inputs, random_state)
+        self.texts: tuple[np.ndarray, np.ndarray] | None = None
+        if inputs["texts"] is not None:
+            ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
+            self.texts = ours, theirs
+        self.paid = Paid(migration.folder, migration.mapper.dim)
+        if not found:  # what a migration that was discarded has left
+            names = np.array([one for one in self.plan.ids.tolist() if one in self.paid.rows], object)
+            if len(names):
+                self.plan.update(names, np.stack([self.paid.rows[one] for one in names.tolist()]))
+
+    def keep(self) -> None:
+        """Write the plan to the disk, and let the migration know what each row is to hold."""
+        self.migration.mapper.native = NativeRows.of(self.plan, self.among)
+        save_plan(self.plan, self.migration.folder, self.among, self.modality, self.texts)
+        self.paid.forget(self.plan.ids[self.plan.embedded].tolist())
+
+    def put(self, rows: np.ndarray) -> None:
+        """Write rows of the plan as they are to be now, a block at a time."""
+        migration, plan = self.migration, self.plan
+        database, native, step = migration.database, NativeRows.of(plan, None), rows_a_block(migration.mapper.dim)
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            names, vectors = self.ids.take(pa.array(part)), plan.mapped(plan.ids[part])
+            place = id_rows(native.ids, plan.ids[part])
+            vectors[place >= 0] = native.vectors[place[place >= 0]]
+            codes = migration.mapper.new.encode(vectors)
+            migration.retry(database, lambda names=names, codes=codes: database.write(names, codes))  # type: ignore[misc]
+        migration.retry(database, database.flush)
+
+    def settle(self) -> None:
+        """Write all rows that are not as the plan has them: after a kill, after its first map, and where they moved little."""
+        migration = self.migration
+        repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
+
+
+def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:
+    """Return ids and old vectors of the rows to re-embed."""
+    ids: list[pa.Array] = []
+    rows: list[np.ndarray] = []
+    seen: set[str] = set()
+
+    def walk() -> None:
+        ids.clear()
+        rows.clear()
+        for block in migration.database.scan("old", batch=rows_a_block(migration.info.dim)):
+            if among is None:
+                seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
+                ids.append(block.ids)
+                rows.append(block.vectors)
+            elif block.modalities is None:
+                raise ParameterError(
+                    f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave it out."
+                )
+            else:
+                kept = np.array([one == among for one in block.modalities.to_pylist()], bool)
+                ids.append(block.ids.filter(pa.array(kept)))
+                rows.append(block.vectors[kept])
+
+    migration.retry(migration.database, walk)
+    if len(seen) > 1:
+        raise ParameterError(
+            f"Got a table of {', '.join(sorted(seen))}; expected the one to re-embed. Pass among=…, for example among={sorted(seen)[0]!r}."
+        )
+    old = np.concatenate(rows) if rows else np.empty((0, migration.info.dim), np.float32)
+    if len(old) < 2:
+        raise ParameterError(
+            f"Got {len(old)} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
+        )
+    return pa.concat_arrays(ids), migration.mapper.rows(old)
+
+
+def _open(
+    migration: Migration,
+    found: dict[str, Any],
+    store: Embeddings,
+    order: str | Order,
+    modality: str | None,
+    inputs: dict[str, Any],
+    random_state: int,
+) -> Progressive:
+    """Go on with the plan that is there, or begin one; rows that others changed meanwhile begin a new one, which is told what was re-embedded."""
+    mapping = migration.mapper.map.for_modality(modality)
+    if found and len(found["ids"]) == len(store) and bool((id_texts(store.ids) == found["ids"]).all()):
+        try:
+            return Progressive.from_state(found["state"], mapping, store, order=order, **inputs)
+        except CorruptFileError:
+            pass  # other vectors or texts than then
+    plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
+    if found:
+        arrays, _ = found["state"]
+        names = found["ids"][arrays["rows"]]
+        still = id_rows(plan.ids, names) >= 0
+        if still.any():
+            plan.update(names[still], arrays["vectors"][still])
+    return plan
+
+
+def _encode(
+    encode: Encode, ids: np.ndarray, paid: Paid, dim: int, callback: Callable[[int], object] | None
+) -> np.ndarray:
+    """Return the new model's vectors of a batch; what was encoded before a kill is not encoded again."""
+    wanted = [str(one) for one in ids.tolist()]
+    missing = [one for one in wanted if one not in paid.rows]
+    for start in range(0, len(missing), CHUNK):
+        names = missing[start : start + CHUNK]
+        vectors = as_matrix(encode(names), "encode", ids=id_texts(names))
+        if vectors.shape != (len(names), dim):
+            raise ShapeError(
+                f"Got vectors of shape {vectors.shape} from encode for {len(names)} ids; expected ({len(names)}, {dim}). Return one row of the new model for each id, in their order."
+            )
+        paid.add(names, vectors.astype(np.float32))
+        if callback is not None:
+            callback(len(names))
+    return np.stack([paid.rows[one] for one in wanted])

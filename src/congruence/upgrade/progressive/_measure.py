@@ -1,0 +1,162 @@
+"""Scores of rows that the meter and the forecast are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from congruence._utils.arrays import blocks
+from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade.progressive._ledger import Ledger
+from congruence.upgrade.progressive.meter import Reading, whole
+from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
+
+__all__ = ["Rows", "losses", "picture", "read"]
+
+
+class Rows:
+    """A plan's rows as they are measured.
+
+    Parameters
+    ----------
+    book : Ledger
+    new : mapping of int to ndarray
+        New vectors by row.
+    old, mapped : ndarray, shapes (n, d_old) and (n, d_new)
+        Unit rows.
+    texts : Texts or None
+    labels : ndarray of int, shape (n,), or None
+    k : int
+    """
+
+    def __init__(
+        self,
+        book: Ledger,
+        new: Mapping[int, np.ndarray],
+        old: np.ndarray,
+        mapped: np.ndarray,
+        texts: Texts | None,
+        labels: np.ndarray | None,
+        k: int,
+    ) -> None:
+        self.book, self.new, self.old, self.mapped, self.texts, self.k = book, new, old, mapped, texts, k
+        self.labels = labels if labels is not None and (labels >= 0).any() else None
+        self.sample = book.measured
+
+    def native(self, rows: np.ndarray) -> np.ndarray:
+        """Return new vectors of re-embedded rows."""
+        found = [self.new[row] for row in rows.tolist()]
+        return np.stack(found) if found else np.empty((0, self.mapped.shape[1]), np.float32)
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """Return for each row of the sample what mapping keeps of it: 1 where nothing is lost."""
+        theirs, ours = self.native(self.sample), self.mapped[self.sample]
+        out = {}
+        against = None
+        if self.texts is not None:
+            against = self.texts.new
+        else:
+            references = np.flatnonzero(self.book.shown)
+            if len(references) > self.k:
+                against = self.native(references)
+        if against is not None:
+            near = [nearest_texts(side @ against.T, self.k) for side in (theirs, ours)]
+            if self.texts is not None:
+                out["agreement"] = (near[0][:, 0] == near[1][:, 0]).astype(float)
+            out[f"overlap@{self.k}"] = overlap(near[0], near[1])
+        out["cosine"] = np.einsum("ij,ij->i", theirs, ours).astype(float)
+        return out
+
+    def hits(self, rows: np.ndarray, vectors: np.ndarray, texts: np.ndarray) -> np.ndarray:
+        """Say of rows whether their own text is nearest, and among the k nearest, shape (rows, 2); NaN where it is not known."""
+        assert self.labels is not None
+        label = self.labels[rows]
+        out = np.full((len(rows), 2), np.nan)
+        for part in blocks(len(rows), 8 * len(texts)):
+            scores = vectors[part] @ texts.T
+            own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
+            before = np.count_nonzero(scores > own, axis=1)
+            out[part] = np.stack([before < 1, before < self.k], axis=1)
+        out[label < 0] = np.nan
+        return out
+
+
+def read(rows: Rows) -> Reading:
+    """Measure the store."""
+    n, rest = len(rows.old), rows.book.rest
+    known = n - rest
+    reading = Reading(n, known, len(rows.sample))
+    for name, kept in rows.kept().items():
+        store, still = whole(float(known), known, kept, rest, bounded=name != "cosine")
+        if name == "cosine":
+            store, still = (
+                Estimate(one.value, max(one.low, -1.0), min(one.high, 1.0), one.n) for one in (store, still)
+            )
+        reading.store[name], reading.mapped[name] = store, still
+    if rows.labels is not None and rows.texts is not None:
+        _add_hits(rows, reading)
+    return reading
+
+
+def _add_hits(rows: Rows, reading: Reading) -> None:
+    """Add what own texts tell: exact for the old model and the store as it is, estimated for the new model."""
+    assert rows.texts is not None
+    assert rows.labels is not None
+    book = rows.book
+    done, waits = np.flatnonzero(book.embedded), np.flatnonzero(~book.embedded)
+    by_old = rows.hits(np.arange(len(rows.old)), rows.old, rows.texts.old)
+    by_new = rows.hits(done, rows.native(done), rows.texts.new)
+    by_map = rows.hits(waits, rows.mapped[waits], rows.texts.new)
+    sample = np.isin(done, rows.sample) & np.isfinite(by_new[:, 0])
+    n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
+    for column, name in enumerate(("accuracy", f"recall@{rows.k}")):
+        old, map_, new = (np.nansum(side[:, column]) for side in (by_old, by_map, by_new))
+        n = n_done + n_waits
+        exact = [(old / n, n), ((new + map_) / n, n), (map_ / max(n_waits, 1), n_waits)]
+        values = [Estimate(float(v), float(v), float(v), m) for v, m in exact]
+        reading.old[name], reading.store[name], reading.mapped[name] = values
+        reading.new[name] = whole(float(new), n_done, by_new[sample, column], n_waits, bounded=True)[0]
+
+
+def losses(rows: Rows) -> tuple[dict[str, np.ndarray], tuple[float, float] | None]:
+    """Return what mapping loses of each of the meter's rows, by metric, and the old model's accuracy with the most the new one's can be.
+
+    The loss of accuracy is relative to the new model's.
+    """
+    out = {name: 1 - kept for name, kept in rows.kept().items()}
+    better = None
+    if rows.labels is not None and rows.texts is not None:
+        reading, texts = read(rows), rows.texts
+        level = reading.new["accuracy"].value
+        if level > 0:
+            ours = rows.hits(rows.sample, rows.mapped[rows.sample], texts.new)[:, 0]
+            theirs = rows.hits(rows.sample, rows.native(rows.sample), texts.new)[:, 0]
+            out["accuracy"] = (theirs - ours) / level
+            better = reading.old["accuracy"].value, reading.new["accuracy"].high
+    return out, better
+
+
+def picture(history: list[Reading], name: str, forecast: Any) -> dict[str, Any]:
+    """Return what :func:`congruence.plotting.draw_progress` draws."""
+    stages = [{"share": one.share, **_interval(one.store[name])} for one in history]
+    last = history[-1]
+    lines = {"new model": last.new[name].value if name in last.new else 1.0}
+    if name in last.old:
+        lines["old model"] = last.old[name].value
+    ahead = []
+    if forecast is not None:
+        shares, values = forecast.share, (forecast.value, forecast.low, forecast.high)
+        # A forecast of accuracy is relative to the new model's, and to its value today.
+        level = lines["new model"] if name == "accuracy" else 1.0
+        shift = stages[-1]["value"] - forecast.value[0] * level
+        ahead = [
+            {"share": share, "value": v * level + shift, "low": low * level + shift, "high": high * level + shift}
+            for share, v, low, high in zip(shares, *values, strict=True)
+        ]
+    return {"metric": name, "stages": stages, "forecast": ahead, "lines": lines}
+
+
+def _interval(one: Estimate) -> dict[str, float]:
+    return {"value": one.value, "low": one.low, "high": one.high}

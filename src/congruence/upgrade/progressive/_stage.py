@@ -1,0 +1,243 @@
+"""A progressive migration at one stage: what the store holds, what it is worth, and what comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from congruence._utils.ids import as_ids, id_rows
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_width
+from congruence.errors import IdError, InputError, ShapeError
+from congruence.upgrade.progressive._ledger import LEARN, WAITING, Ledger
+from congruence.upgrade.progressive._measure import Rows, losses, picture, read
+from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
+from congruence.upgrade.progressive.forecast import Forecast, look_ahead
+from congruence.upgrade.progressive.learned import Race
+from congruence.upgrade.progressive.meter import Reading
+from congruence.upgrade.progressive.order import ORDERS, Order, View, quantiles
+from congruence.upgrade.progressive.refit import Correction, Refit
+from congruence.upgrade.progressive.texts import Scale, Texts, read_facts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Stage"]
+
+#: What to forecast for, as shares of the store.
+FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+class Stage:
+    """What a plan knows between two updates; :class:`Progressive` sets it."""
+
+    ids: np.ndarray
+    texts: Texts | None
+    labels: np.ndarray | None
+    weights: np.ndarray | None
+    order: str | Order
+    meter_share: float
+    n_neighbors: int
+    random_state: int
+    history_: list[Reading]
+    correction_: Correction
+    order_: str
+    _old: np.ndarray
+    _unit: np.ndarray
+    _mapped: np.ndarray
+    _written: np.ndarray
+    _new: dict[int, np.ndarray]
+    _surprise: dict[int, float]
+    _ledger: Ledger
+    _refit: Refit
+    _race: Race
+    _views: int
+    _chosen_at: int
+    _resumed: bool
+    _has_ids: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    # ------------------------------------------------------------------ what the store holds
+
+    def transform(self, rows: RowsLike) -> np.ndarray:
+        """Map old rows, of the store or not, by the map as it is now.
+
+        Parameters
+        ----------
+        rows : array_like, shape (m, d_old)
+
+        Returns
+        -------
+        ndarray of float32, shape (m, d_new)
+            Unit rows.
+        """
+        X = as_matrix(rows, "rows")
+        check_width(X.shape[1], self._old.shape[1], "Progressive.transform", self._mapped.shape[1])
+        return self._refit.transform(X, self.correction_)
+
+    def mapped(self, ids: Ids | None = None) -> np.ndarray:
+        """Return mapped rows as they are to be written, of some ids or of all rows, shape (m, d_new). Raises IdError."""
+        if ids is None:
+            return self._written.copy()
+        rows = id_rows(self.ids, as_ids(ids))
+        if (rows < 0).any():
+            raise IdError("Got ids that the store does not have; expected ids of the store. Pass ids=… of its rows.")
+        return np.asarray(self._written[rows])
+
+    def store(self) -> np.ndarray:
+        """Return the whole store as it stands: new vectors where there are some, mapped ones elsewhere, shape (n, d_new)."""
+        out = self._written.copy()
+        for row, vector in self._new.items():
+            out[row] = vector
+        return out
+
+    @property
+    def embedded(self) -> np.ndarray:
+        """Which rows were re-embedded, shape (n,), bool."""
+        return self._ledger.embedded.copy()
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Ids of the random rows by which the meter measures those that are mapped still."""
+        return np.asarray(self.ids[self._ledger.measured])
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Ids that were asked for and not given."""
+        return np.asarray(self.ids[(self._ledger.role != WAITING) & ~self._ledger.embedded])
+
+    # ------------------------------------------------------------------ what it is worth
+
+    def meter(self) -> Reading:
+        """Return the quality of the store now, estimated from random rows to which fit and order are blind."""
+        return self.history_[-1] if self.history_ else self._read()
+
+    def _rows(self) -> Rows:
+        return Rows(self._ledger, self._new, self._unit, self._mapped, self.texts, self.labels, self.n_neighbors)
+
+    def _read(self) -> Reading:
+        return read(self._rows())
+
+    def forecast(
+        self,
+        *,
+        target: float = 0.99,
+        metric: str | None = None,
+        further: Sequence[float] = FURTHER,
+        rate: float | None = None,
+        price: float | None = None,
+    ) -> Forecast:
+        """Say what further re-embedding brings and costs, and whether it can win.
+
+        Parameters
+        ----------
+        target : float, default=0.99
+            Of ``metric``; with labels, as a share of the new model's accuracy.
+        metric : str, optional
+            "accuracy" (of the new model's; the default with labels), "agreement" (the default with texts), or "overlap@k" with this plan's k.
+        further : sequence of float
+            Shares of the store.
+        rate, price : float, optional
+            Rows that are encoded a minute, and money a row.
+
+        Returns
+        -------
+        Forecast
+
+        Raises
+        ------
+        ParameterError
+            An unknown metric, or a rate, price or target that is not positive.
+        """
+        for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
+            if value is not None:
+                check_positive(value, name)
+        book = self._ledger
+        measured = book.measured
+        values, old_new = losses(self._rows())
+        known = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
+        check_choice(known, values, "metric")
+        waits = ~book.due & (book.role != LEARN)
+        scores = self._score(self._view(1))
+        rank = 1 - quantiles(scores[waits])
+        ahead = np.zeros(len(self))
+        ahead[waits] = rank
+        loss = values[known]
+        return look_ahead(
+            1 - loss[np.isfinite(loss)],
+            ahead[measured[np.isfinite(loss)]],
+            len(self),
+            int(np.count_nonzero(book.embedded)),
+            book.rest,
+            metric=known,
+            meter_share=self.meter_share,
+            target=target,
+            further=further,
+            bounded=known != "accuracy",
+            rate=rate,
+            price=price,
+            better=old_new if known == "accuracy" else None,
+        )
+
+    def origin_scale(self, kind: str = "query") -> OriginScale:
+        """Fit how scores of mapped rows read as those of native ones, on the meter's rows (:func:`fit_origin_scale`).
+
+        Raises
+        ------
+        InputError
+            Fewer than 20 random rows, or no texts to score with.
+        ParameterError
+        """
+        if self.texts is None:
+            raise InputError(
+                "Got no texts to score rows with; expected some. Pass texts=… and new_texts=…, or call fit_origin_scale with queries."
+            )
+        rows = self._ledger.measured
+        if len(rows) < FEWEST:
+            raise InputError(
+                f"Got {len(rows)} random rows that are measured; expected {FEWEST} or more. Pass more batches to update, or a larger meter_share=…."
+            )
+        return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
+
+    def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
+        """Draw quality against the share re-embedded, with intervals and forecast (:func:`congruence.plotting.draw_progress`)."""
+        from congruence.plotting import draw_progress
+
+        if not self.history_:
+            raise InputError("Got a plan without any update; expected a stage to draw. Call update first.")
+        name = metric or next(one for one in ("accuracy", "agreement", "cosine") if one in self.history_[-1].store)
+        check_choice(name, self.history_[-1].store, "metric")
+        ahead = self.forecast(metric=name) if name in ("accuracy", "agreement") else None
+        return draw_progress(picture(self.history_, name, ahead), ax)
+
+    def _view(self, size: int) -> View:
+        native = self._shown()
+        facts: tuple[Any, Any] = (None, None)
+        if self.texts is not None:
+            scale = Scale.of(self._mapped, self.texts.new)
+            facts = (
+                read_facts(self._unit, self.texts.old, self.texts.scale, self.n_neighbors),
+                read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
+            )
+        surprise = np.array([self._surprise[row] for row in native.tolist()])
+        return View(self._unit, self._mapped, native, surprise, size, self.random_state + self._views, *facts)
+
+    def _score(self, view: View) -> np.ndarray:
+        if self.order == "auto":
+            self.order_ = self._race.leader()
+        order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
+        scores = np.asarray(order(view), dtype=np.float64)
+        if scores.shape != (len(self),) or not np.isfinite(scores).all():
+            raise ShapeError(
+                f"Got scores of shape {scores.shape} from the order, or some that are not finite; expected {len(self)} numbers. Pass order=… that returns one score a row."
+            )
+        return scores if self.weights is None else quantiles(scores) * self.weights
+
+    def _shown(self) -> np.ndarray:
+        """Return the rows that fit and order may see, in the order they came."""
+        shown = self._ledger.shown
+        return np.array([row for row in self._new if shown[row]], np.intp)

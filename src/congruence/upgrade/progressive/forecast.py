@@ -1,0 +1,206 @@
+"""What further re-embedding would bring and cost, and where it cannot win: said before it is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence.upgrade.progressive.meter import rest_interval
+
+__all__ = ["Forecast", "look_ahead"]
+
+#: Fewest random rows that an advice is given by.
+FEWEST = 20
+
+#: Fewest of them that a point of the forecast is measured on.
+LAST = 10
+
+#: Beyond this share of the store re-embedding all of it is simpler, and costs at most twice as much.
+MOST = 0.5
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The quality after further batches, if the map stayed as it is: refitting it comes on top.
+
+    Attributes
+    ----------
+    metric : str
+    share : list of float
+        Share of the store re-embedded, today's first.
+    value, low, high : list of float
+        Forecast and its 95 % interval.
+    rows, minutes, price : list
+        Still to be re-embedded; minutes and price are None where no rate or price is known.
+    target : float
+    needed : float or None
+        Share of the store, in all, at which the forecast reaches the target; None where it never does.
+    needed_at_random : float or None
+        The same for rows in random order.
+    verdict : {"measure first", "done", "keep the old model", "re-embed progressively", "re-embed everything"}
+    reason : str
+    """
+
+    metric: str
+    share: list[float]
+    value: list[float]
+    low: list[float]
+    high: list[float]
+    rows: list[int]
+    minutes: list[float | None]
+    price: list[float | None]
+    target: float
+    needed: float | None
+    needed_at_random: float | None
+    verdict: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Forecast:
+        """Rebuild a forecast from :meth:`to_dict`."""
+        return cls(**told)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict}: {self.reason}"]
+        for k in range(1, len(self.share)):
+            gain = 100 * (self.value[k] - self.value[0])
+            half = 50 * (self.high[k] - self.low[k])
+            cost = [
+                f"{self.minutes[k]:.0f} minutes" if self.minutes[k] is not None else "",
+                f"{self.price[k]:.2f} of money" if self.price[k] is not None else "",
+            ]
+            more = 100 * (self.share[k] - self.share[0])
+            lines.append(", ".join([f"{more:.1f} % more: {gain:+.1f} ± {half:.1f} points", *filter(None, cost)]))
+        return "\n".join(lines)
+
+
+def look_ahead(
+    values: np.ndarray,
+    ahead: np.ndarray,
+    n_rows: int,
+    n_embedded: int,
+    rest: int,
+    *,
+    metric: str,
+    meter_share: float,
+    target: float,
+    further: Sequence[float],
+    bounded: bool = True,
+    rate: float | None,
+    price: float | None,
+    better: tuple[float, float] | None = None,
+) -> Forecast:
+    """Forecast from the meter's rows that are mapped still.
+
+    Parameters
+    ----------
+    values : ndarray, shape (m,)
+        Their quality, 1 where mapping loses nothing.
+    ahead : ndarray, shape (m,)
+        Share of the rows not yet chosen that the order takes before each.
+    n_rows, n_embedded, rest : int
+        Of the store; re-embedded; still mapped.
+    metric : str
+    meter_share : float
+        Of further batches.
+    target : float
+    further : sequence of float
+        Shares of the store to forecast for.
+    bounded : bool, default=True
+        Values lie in [0, 1].
+    rate, price : float, optional
+        Rows a minute, and money a row.
+    better : (float, float), optional
+        Accuracy of the old model, and the upper end of the new model's.
+
+    Returns
+    -------
+    Forecast
+    """
+    values, ahead = np.asarray(values, float), np.asarray(ahead, float)
+
+    last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
+
+    def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
+        """Return the quality of rows like those that are mapped still after so much more, and how many these are."""
+        rows = min(more * n_rows, rest)
+        # Of a batch the random share comes from all rows alike, the rest from the front of the order.
+        cut = (1 - meter_share) * rows / max(rest - meter_share * rows, 1.0) if ordered else 0.0
+        # The last few rows stand for all that the order takes after them, or one row would decide.
+        return values[ahead >= min(cut, last)], rest - rows
+
+    def at(more: float) -> tuple[float, float, float]:
+        some, left = kept(more)
+        if left < 1:
+            return 1.0, 1.0, 1.0
+        value, low, high = ((n_rows - left + left * one) / n_rows for one in rest_interval(some, int(left), bounded))
+        return value, low, high
+
+    def reached(ordered: bool) -> float | None:
+        for more in np.linspace(0.0, rest / n_rows, 201):
+            some, left = kept(float(more), ordered)
+            if left < 1 or (len(some) and (n_rows - left + left * some.mean()) / n_rows >= target):
+                return float(n_embedded / n_rows + more)
+        return None
+
+    grid = [0.0, *sorted({float(one) for one in further if one * n_rows <= rest})]
+    points = np.array([at(more) for more in grid])
+    rows = [round(more * n_rows) for more in grid]
+    needed, needed_at_random = reached(True), reached(False)
+    verdict, reason = _judge(
+        metric, values, n_embedded / n_rows, float(points[0, 0]), target, needed, needed_at_random, better
+    )
+    return Forecast(
+        metric,
+        [(n_embedded + row) / n_rows for row in rows],
+        points[:, 0].tolist(),
+        points[:, 1].tolist(),
+        points[:, 2].tolist(),
+        rows,
+        [None if rate is None else row / rate for row in rows],
+        [None if price is None else row * price for row in rows],
+        target,
+        needed,
+        needed_at_random,
+        verdict,
+        reason,
+    )
+
+
+def _judge(
+    metric: str,
+    values: np.ndarray,
+    share: float,
+    now: float,
+    target: float,
+    needed: float | None,
+    at_random: float | None,
+    better: tuple[float, float] | None,
+) -> tuple[str, str]:
+    """Say what the forecast means, and why."""
+    if better is not None and better[0] >= better[1]:
+        return "keep the old model", (
+            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f} by the random rows"
+        )
+    if len(values) < FEWEST and share < 1:
+        return "measure first", f"{len(values)} random rows say too little, {FEWEST} are needed"
+    if now >= target:
+        return "done", f"{metric} is {now:.3f}, the target {target:.3f}"
+    if needed is None or needed > MOST:
+        when = "never" if needed is None else f"at {100 * needed:.0f} %"
+        return "re-embed everything", (
+            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the store, the old vectors say too little of what the "
+            "new model tells apart"
+        )
+    other = "never" if at_random is None else f"at {100 * at_random:.0f} %"
+    return (
+        "re-embed progressively",
+        f"{metric} reaches {target:.3f} at {100 * needed:.0f} % of the store, in random order {other}",
+    )

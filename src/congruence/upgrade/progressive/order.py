@@ -1,0 +1,234 @@
+"""Which rows to re-embed next: scores of all rows, the highest first, and no two near-duplicates while others wait.
+
+An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's new vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from congruence._utils.arrays import blocks
+from congruence._utils.validation import check_choice, check_positive
+from congruence.errors import ParameterError
+from congruence.upgrade.progressive.texts import TextFacts, overlap
+
+__all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "pick", "quantiles"]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What an order may look at.
+
+    Attributes
+    ----------
+    old : ndarray, shape (n, d_old)
+        Unit rows of the old model.
+    mapped : ndarray, shape (n, d_new)
+        Unit rows as the map gives them, those of re-embedded items too.
+    native : ndarray of int, shape (e,)
+        Rows that were re-embedded, without those that only the meter knows.
+    surprise : ndarray, shape (e,)
+        1 − cosine of each of them with what the map had given before it was re-embedded.
+    size : int
+        Rows wanted.
+    random_state : int
+    old_facts, new_facts : TextFacts or None
+        Of the old rows and of the mapped ones; None without texts.
+    """
+
+    old: np.ndarray
+    mapped: np.ndarray
+    native: np.ndarray
+    surprise: np.ndarray
+    size: int
+    random_state: int = 0
+    old_facts: TextFacts | None = None
+    new_facts: TextFacts | None = None
+
+    def facts(self) -> tuple[TextFacts, TextFacts]:
+        """Return what both models say by texts. Raises ParameterError without texts."""
+        if self.old_facts is None or self.new_facts is None:
+            raise ParameterError(
+                "Got no texts for an order that compares rows with texts; expected some in both models. Pass texts=… and new_texts=…, or "
+                "order='residual'."
+            )
+        return self.old_facts, self.new_facts
+
+
+#: From a view to one score a row, the highest first.
+Order = Callable[[View], np.ndarray]
+
+
+def _by_random(view: View) -> np.ndarray:
+    """Any order."""
+    return np.random.default_rng([view.random_state, len(view.native)]).random(len(view.old))
+
+
+def _by_entropy(view: View) -> np.ndarray:
+    """Entropies of both models' distributions over texts, added: rows that neither the old model nor the map can place."""
+    old, new = view.facts()
+    return np.asarray(old.entropy + new.entropy)
+
+
+def _by_disagreement(view: View) -> np.ndarray:
+    """Rows whose nearest text differs between the old model and the map first, then those with a small margin."""
+    old, new = view.facts()
+    return np.asarray((old.near[:, 0] != new.near[:, 0]) * (1 + new.margin.max()) - new.margin)
+
+
+def _by_overlap(view: View) -> np.ndarray:
+    """Rows whose nearest texts by the old model and by the map have the fewest in common."""
+    old, new = view.facts()
+    return 1 - overlap(old.near, new.near)
+
+
+def _by_margin(view: View) -> np.ndarray:
+    """Margin sampling (Scheffer, Decomain and Wrobel 2001): a small lead of the nearest text over the second, by the map."""
+    return np.asarray(-view.facts()[1].margin)
+
+
+def _by_coverage(view: View) -> np.ndarray:
+    """Variance of a ridge regression's prediction: rows in directions that re-embedded ones cover least."""
+    taken = view.old[view.native].astype(np.float64)
+    d = view.old.shape[1]
+    inverse = np.linalg.inv(taken.T @ taken + 3.0 * np.eye(d))
+    return np.asarray(np.einsum("ij,ij->i", view.old @ inverse, view.old))
+
+
+def _by_distance(view: View) -> np.ndarray:
+    """Distance from the nearest re-embedded row; before there is one, from the store's mean."""
+    if not len(view.native):
+        return np.asarray(-(view.old @ view.old.mean(axis=0)))
+    near = np.full(len(view.old), -np.inf)
+    for part in blocks(len(view.old), 4 * len(view.native)):
+        near[part] = (view.old[part] @ view.old[view.native].T).max(axis=1)
+    return np.asarray(-near)
+
+
+def _by_k_center(view: View) -> np.ndarray:
+    """Farthest-first traversal (Gonzalez 1985; k-center of Sener and Savarese 2018) in the old space, from the rows re-embedded."""
+    apart = _by_distance(view)
+    score = apart.copy()
+    top = float(apart.max() - apart.min()) + 2.0
+    # Rows that only the meter knows may be among those taken: a few more, so that the batch is full without them.
+    for place in range(min(2 * view.size, len(apart))):
+        chosen = int(np.argmax(apart))
+        score[chosen] = top + 1.0 - place / len(apart)
+        apart = np.minimum(apart, -(view.old @ view.old[chosen]))
+        apart[chosen] = -np.inf
+    return score
+
+
+def _by_residual(view: View) -> np.ndarray:
+    """Ridge regression, on the old vectors, of how far re-embedded rows lay from where they had been mapped."""
+    if len(view.native) < 2:
+        return _by_distance(view)
+    X = view.old[view.native].astype(np.float64)
+    mean = X.mean(axis=0)
+    A = X - mean
+    gram = A @ A.T + np.eye(len(A)) if len(A) < A.shape[1] else A.T @ A + np.eye(A.shape[1])
+    y = view.surprise - view.surprise.mean()
+    coef = A.T @ np.linalg.solve(gram, y) if len(A) < A.shape[1] else np.linalg.solve(gram, A.T @ y)
+    return np.asarray((view.old - mean) @ coef)
+
+
+#: Orders by name.
+ORDERS: dict[str, Order] = {
+    "entropy": _by_entropy,
+    "disagreement": _by_disagreement,
+    "overlap": _by_overlap,
+    "margin": _by_margin,
+    "residual": _by_residual,
+    "coverage": _by_coverage,
+    "distance": _by_distance,
+    "k-center": _by_k_center,
+    "random": _by_random,
+}
+
+#: Those that need texts.
+BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Several orders together: the weighted mean of each row's rank under them.
+
+    Parameters
+    ----------
+    parts : mapping of str to float
+        Weights by name of :data:`ORDERS`.
+
+    Raises
+    ------
+    ParameterError
+        An unknown name, no name, or a weight that is not positive.
+
+    Examples
+    --------
+    >>> from congruence.upgrade.progressive import Mixture
+    >>> order = Mixture({"entropy": 2.0, "k-center": 1.0})
+    """
+
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise ParameterError("Got a mixture of no orders; expected one or more. Pass parts={'entropy': 1.0}.")
+        for name, weight in self.parts.items():
+            check_choice(name, ORDERS, "parts")
+            check_positive(weight, "weight")
+
+    def __call__(self, view: View) -> np.ndarray:
+        """Return the mean rank of each row, shape (n,)."""
+        return np.asarray(sum(weight * quantiles(ORDERS[name](view)) for name, weight in self.parts.items()))
+
+
+def quantiles(scores: np.ndarray) -> np.ndarray:
+    """Return the rank of each score as a share, 1 for the highest; ties get their mean rank."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(scores) / len(scores))
+
+
+def pick(
+    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
+) -> np.ndarray:
+    """Take rows in order, leaving near-duplicates of rows taken for later.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (n_rows,)
+    eligible : ndarray of bool, shape (n_rows,)
+    free : ndarray of bool, shape (n_rows,)
+        Rows that do not count, since they are paid for already: the meter's.
+    n : int
+        Rows to take, besides free ones.
+    old : ndarray, shape (n_rows, d)
+        Unit rows.
+    native : ndarray of int
+        Rows that were re-embedded.
+    near : float
+        Rows of at least this cosine are near-duplicates; above 1, none are.
+
+    Returns
+    -------
+    ndarray of int
+        The rows taken, free ones among them; fewer where there are no more.
+    """
+    rows = np.flatnonzero(eligible)
+    rows = rows[np.argsort(-scores[rows], kind="stable")]
+    if near <= 1 and n < len(rows):
+        ahead = rows[: 4 * n]
+        copies = np.zeros(len(ahead), bool)
+        for part in blocks(len(native), 4 * len(ahead)):
+            copies |= (old[ahead] @ old[native[part]].T >= near).any(axis=1)
+        for place in range(1, len(ahead)):
+            if not copies[place]:
+                before = ahead[:place][~copies[:place]]
+                copies[place] = bool((old[before] @ old[ahead[place]] >= near).any())
+        rows = np.concatenate([ahead[~copies], ahead[copies], rows[4 * n :]])
+    paid = np.cumsum(~free[rows])
+    return rows[: int(np.searchsorted(paid, n)) + 1] if n else rows[:0]

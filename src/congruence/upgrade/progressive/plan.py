@@ -1,0 +1,400 @@
+"""A progressive migration, a batch at a time: which rows to encode next, the map refitted, and what the store is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from congruence._inputs import as_embeddings
+from congruence._utils.ids import as_ids, id_rows
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import (
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_same_rows,
+    check_seed,
+    check_width,
+    name_rows,
+)
+from congruence.errors import IdError, InputError, ParameterError, ShapeError
+from congruence.maps import Map, TwoSidedMap
+from congruence.upgrade.progressive import saving
+from congruence.upgrade.progressive._given import near_cosine, read_labels, read_texts, read_weights
+from congruence.upgrade.progressive._ledger import LEARN, METER, SELECTED, WAITING, Ledger
+from congruence.upgrade.progressive._stage import Stage
+from congruence.upgrade.progressive.learned import Race
+from congruence.upgrade.progressive.meter import Reading
+from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order, pick
+from congruence.upgrade.progressive.refit import Correction, Refit
+from congruence.upgrade.progressive.texts import unit
+
+__all__ = ["Progressive", "Update"]
+
+#: The kind of map and its penalty are chosen anew when there are so many times more rows.
+AGAIN = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What an update changed.
+
+    Attributes
+    ----------
+    remap : ndarray
+        Ids of rows that are mapped still and moved noticeably: write :meth:`Progressive.mapped` of them.
+    moved : ndarray, shape (len(remap),)
+        1 − cosine between what was written and what the map gives now.
+    n_waiting : int
+        Rows that are mapped still.
+    """
+
+    remap: np.ndarray
+    moved: np.ndarray
+    n_waiting: int
+
+
+class Progressive(Stage):
+    """Re-embed a store progressively: map all of it at once, then encode the rows the map is least sure of, and refit.
+
+    Parameters
+    ----------
+    mapping : Map
+        A first map from the old model to the new one, fitted on whatever there is: texts alone will do.
+    old : Embeddings or array_like, shape (n, d_old)
+        The store. Without ids, row numbers are the ids.
+    texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
+        The same texts by both models: a vocabulary, tags or a query log. Orders and map use them, and the meter says what they find.
+    labels : array_like of int, shape (n,), optional
+        Each row's own text, −1 where it is not known: the meter then gives accuracies too.
+    weights : array_like, shape (n,), optional
+        How often rows are asked for: the order's rank of a row is multiplied by it.
+    order : str, callable, or "auto", default="auto"
+        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto": "entropy" with texts and "residual" without, until
+        random rows tell that another order finds what mapping spoils better.
+    meter_share : float, default=0.2
+        Random rows' share of each batch; every second one is the meter's, the others choose map and order.
+    clip : float, default=3.0
+        Random rows stand for all rows that were not chosen, and weigh as much as these in the fit, but at most so many times as much as a chosen row.
+        1 fits without weights.
+    tolerance : float, default=0.002
+        Rows whose mapped vector moves less (1 − cosine) are not to be remapped.
+    n_neighbors : int, default=10
+        k of ``overlap@k`` and ``recall@k``.
+    modality : str, optional
+        Of the store, for maps that keep means by modality.
+    random_state : int, default=0
+
+    Attributes
+    ----------
+    history_ : list of Reading
+        What the meter said at each stage.
+    correction_ : Correction
+        The map now.
+    order_ : str
+        The order of the next batch.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, ParameterError
+    InputError
+        Texts of one model only, or labels without texts.
+
+    Notes
+    -----
+    The store, its mapped rows and the new vectors received are held in memory; texts are compared with it a block at a time. Rows are compared by their
+    cosine: mapped rows have unit norm, and so has what :meth:`store` returns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence import fit
+    >>> from congruence.synthetic import upgrade_problem
+    >>> from congruence.upgrade.progressive import Progressive
+    >>> p = upgrade_problem(n=300, d_source=16, random_state=0)
+    >>> first = fit(p.source_texts[:60], p.target_texts[:60], check=False)
+    >>> plan = Progressive(first, p.source_images, texts=p.source_texts[:60], new_texts=p.target_texts[:60])
+    >>> for ids in plan.batches(size=30, share=0.2):
+    ...     update = plan.update(ids, p.target_images[ids])
+    >>> plan.meter().n_embedded
+    60
+    """
+
+    history_: list[Reading]
+    correction_: Correction
+    order_: str
+
+    def __init__(
+        self,
+        mapping: Map,
+        old: RowsLike,
+        *,
+        texts: RowsLike | None = None,
+        new_texts: RowsLike | None = None,
+        labels: RowsLike | None = None,
+        weights: RowsLike | None = None,
+        order: str | Order = "auto",
+        meter_share: float = 0.2,
+        clip: float = 3.0,
+        tolerance: float = 0.002,
+        n_neighbors: int = 10,
+        modality: str | None = None,
+        random_state: int = 0,
+    ) -> None:
+        if isinstance(order, str):
+            check_choice(order, ("auto", *ORDERS), "order")
+        for value, name in ((meter_share, "meter_share"), (clip, "clip"), (n_neighbors, "n_neighbors")):
+            check_positive(value, name, integer=name == "n_neighbors")
+        if meter_share > 1 or clip < 1:
+            raise ParameterError(
+                f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1. Pass meter_share=0.2 and clip=3.0, for example."
+            )
+        check_positive(tolerance, "tolerance", zero=True)
+        if isinstance(mapping, TwoSidedMap):
+            raise ParameterError(
+                f"Got a {type(mapping).__name__}, which maps both models into a third space; expected a map into the new model's. Pass an OrthogonalMap, for example."
+            )
+        store = as_embeddings(old, "old")
+        mapping = mapping.for_modality(modality or store.space.modality)
+        check_width(store.dim, mapping.n_features_in_, "Progressive", mapping.d_target)
+        self.ids, self._has_ids, n = store.ids, store.has_ids, len(store)
+        self._old = np.asarray(store.vectors, np.float32)
+        self._unit = unit(self._old).astype(np.float32)
+        self.texts = read_texts(texts, new_texts, mapping, self._unit)
+        if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
+            what = "labels" if labels is not None else f"order={order!r}"
+            raise InputError(
+                f"Got {what} without texts; expected the texts of both models. Pass texts=… and new_texts=…."
+            )
+        self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
+        self.weights = None if weights is None else read_weights(weights, n)
+        self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
+        self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
+        self.random_state = check_seed(random_state)
+        size = float(np.einsum("ij,ij->", self._old, self._old, dtype=np.float64) / n)
+        self._refit = Refit(mapping, self.texts, size)
+        self._ledger = Ledger(n, random_state)
+        self._new: dict[int, np.ndarray] = {}
+        self._surprise: dict[int, float] = {}
+        self._near = near_cosine(self._unit, random_state)
+        self._race = Race("entropy" if self.texts is not None else "residual", self.texts is not None)
+        self._chosen_at, self._views, self._resumed = 0, 0, False
+        self.correction_ = self._refit.first()
+        self._mapped = self._refit.transform(self._old, self.correction_)
+        self._written = self._mapped.copy()
+        self.order_ = self._race.leader() if order == "auto" else order if isinstance(order, str) else "given"
+        self.history_ = []
+
+    def __repr__(self) -> str:
+        done = int(np.count_nonzero(self._ledger.embedded))
+        return f"Progressive({done:,} of {len(self):,} rows re-embedded, order={self.order_!r})"
+
+    # ------------------------------------------------------------------ batches
+
+    def batches(
+        self,
+        size: int = 1000,
+        *,
+        budget: int | None = None,
+        share: float | None = None,
+        until: float | None = None,
+        metric: str = "agreement",
+    ) -> Iterator[np.ndarray]:
+        """Yield ids to encode, until a budget is spent or the quality is there.
+
+        Parameters
+        ----------
+        size : int, default=1000
+        budget, share : optional
+            Rows, or their share of the store, to have re-embedded in all, earlier ones counted.
+        until : float, optional
+            Stop when the store's ``metric``, as the meter estimates it, is at least this.
+        metric : str, default="agreement"
+            A key of :attr:`Reading.store`; without texts ``"cosine"`` is taken in place of the default.
+
+        Yields
+        ------
+        ndarray
+            Ids, each once. Pass their vectors to :meth:`update` before the next batch; rows left out are asked for again only by the first batch of a loaded plan.
+
+        Raises
+        ------
+        ParameterError
+            A size, budget, share or target that is not positive; both a budget and a share; an unknown metric.
+        """
+        check_positive(size, "size", integer=True)
+        most = self._most(budget, share)
+        if until is not None:
+            check_positive(until, "until")
+        if self.texts is None and metric == "agreement":
+            metric = "cosine"
+        if self._resumed and len(self.missing):  # asked for before the stop
+            yield self.missing
+        self._resumed = False
+        while True:
+            room = most - int(np.count_nonzero(self._ledger.role))
+            if until is not None and self.history_:
+                check_choice(metric, self.history_[-1].store, "metric")
+                if self.history_[-1].store[metric].value >= until:
+                    return
+            rows = self._next(min(size, room)) if room > 0 else np.empty(0, np.intp)
+            if not len(rows):
+                return
+            yield self.ids[rows]
+
+    def _most(self, budget: int | None, share: float | None) -> int:
+        if budget is not None and share is not None:
+            raise ParameterError(
+                f"Got budget={budget} and share={share}; expected one of the two. Leave out share=…, for example."
+            )
+        if budget is not None:
+            check_positive(budget, "budget", integer=True)
+        if share is not None:
+            check_positive(share, "share")
+        return min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
+
+    def _next(self, size: int) -> np.ndarray:
+        """Ask for so many more rows: random ones, and the first of the order."""
+        book = self._ledger
+        random = book.draw(min(size, max(1, round(self.meter_share * size))))
+        self._views += 1
+        view = self._view(size)
+        scores = self._score(view)
+        learn = random[book.role[random] == LEARN]
+        if self.order == "auto":
+            self._race.enter(learn, view)
+        eligible = ~book.due & (book.role != LEARN) & (book.role != SELECTED)
+        taken = pick(scores, eligible, book.role == METER, size - len(random), self._unit, view.native, self._near)
+        book.due[taken] = True
+        selected = taken[book.role[taken] == WAITING]
+        book.role[selected] = SELECTED
+        return np.concatenate([random, selected])
+
+    # ------------------------------------------------------------------ updates
+
+    def update(self, ids: Ids, vectors: RowsLike) -> Update:
+        """Take in the new model's vectors of some rows, refit the map, and say which rows to remap.
+
+        Parameters
+        ----------
+        ids : sequence of str or int
+            A batch's, a part of it, or others: rows that were not asked for count as chosen ones. The meter's sample does not know by what rule you chose them: many
+            of one kind make it a sample of other rows than those that are left.
+        vectors : array_like, shape (len(ids), d_new)
+            Those of rows that were given before replace them.
+
+        Returns
+        -------
+        Update
+
+        Raises
+        ------
+        IdError
+            An id that the store does not have, or one that is given twice.
+        ShapeError
+            No vectors, not one an id, or of another width than the map's.
+        DtypeError, NotFiniteError, ZeroRowError
+        """
+        names = as_ids(ids)
+        rows = id_rows(self.ids, names)
+        if (rows < 0).any():
+            unknown = np.flatnonzero(rows < 0)
+            raise IdError(
+                f"Got {len(unknown)} ids that the store does not have ({name_rows(unknown, names)}); expected ids of the store. Pass ids=… of a batch."
+            )
+        Y = as_matrix(vectors, "vectors", ids=names)
+        check_same_rows(len(names), len(Y), "ids", "vectors")
+        if Y.shape[1] != self._mapped.shape[1]:
+            raise ShapeError(
+                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d ones, of the map's target. Pass vectors=… of the new model."
+            )
+        Y = unit(Y).astype(np.float32)
+        book = self._ledger
+        for row, vector in zip(rows.tolist(), Y, strict=True):
+            if row not in self._surprise:
+                self._surprise[row] = 1 - float(vector @ self._mapped[row])
+            self._new[row] = vector
+        other = rows[book.role[rows] == WAITING]
+        book.role[other], book.due[other] = SELECTED, True
+        book.embedded[rows] = True
+        if self.order == "auto":
+            self._race.finish(
+                {row: self._new[row] for row in rows.tolist()}, self._mapped, self.texts, self.n_neighbors
+            )
+        self._fit()
+        reading = self._read()
+        if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
+            self.history_.pop()
+        self.history_.append(reading)
+        return self._changed()
+
+    def _fit(self) -> None:
+        native = self._shown()
+        if not len(native):
+            return
+        book = self._ledger
+        random = book.role[native] == LEARN
+        weights = np.ones(len(native))
+        if random.any():
+            stands_for = (len(self) - int(book.due.sum())) / int(random.sum())
+            weights[random] = np.clip(stands_for, 1.0, self.clip)
+        choose = len(native) >= AGAIN * self._chosen_at
+        new = np.stack([self._new[row] for row in native.tolist()]).astype(np.float64)
+        self.correction_ = self._refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
+        if choose:
+            self._chosen_at = len(native)
+        self._mapped = self._refit.transform(self._old, self.correction_)
+
+    def _changed(self) -> Update:
+        waiting = np.flatnonzero(~self._ledger.embedded)
+        moved = 1 - np.einsum("ij,ij->i", self._mapped[waiting], self._written[waiting])
+        noticed = moved > self.tolerance
+        rows = waiting[noticed]
+        self._written[rows] = self._mapped[rows]
+        return Update(self.ids[rows], moved[noticed], len(waiting))
+
+    # ------------------------------------------------------------------ saving
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return arrays and plain data from which :meth:`from_state` continues, given the same inputs."""
+        return saving.state(self)
+
+    @classmethod
+    def from_state(
+        cls, state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]], mapping: Map, old: RowsLike, **inputs: Any
+    ) -> Self:
+        """Continue a plan.
+
+        Parameters
+        ----------
+        state : (mapping of str to ndarray, mapping)
+            From :meth:`state`.
+        mapping, old
+            As for the plan that was saved.
+        **inputs
+            ``texts``, ``new_texts``, ``labels`` and ``weights`` as then, and ``order`` where it was a function. Other parameters are the state's.
+
+        Returns
+        -------
+        Progressive
+            Rows count as written by the map as it is now.
+
+        Raises
+        ------
+        CorruptFileError
+            Damaged state, or that of another store, map or texts.
+        """
+        return saving.restore(cls, state, mapping, old, inputs)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the state as a folder of safetensors and JSON, whole or not at all. Raises OutputExistsError, StorageError."""
+        return saving.save(self, path, force=force)
+
+    @classmethod
+    def load(cls, path: str | Path, mapping: Map, old: RowsLike, **inputs: Any) -> Self:
+        """Continue a plan that :meth:`save` wrote; see :meth:`from_state`. Raises FileError, CorruptFileError, VersionError."""
+        return saving.load(cls, path, mapping, old, inputs)

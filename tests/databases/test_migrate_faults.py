@@ -1,0 +1,208 @@
+"""Faults of a whole migration on real files: a full disk, repeated ids, a switch cut short, journals that somebody has sealed again."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from congruence import OrthogonalMap
+from congruence.databases import open_database
+from congruence.errors import CorruptFileError, IdError, StorageError
+from congruence.upgrade.migrate import Migration
+from congruence.upgrade.migrate.journal import Journal, seal
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+N, D = 60, 8
+
+
+def unit(X):
+    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return unit(np.random.default_rng(0).normal(size=(N, D)) + 1)
+
+
+@pytest.fixture(scope="module")
+def mapping(rows):
+    """Both models are equally wide, so that only its name tells a column."""
+    target = unit(rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0] + 0.3)
+    return OrthogonalMap().fit(rows, target, modality="image")
+
+
+def lance_table(folder, rows, ids=None):
+    lancedb = pytest.importorskip("lancedb")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), D)
+    table = pa.table({"id": pa.array(range(N) if ids is None else ids), "embedding": lists})
+    lancedb.connect(folder / "photos").create_table("items", table)
+    return folder / "photos" / "items.lance"
+
+
+def begin(where, mapping, folder):
+    return Migration(open_database(where), mapping, journal=folder / "journal", modality="image")
+
+
+def files(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def embeddings(where):
+    import lance
+
+    table = lance.dataset(where).to_table(columns=["id", "embedding"]).sort_by("id")
+    return table["embedding"].combine_chunks().flatten().to_numpy().reshape(-1, D)
+
+
+def test_a_disk_that_takes_no_more_is_one_error_and_the_run_is_resumed(tmp_path, rows, mapping):
+    where = lance_table(tmp_path, rows)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with begin(where, mapping, tmp_path) as migration:
+        write = migration.database.write
+
+        def full(*given):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
+            write(*given)
+
+        migration.database.write = full
+        try:
+            with pytest.raises(StorageError, match=r"Got a refusal from the disk .*; expected"):
+                migration.run()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    np.testing.assert_array_equal(embeddings(where), rows)
+    assert Journal.read(tmp_path / "journal").state == "filling"
+    with begin(where, None, tmp_path) as migration:
+        migration.run(resume=True)
+        assert migration.verify().passed
+        migration.switch()
+        np.testing.assert_allclose(embeddings(where), unit(mapping.transform(rows)), atol=2e-6)
+        assert migration.rollback()["identical"]
+    np.testing.assert_array_equal(embeddings(where), rows)
+
+
+def test_ids_of_several_rows_are_refused_before_anything_is_written(tmp_path, rows, mapping):
+    where = lance_table(tmp_path, rows, [*range(N - 1), 7])
+    before = files(tmp_path)
+    with begin(where, mapping, tmp_path) as migration, pytest.raises(IdError, match="several rows have the id 7"):
+        migration.run()
+    assert files(tmp_path) == before
+
+
+def test_a_full_disk_is_said_so_whatever_the_client_calls_it():
+    """DuckDB calls it a failed transaction, PostgreSQL a lack of resources: neither is waited for."""
+    duckdb, psycopg = pytest.importorskip("duckdb"), pytest.importorskip("psycopg")
+    from congruence.databases._address import Address
+    from congruence.databases._duckdb_table import refusals
+    from congruence.databases._pg_client import Client
+
+    said = "TransactionContext Error: Failed to commit: Could not write file: No space left on device"
+    with pytest.raises(StorageError, match=r"Got a full disk .*; expected free space"), refusals("photos.duckdb", None):
+        raise duckdb.TransactionException(said)
+    client = Client(Address.parse("postgresql://server/photos"))
+    found = client._translate(psycopg.errors.DiskFull("could not extend file"), lost=False)
+    assert isinstance(found, StorageError)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["switch", "rollback"])
+def test_what_a_kill_between_two_commits_left_is_completed(tmp_path, rows, mapping, monkeypatch, step):
+    """The names have changed, and the mark by which a search without a column's name finds its column has not."""
+    where = lance_table(tmp_path, rows)
+    lance, lancedb = pytest.importorskip("lance"), pytest.importorskip("lancedb")
+    new = unit(mapping.transform(rows))
+
+    def killed(*arguments, **options):
+        raise Killed
+
+    with begin(where, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+        if step == "rollback":
+            migration.switch()
+        with monkeypatch.context() as patch:
+            patch.setattr(lance.LanceDataset, "update_field_metadata", killed)
+            with pytest.raises(Killed):
+                getattr(migration, step)()
+    with begin(where, None, tmp_path) as migration:
+        assert migration.status()["state"] == ("switched" if step == "switch" else "rolled back")
+        getattr(migration, step)()
+    found = lancedb.connect(tmp_path / "photos").open_table("items")
+    wanted = new if step == "switch" else rows
+    nearest = [found.search(row).limit(1).to_list()[0] for row in wanted[:3]]
+    assert [one["id"] for one in nearest] == [0, 1, 2]
+    assert max(one["_distance"] for one in nearest) < 1e-6
+
+
+HOSTILE = (
+    {"sample": [{}]},
+    {"sample": [True]},
+    {"sample": [2**64]},
+    {"cursor": {"a": 1}},
+    {"cursor": [[1]]},
+    {"passes": [3]},
+    {"passes": [{"rows": 1}]},
+    {"events": [{"at": 1, "what": "x"}]},
+    {"place": "x" * 5000},
+    {"rows": 2**63},
+    {"resumed": -1},
+)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    import fuzz_migrate
+
+    table, mapping = fuzz_migrate.made()
+    folder = tmp_path / "journal"
+    with Migration(fuzz_migrate.MemoryDatabase(table), mapping, journal=folder, modality="image") as migration:
+        migration.run()
+        assert migration.verify().passed
+    return table, folder
+
+
+@pytest.mark.parametrize("change", HOSTILE, ids=str)
+def test_a_journal_with_values_that_none_has_is_refused_though_its_seal_is_right(damaged, change):
+    _, folder = damaged
+    told = json.loads((folder / "journal.json").read_text())
+    told.pop("seal")
+    told |= change
+    (folder / "journal.json").write_text(json.dumps({**told, "seal": seal(told)}))
+    with pytest.raises(CorruptFileError, match="Got a damaged or edited journal"):
+        Journal.read(folder)
+
+
+def test_a_sample_of_other_ids_is_said(damaged):
+    import fuzz_migrate
+
+    table, folder = damaged
+    journal = Journal.read(folder)
+    journal.sample = ["a"]
+    journal.write(folder)
+    with pytest.raises(CorruptFileError, match="Got a journal whose sample has other ids"):
+        Migration(fuzz_migrate.MemoryDatabase(table), journal=folder).verify()
+
+
+def test_some_of_the_damage_that_the_benchmark_does(damaged):
+    import fuzz_migrate
+
+    table, folder = damaged
+    raw, outcomes = (folder / "journal.json").read_bytes(), set()
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for number in range(60):
+        (folder / "journal.json").write_bytes(fuzz_migrate.hostile_journal(random.Random(number), raw))
+        outcomes.add(fuzz_migrate.judge(fuzz_migrate.copied(table), folder))
+        for path, content in files.items():
+            path.write_bytes(content)
+    assert outcomes == {"refused", "read", "read, then refused"} or outcomes == {"refused", "read, then refused"}

@@ -1,0 +1,416 @@
+# ruff: noqa: F811  # fixtures of another module
+"""Progressive re-embedding of a database: what each row holds at each stage, kills at every step, and what is paid for twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from memory_database import MemoryDatabase
+from test_migrate import begin, bits, mapping, table, unit  # noqa: F401  # a fixture
+
+from congruence import Embeddings, Space
+from congruence.errors import (
+    CorruptFileError,
+    FileError,
+    IdError,
+    MigrationError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+)
+from congruence.upgrade.migrate import stages
+from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+from congruence.upgrade.migrate.stages import reembed
+
+IMAGES = 200
+
+
+@pytest.fixture(scope="module")
+def truth(mapping):
+    """The new model's own vectors of each row: the map's, and what no map can know."""
+    rng = np.random.default_rng(7)
+    made = table()
+    mapped = {
+        one: mapping.for_modality(row["kind"]).transform(made.old[one][None])[0] for one, row in made.rows.items()
+    }
+    return {str(one): unit(row[None] + 0.1 * rng.normal(size=row.shape))[0] for one, row in mapped.items()}
+
+
+class Model:
+    """Encodes, and counts what it was asked for."""
+
+    def __init__(self, truth, fail=None):
+        self.truth, self.asked, self.fail = truth, [], fail
+
+    def __call__(self, ids):
+        if self.fail is not None and len(self.asked) >= self.fail:
+            raise FileError("Got no answer of the model; expected one. Start it.")
+        self.asked += ids
+        return np.stack([self.truth[one] for one in ids])
+
+
+@pytest.fixture
+def switched(mapping, tmp_path):
+    made = table()
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed
+        migration.switch()
+    return made
+
+
+def images(made):
+    return [one for one, row in made.rows.items() if row["kind"] == "image"]
+
+
+def check(made, plan, truth, before):
+    """Each row holds the new model's vector where there is one, else what the latest map gives; texts and old vectors are as they were."""
+    done = dict(zip(plan.ids.tolist(), plan.embedded.tolist(), strict=True))
+    held = plan.transform(np.stack([made.old[int(one)] for one in plan.ids.tolist()]))
+    for k, one in enumerate(plan.ids.tolist()):
+        wanted = truth[one] if done[one] else held[k]
+        np.testing.assert_allclose(made.new[int(one)], wanted, atol=2e-6)
+    for one, row in made.rows.items():
+        if row["kind"] == "text":
+            assert made.new[one].tobytes() == before[one]
+
+
+def test_each_stage_is_a_store_of_native_and_mapped_rows(switched, mapping, truth, tmp_path):
+    made = switched
+    old, before = bits(made.old), bits(made.new)
+    model, told = Model(truth), []
+    with begin(made, mapping, tmp_path) as migration:
+        plan = reembed(migration, model, among="image", size=20, share=0.3, stage=told.append)
+        check(made, plan, truth, before)
+        assert plan.meter().n_embedded == len(model.asked) == len(set(model.asked)) == 60
+        assert sum("re-embedded" in one for one in told) == 3
+        assert migration.verify().passed
+        assert migration.journal.state == "switched"
+        events = [one["what"] for one in migration.journal.events]
+        assert sum(one.startswith("re-embedded 20") for one in events) == 3
+    assert bits(made.old) == old
+    first = plan.history_[0].store["cosine"].value
+    assert plan.history_[-1].store["cosine"].value > first
+
+
+def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path):
+    made, before = switched, bits(switched.new)
+    model = Model(truth)
+    with begin(made, mapping, tmp_path) as migration:
+        reembed(migration, model, among="image", size=20, budget=40)
+    with begin(made, mapping, tmp_path) as migration:
+        assert migration.verify().passed  # the migration knows of the rows that are not mapped
+        assert migration.status()["reembedded"] == 40
+        plan = reembed(migration, model, size=20, budget=80)  # among is remembered
+        check(made, plan, truth, before)
+    assert len(model.asked) == len(set(model.asked)) == 80
+    assert [one.n_embedded for one in plan.history_] == [20, 40, 60, 80]
+    with begin(made, mapping, tmp_path) as migration:
+        assert migration.rollback()["identical"]
+        assert migration.verify().passed
+        migration.switch()
+        check(made, plan, truth, before)
+
+
+def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
+    rng = np.random.default_rng(3)
+    texts = unit(rng.normal(size=(30, 20)))
+    new_texts = unit(mapping.for_modality("text").transform(texts))
+    with begin(switched, mapping, tmp_path) as migration:
+        first = reembed(
+            migration, Model(truth), among="image", size=30, budget=30, texts=texts, new_texts=new_texts, random_state=4
+        )
+    with begin(switched, mapping, tmp_path) as migration:
+        again = reembed(migration, Model(truth), size=30, budget=60)
+    assert set(again.meter().store) == {"agreement", "overlap@10", "cosine"}
+    assert again.history_[0].to_dict() == first.history_[0].to_dict()
+
+
+@pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
+@pytest.mark.parametrize("nth", [0, 3])
+def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
+    switched,
+    mapping,
+    truth,
+    tmp_path,
+    step,
+    nth,
+    monkeypatch,
+):
+    made, before = switched, bits(switched.new)
+    model = Model(truth)
+    monkeypatch.setattr(stages, "CHUNK", 8)
+
+    class Killed(BaseException):
+        pass
+
+    count = 0
+
+    def fail(name):
+        nonlocal count
+        if name == step:
+            count += 1
+            if count > nth:
+                raise Killed
+
+    def watched(name, call):
+        def run(*arguments, **options):
+            found = call(*arguments, **options)
+            fail(name)  # after it was done, and before anybody is told
+            return found
+
+        return run
+
+    with monkeypatch.context() as patch, begin(made, mapping, tmp_path, fail) as migration:
+        patch.setattr(stages, "save_plan", watched("save", stages.save_plan))
+        patch.setattr(type(migration.journal), "write", watched("journal", type(migration.journal).write))
+        encode = watched("encode", lambda ids: model(ids))
+        try:
+            reembed(migration, encode, among="image", size=20, budget=60)
+        except Killed:
+            pass
+    asked = len(model.asked)
+    with begin(made, mapping, tmp_path) as migration:
+        plan = reembed(migration, model, among="image", size=20, budget=60)
+        check(made, plan, truth, before)
+        assert migration.verify().passed
+    assert plan.meter().n_embedded == 60
+    twice = len(model.asked) - len(set(model.asked))
+    assert twice <= (8 if step == "encode" else 0)  # what the model had given and nobody had taken
+    assert asked or step == "save"
+    assert not (tmp_path / "journal" / "encoded").exists()
+
+
+def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "CHUNK", 8)
+    model = Model(truth, fail=32)
+    with begin(switched, mapping, tmp_path) as migration, pytest.raises(FileError, match="no answer of the model"):
+        reembed(migration, model, among="image", size=40, budget=80)
+    assert len(model.asked) == 32
+    model.fail = None
+    with begin(switched, mapping, tmp_path) as migration:
+        reembed(migration, model, size=40, budget=80)
+    assert len(model.asked) == len(set(model.asked)) == 80
+
+
+def test_rows_that_others_change_meanwhile_begin_a_new_plan_that_knows_what_was_paid_for(
+    switched,
+    mapping,
+    truth,
+    tmp_path,
+):
+    made, model = switched, Model(truth)
+    with begin(made, mapping, tmp_path) as migration:
+        reembed(migration, model, among="image", size=20, budget=40)
+    gone = images(made)[0]
+    for side in (made.rows, made.old, made.new):
+        side.pop(gone, None)
+    paid = set(model.asked) - {str(gone)}
+    with begin(made, mapping, tmp_path) as migration:
+        plan = reembed(migration, model, size=20, budget=60)
+        assert migration.verify().passed
+    assert len(plan) == IMAGES - 1
+    assert paid <= set(plan.ids[plan.embedded].tolist())
+    assert len(model.asked) == len(set(model.asked))
+
+
+def test_discarded_vectors_are_kept_for_the_next_time(mapping, truth, tmp_path):
+    made, model = table(), Model(truth)
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        reembed(migration, model, among="image", size=20, budget=40)
+        assert migration.journal.state == "filled"
+        assert migration.verify().passed
+        migration.discard()
+        assert made.made is None
+    with begin(made, mapping, tmp_path) as migration:
+        migration.run()
+        assert migration.verify().passed  # plainly mapped again
+        plan = reembed(migration, model, among="image", size=20, budget=60)
+    assert len(model.asked) == len(set(model.asked)) == 60
+    assert plan.meter().n_embedded == 60
+
+
+def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_path):
+    made, before = switched, bits(switched.new)
+    short = lambda ids: Model(truth)(ids)[:-1]  # noqa: E731
+    for error, words, encode, options in (
+        (ParameterError, "Got a table of image, text", Model(truth), {}),
+        (ParameterError, "Got 0 rows of video", Model(truth), {"among": "video"}),
+        (ShapeError, r"from encode for 20 ids; expected \(20, 24\)", short, {"among": "image"}),
+        (NotFiniteError, "encode", lambda ids: np.full((len(ids), 24), np.nan), {"among": "image"}),
+        (ParameterError, "budget", Model(truth), {"among": "image", "share": 0.5}),
+    ):
+        with begin(made, mapping, tmp_path) as migration, pytest.raises(error, match=words):
+            reembed(migration, encode, size=20, budget=40, **options)
+    assert bits(made.new) == before
+    fresh = table()
+    (tmp_path / "b").mkdir()
+    with begin(fresh, mapping, tmp_path / "b") as migration, pytest.raises(MigrationError, match="Got no migration"):
+        reembed(migration, Model(truth), among="image", budget=4)
+
+
+def test_after_a_rollback_it_goes_on_beside_and_is_verified_and_switched_again(switched, mapping, truth, tmp_path):
+    made, model = switched, Model(truth)
+    with begin(made, mapping, tmp_path) as migration:
+        migration.rollback()
+        reembed(migration, model, among="image", size=20, budget=20)
+        with pytest.raises(MigrationError, match="filled, to switch"):
+            migration.switch()
+        assert migration.verify().passed
+        migration.switch()
+    assert made.switched
+
+
+def test_complete_files_are_re_embedded_before_the_switch(mapping, truth, tmp_path, here):
+    """On a real ``.npy`` file, by the command: rows first, then the exchange."""
+    made = table()
+    names = images(made)
+    np.save(tmp_path / "old.npy", np.stack([made.old[one] for one in names]))
+    (tmp_path / "ids.txt").write_text("".join(f"{one}\n" for one in names))
+    np.save(tmp_path / "new.npy", np.stack([truth[str(one)] for one in names]))
+    mapping.save(tmp_path / "map")
+    words = ("migrate", "old.npy", "--ids", "ids.txt", "--modality", "image", "--journal", "j")
+    more = ("--encode", "new.npz", "--batch", 20)
+    np.savez(tmp_path / "new.npz", vectors=np.load(tmp_path / "new.npy"), ids=np.array(names).astype(str))
+    done = here(*words, "--map", "map", "--yes", "--progressive", "--budget", 40, *more)
+    assert done.code == 0, done.err
+    assert "switched: readers see the new vectors" in done.out
+    held = np.load(tmp_path / "old.npy")
+    own = (np.abs(held - np.load(tmp_path / "new.npy")).max(axis=1) < 1e-6).sum()
+    assert own == 40
+    refused = here(*words, "reembed", "--budget", 60, *more)
+    assert refused.code == 2
+    assert "Roll back, re-embed, then verify and switch" in refused.err
+
+
+def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, truth, tmp_path):
+    made = switched
+    with begin(made, mapping, tmp_path) as migration:
+        reembed(migration, Model(truth), among="image", size=20, budget=20)
+    held = bits(made.new)
+    path = tmp_path / "journal" / "progressive" / "config.json"
+    told = json.loads(path.read_text())
+    for change in ({"kind": "orthogonal"}, {"facts": None}, {"among": 7}):
+        path.write_text(json.dumps(told | change))
+        with pytest.raises(CorruptFileError):
+            begin(made, mapping, tmp_path)
+    assert bits(made.new) == held
+
+
+# ---- what encodes ----------------------------------------------------------------------------------------------------------
+
+
+SCRIPT = """
+import sys, numpy
+ids = open(sys.argv[1], encoding="utf-8").read().splitlines()
+numpy.save(sys.argv[2], numpy.array([[float(len(one)), 1.0] for one in ids], "float32"))
+"""
+
+
+def test_a_command_gets_ids_and_gives_rows(tmp_path):
+    (tmp_path / "my encoder.py").write_text(SCRIPT)
+    run = CommandEncoder(f"'{sys.executable}' '{tmp_path / 'my encoder.py'}' {{ids}} {{out}}")
+    np.testing.assert_array_equal(run(["a", "ü b", "c" * 9]), [[1, 1], [3, 1], [9, 1]])
+
+
+def test_commands_that_fail_are_named(tmp_path):
+    for command, words in (("python x.py {ids}", "without {out}"), ("a 'b {ids} {out}", "quotation")):
+        with pytest.raises(ParameterError, match=words):
+            CommandEncoder(command)
+    with pytest.raises(ParameterError, match="line break"):
+        CommandEncoder("true {ids} {out}")(["a\nb"])
+    for command, words in (
+        ("no-such-command {ids} {out}", "cannot be run"),
+        ("true {ids} {out}", "Got no array from true"),
+        ("cat {ids} {out}", r"(?s)Got exit status 1 from cat .*No such file"),
+    ):
+        with pytest.raises(FileError, match=words):
+            CommandEncoder(command)(["a"])
+
+
+def test_a_file_and_items_are_asked_by_id():
+    rows = Embeddings(np.eye(3, dtype=np.float32), ids=["a", "b", "c"])
+    np.testing.assert_array_equal(FileEncoder(rows)(["c", "a"]), np.eye(3)[[2, 0]])
+    with pytest.raises(IdError, match="'x' for one"):
+        FileEncoder(rows)(["c", "x"])
+    with pytest.raises(IdError, match="without ids"):
+        FileEncoder(Embeddings(np.eye(3, dtype=np.float32)))
+
+    class Encoder:
+        def encode_all(self, items, batch_size):
+            return np.array([[len(one)] for one in items], np.float32)
+
+    from congruence.embed import Items
+
+    items = Items("photos.csv", "text", np.array(["1", "22"], object), ["x", "yyy"].__getitem__, str)
+    np.testing.assert_array_equal(ItemsEncoder(Encoder(), items)(["22", "1"]), [[3], [1]])
+    with pytest.raises(IdError, match=r"photos\.csv"):
+        ItemsEncoder(Encoder(), items)(["3"])
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(here, mapping, truth, tmp_path, monkeypatch):
+    import congruence.databases
+    from congruence.stores import open_sink
+
+    made = table()
+    monkeypatch.setattr(congruence.databases, "open_database", lambda where, **names: MemoryDatabase(made))
+    mapping.save(tmp_path / "map")
+    import pyarrow as pa
+
+    with open_sink(tmp_path / "new.npz", n=len(truth), dim=24, has_ids=True) as sink:
+        sink.write(pa.array(list(truth)), np.stack(list(truth.values())).astype(np.float32))
+    return lambda *words: here("migrate", "memory", *words)
+
+
+def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
+    done = run("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image", "--share", 0.3,
+               "--batch", 20, "--plot", "p.svg", "--encode-rate", 10, "--price", 0.01)  # fmt: skip
+    assert done.code == 0, done.err
+    for words in ("switched: readers see mapped vectors", "10.0 % re-embedded: ", "30.0 % re-embedded: ", "minutes"):
+        assert words in done.out
+    assert (tmp_path / "p.svg").stat().st_size > 1000
+    more = run("reembed", "--encode", "new.npz", "--budget", 80, "--batch", 20, "--json")
+    told = json.loads(more.out)
+    assert [one["n_embedded"] for one in told["stages"]] == [20, 40, 60, 80]
+    assert told["forecast"]["verdict"]
+    assert run("rollback").code == 0
+
+
+def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, tmp_path):
+    good = ("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image")
+    for words, said in (
+        (good, "no --budget, --share or --until"),
+        ((*good, "--share", 0.1, "--budget", 4), "expected one of the two"),
+        ((*good, "--share", -1), "Got --share -1"),
+        ((*good[:4], "--share", 0.1), "Got no --encode"),
+        ((*good, "--share", 0.1, "--texts", "new.npz"), "texts of one model only"),
+        ((*good[:4], "--encode", "nothing", "--share", 0.1), "which is no file, and no command"),
+        ((*good[:4], "--encode", "run {ids}", "--share", 0.1), "without {out}"),
+        ((*good, "--share", 0.1, "--plot", "p.docx"), "expected one that ends in .svg"),
+        (("verify", "--progressive"), "Got --progressive for verify"),
+        (("verify", "--encode", "new.npz"), "Got --encode for verify"),
+    ):
+        refused = run(*words)
+        assert refused.code == 2, words
+        assert said in refused.err
+    assert not list(tmp_path.glob("migration-*"))
+
+
+def test_a_file_of_another_model_is_refused(run, truth, tmp_path):
+    from congruence.stores import open_sink
+
+    with open_sink(tmp_path / "other.npz", n=3, dim=24, has_ids=True, space=Space("another")) as sink:
+        import pyarrow as pa
+
+        sink.write(pa.array(["a", "b", "c"]), np.eye(3, 24, dtype=np.float32))
+    refused = run("--map", "map", "--yes", "--progressive", "--encode", "other.npz", "--among", "image", "--share", 0.1)
+    assert refused.code == 2
+    assert "another" in refused.err

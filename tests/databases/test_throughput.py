@@ -1,0 +1,160 @@
+"""What made migrations slow, or their memory grow with the table, stays away."""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from congruence import OrthogonalMap
+from congruence.databases import open_database
+from congruence.databases._base import owned
+from congruence.embeddings import normalize_rows
+from congruence.upgrade.migrate import Migration
+from congruence.upgrade.migrate.mapper import RowMapper
+
+DIM = 8
+
+
+def rows(n):
+    return normalize_rows(np.random.default_rng(0).normal(size=(n, DIM)).astype(np.float32))
+
+
+def lists(vectors):
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), DIM)
+
+
+@pytest.fixture
+def mapping():
+    return OrthogonalMap().fit(rows(40), rows(40)[:, ::-1])
+
+
+def in_lance(folder, n, kind=str):
+    lance = pytest.importorskip("lance")
+    where = str(folder / "items.lance")
+    lance.write_dataset(pa.table({"id": [kind(k) for k in range(n)], "embedding": lists(rows(n))}), where)
+    return where
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_what_is_remembered_of_a_scan_keeps_no_vectors_in_memory(tmp_path, monkeypatch, kind):
+    """A column that came through Arrow's C interface keeps all columns of its batch."""
+    from congruence.databases import _lance_reader
+
+    given = []
+
+    def watched(*arguments, **options):
+        for batch in stream(*arguments, **options):
+            given.append(batch)
+            yield batch
+
+    stream = _lance_reader.stream
+    monkeypatch.setattr(_lance_reader, "stream", watched)
+    with open_database(in_lance(tmp_path, 100, kind)) as database:
+        blocks = list(database.scan(batch=30))
+        theirs = {buffer.address for batch in given for column in batch for buffer in column.buffers() if buffer}
+        kept = [ids for ids, _ in database._seen] + [block.ids for block in blocks]
+        assert len(theirs) >= 3
+        assert len(kept) == 8
+        assert not theirs & {buffer.address for ids in kept for buffer in ids.buffers() if buffer}
+        assert not any(np.shares_memory(places, one.column(2)) for _, places in database._seen for one in given)
+
+
+def test_owned_ids_are_the_same_ids():
+    for ids in (pa.array([3, 1, 2]), pa.array(["c", "a"], pa.large_string()), pa.array(range(9))[4:]):
+        assert owned(ids).equals(ids)
+        assert owned(ids).type == ids.type
+
+
+def test_numbers_without_a_row_are_passed_over_in_one_step(tmp_path):
+    """An update of a DuckDB table with a key moves its rows behind all others."""
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as user:
+        user.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, embedding FLOAT[{DIM}])")
+        made = pa.table({"id": np.arange(3000), "embedding": lists(rows(3000))})  # noqa: F841  # read by name
+        user.execute("INSERT INTO items SELECT * FROM made")
+        user.execute("DELETE FROM items WHERE id BETWEEN 5 AND 2900")
+    with open_database(str(tmp_path / "t.duckdb")) as database:
+        queries = []
+        read = database._read
+        database._read = lambda query, *values: queries.append(query) or read(query, *values)
+        seen = [one for block in database.scan(batch=2) for one in block.ids.to_pylist()]
+        assert sorted(seen) == [*range(5), *range(2901, 3000)]
+        assert len(queries) < 80
+
+
+def test_a_search_that_reads_all_rows_is_asked_ten_times_and_an_index_200_times(tmp_path, mapping):
+    where = in_lance(tmp_path, 400)
+    asked = []
+    with Migration(open_database(where), mapping, journal=tmp_path / "journal") as migration:
+        search = migration.database.search
+        migration.database.search = lambda queries, k, side: asked.append(len(queries)) or search(queries, k, side)
+        migration.run()
+        assert migration.verify().index_recall == 1.0
+        assert asked == [10, 10]
+        asked.clear()
+        migration.database._open().create_index("embedding", "IVF_FLAT", metric="l2", num_partitions=1)
+        migration.database.build_index()
+        assert migration.verify().index_recall == 1.0
+        assert asked == [200, 200]
+
+
+def test_the_other_columns_that_a_scan_saw_are_not_read_again(tmp_path):
+    """vec0 reads a row's vector to give another column of it; a row of which nothing is remembered is looked up all the same."""
+    from test_sqlite import connect
+
+    where = str(tmp_path / "photos.db")
+    user = connect(where)
+    user.execute(f"CREATE VIRTUAL TABLE items USING vec0(id integer primary key, embedding float[{DIM}], +name text)")
+    user.executemany("INSERT INTO items VALUES (?, ?, ?)", [(k, row, f"n{k}") for k, row in enumerate(rows(50))])
+    with open_database(where) as database:
+        database.prepare(DIM)
+        statements = []
+        database._connection.set_trace_callback(statements.append)
+        blocks = list(database.scan(batch=20))
+        statements.clear()
+        for block in blocks[:2]:
+            database.write(block.ids, block.vectors)
+        assert not [one for one in statements if 'JOIN "items"' in one]
+        database._others.clear()
+        user.execute("DELETE FROM items WHERE id = 45")
+        database.write(blocks[2].ids, blocks[2].vectors)
+        assert [one for one in statements if 'JOIN "items"' in one]
+        database._connection.set_trace_callback(None)
+        user.execute("UPDATE items SET name = 'changed' WHERE id = 3")
+        database.switch()
+    wanted = {k: "changed" if k == 3 else f"n{k}" for k in range(50) if k != 45}
+    assert dict(user.execute("SELECT id, name FROM items").fetchall()) == wanted
+    user.close()
+
+
+def test_pages_of_the_file_are_kept_for_the_next_row(tmp_path):
+    from test_sqlite import connect
+
+    user = connect(str(tmp_path / "empty.db"))
+    user.execute(f"CREATE VIRTUAL TABLE items USING vec0(id integer primary key, embedding float[{DIM}])")
+    user.close()
+    with open_database(str(tmp_path / "empty.db")) as database:
+        (size,) = database._read("PRAGMA cache_size")[0]
+    assert size == -65536
+
+
+def test_mapped_rows_have_unit_norm_whatever_their_size(mapping):
+    mapper = RowMapper(mapping, normalize=True)
+    X = rows(30) * np.float32(3)
+    ids = pa.array(range(30))
+    plain = mapping.transform(X)
+    before = X.copy()
+    np.testing.assert_allclose(mapper(ids, X, None), normalize_rows(plain), atol=3e-7)
+    huge = X * np.float32(1e25)
+    np.testing.assert_allclose(np.linalg.norm(mapper(ids, huge, None).astype(np.float64), axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(X, before)
+
+
+def test_a_map_that_returns_its_rows_does_not_change_them(mapping, monkeypatch):
+    mapper = RowMapper(mapping, normalize=True)
+    X = 2 * rows(5)
+    monkeypatch.setattr(mapper, "_function", lambda modality: lambda block: block)
+    before = X.copy()
+    np.testing.assert_allclose(np.linalg.norm(mapper(pa.array(range(5)), X, None), axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(X, before)

@@ -1,0 +1,416 @@
+"""The plan of a progressive migration: batches, refits, bad input, and what is saved."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings, OrthogonalMap, ProcrustesHeads
+from congruence.datasets import load_sample
+from congruence.embeddings import normalize_rows
+from congruence.errors import (
+    CorruptFileError,
+    IdError,
+    InputError,
+    NotFiniteError,
+    ParameterError,
+    ShapeError,
+    ZeroRowError,
+)
+from congruence.synthetic import upgrade_problem
+from congruence.upgrade.progressive import ORDERS, Mixture, Progressive, View, fit_origin_scale
+from congruence.upgrade.progressive._ledger import LEARN, METER, Ledger
+from congruence.upgrade.progressive.order import pick
+from congruence.upgrade.progressive.texts import Scale, read_facts
+
+WORDS = 40
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return upgrade_problem(400, 16, source_noise=0.8, target_noise=0.3, shared=0.3, shear=0.4, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def mapping(problem):
+    first = OrthogonalMap().fit(problem.source_texts[:WORDS], problem.target_texts[:WORDS], modality="text")
+    return first.recenter(problem.source_images, None, modality="image", offset=0.5)
+
+
+def start(problem, mapping, **given):
+    texts = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS]}
+    return Progressive(mapping, problem.source_images, modality="image", **{**texts, **given})
+
+
+def run(plan, problem, size=40, **given):
+    for ids in plan.batches(size, **given):
+        plan.update(ids, problem.target_images[ids])
+    return plan
+
+
+def quality(plan, problem):
+    return float(np.einsum("ij,ij->i", plan.store(), problem.target_images).mean())
+
+
+def test_a_plan_maps_everything_then_gets_better_with_each_batch(problem, mapping):
+    plan = start(problem, mapping)
+    told = [quality(plan, problem)]
+    for ids in plan.batches(40, share=0.4):
+        assert len(set(ids.tolist())) == len(ids) <= 40
+        update = plan.update(ids, problem.target_images[ids])
+        assert update.n_waiting == len(plan) - plan.meter().n_embedded
+        told.append(quality(plan, problem))
+    assert plan.meter().n_embedded == 160
+    assert told == sorted(told)
+    still = ~plan.embedded
+    first = plan._refit.transform(problem.source_images, plan._refit.first())
+    cosines = [np.einsum("ij,ij->i", Z[still], problem.target_images[still]).mean() for Z in (first, plan.store())]
+    assert cosines[1] > cosines[0] + 0.1
+
+
+def test_texts_of_the_old_model_correct_the_first_map():
+    """On the sample, before any picture is re-embedded, captions find more pictures than by the map alone."""
+    sample = load_sample()
+    (X, T), (Y, V) = (
+        (side["image"].vectors[:500], side["text"].vectors[:500]) for side in (sample.source, sample.target)
+    )
+    first = OrthogonalMap().fit(T, V, modality="text").recenter(X, None, modality="image", offset=0.5)
+    alone = normalize_rows(first.for_modality("image").transform(X))
+    anchored = Progressive(first, X, texts=T, new_texts=V, modality="image").mapped()
+    found = []
+    for store in (alone, anchored, Y):
+        near = V @ store.T
+        found.append((np.count_nonzero(near > np.diag(near)[:, None], axis=1) < 10).mean())
+    assert found[0] + 0.04 < found[1] < found[2]
+
+
+def test_remapped_rows_are_those_that_moved(problem, mapping):
+    plan = start(problem, mapping, tolerance=0.01)
+    written = plan.mapped()
+    for ids in plan.batches(40, share=0.3):
+        update = plan.update(ids, problem.target_images[ids])
+        written[update.remap] = plan.mapped(update.remap)
+        still = np.flatnonzero(~plan.embedded)
+        exact = plan.transform(problem.source_images[still])
+        assert (1 - np.einsum("ij,ij->i", exact, written[still])).max() <= 0.01 + 1e-6
+        assert (update.moved > 0.01).all()
+    assert len(update.remap) < len(still)
+
+
+@pytest.mark.parametrize("order", [*ORDERS, "auto", Mixture({"entropy": 2.0, "k-center": 1.0})], ids=str)
+def test_every_order_fills_its_batches_and_asks_for_no_row_twice(problem, mapping, order):
+    plan, asked = start(problem, mapping, order=order), []
+    for ids in plan.batches(30, budget=90):
+        asked += ids.tolist()
+        plan.update(ids, problem.target_images[ids])
+    assert len(asked) == len(set(asked)) == 90
+
+
+def test_without_texts_and_without_ids(problem, mapping):
+    plan = run(start(problem, mapping, texts=None, new_texts=None), problem, share=0.3)
+    assert set(plan.meter().store) == {"overlap@10", "cosine"}
+    assert plan.order_ in ORDERS
+
+
+def view_of(rows, native=(), surprise=(), size=3, **given):
+    rows = normalize_rows(np.asarray(rows, float))
+    return View(rows, rows, np.array(native, np.intp), np.array(surprise, float), size, **given)
+
+
+def test_orders_put_first_what_they_are_named_for():
+    words = np.eye(3)
+    rows = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [0.1, 1, 0], [0, 0, 1]]))
+    mapped = normalize_rows(np.array([[1.0, 0, 0], [1, 0.9, 0], [1, 0.1, 0], [0, 0, 1]]))
+    flat = Scale(np.zeros(3), 1.0)
+    facts = {"old_facts": read_facts(rows, words, flat, 1), "new_facts": read_facts(mapped, words, flat, 1)}
+    view = View(rows, mapped, np.array([0]), np.array([0.1]), 2, **facts)
+    assert ORDERS["disagreement"](view).argmax() == 2
+    assert ORDERS["overlap"](view).argmax() == 2
+    assert ORDERS["margin"](view).argmax() == 1
+    assert ORDERS["entropy"](view).argmax() == 1
+    assert ORDERS["distance"](view)[3] == 0 == ORDERS["distance"](view).max()
+    assert ORDERS["coverage"](view)[[2, 3]].min() > ORDERS["coverage"](view)[:2].max()
+
+
+def test_k_center_is_a_farthest_first_traversal():
+    angles = np.deg2rad([0, 10, 90, 100, 200])
+    rows = np.column_stack([np.cos(angles), np.sin(angles)])
+    order = np.argsort(-ORDERS["k-center"](view_of(rows, [0], [0.0], size=2)), kind="stable")
+    assert order[0] == 4  # 160° from the first row
+    assert order[1] in (2, 3)
+
+
+def test_predicted_residuals_find_the_direction_that_is_mapped_badly():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((300, 4))
+    view = view_of(rows, range(100))
+    surprise = np.maximum(view.old[:100, 0], 0)
+    scores = ORDERS["residual"](view_of(rows, range(100), surprise))
+    assert np.corrcoef(scores[100:], view.old[100:, 0])[0, 1] > 0.9
+
+
+def test_near_duplicates_wait():
+    rows = normalize_rows(np.array([[1, 0.0], [1, 0.001], [1, 0.002], [0, 1], [1, 1]]))
+    scores = np.array([5.0, 4, 3, 2, 1])
+    none, all_ = np.zeros(5, bool), np.ones(5, bool)
+    taken = pick(scores, all_, none, 3, rows, np.empty(0, np.intp), 0.999)
+    assert taken.tolist() == [0, 3, 4]
+    assert pick(scores, all_, none, 2, rows, np.array([0]), 0.999).tolist() == [3, 4]
+    assert pick(scores, all_, none, 3, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
+    # Rows that are paid for already are taken on the way and do not count.
+    assert pick(scores, all_, scores == 5, 2, rows, np.empty(0, np.intp), 1.1).tolist() == [0, 1, 2]
+
+
+def test_asked_often_comes_first(problem, mapping):
+    weights = np.where(np.arange(400) < 100, 50.0, 1.0)
+    plan = start(problem, mapping, weights=weights)
+    ids = next(iter(plan.batches(60)))
+    assert (ids < 100).sum() >= 48
+
+
+def test_a_better_order_takes_over(problem, mapping):
+    """Where one half of the store is mapped badly and no text tells, predicted residuals find it."""
+    rng = np.random.default_rng(1)
+    old = normalize_rows(rng.standard_normal((600, 8)))
+    new = old.copy()
+    new[old[:, 0] > 0] = normalize_rows(rng.standard_normal((int((old[:, 0] > 0).sum()), 8)))
+    words = normalize_rows(rng.standard_normal((30, 8)))
+    first = OrthogonalMap().fit(words, words)
+    plan = Progressive(first, old, texts=words, new_texts=words, meter_share=1.0, clip=1.0)
+    for ids in plan.batches(100, budget=300):
+        plan.update(ids, new[ids])
+    next(plan.batches(10))
+    assert plan.order_ == plan._race.leader() != "entropy"
+
+
+def test_the_meter_is_blind(problem, mapping):
+    """Other vectors for the meter's rows change neither what is asked for next nor the map."""
+
+    def follow(spoil):
+        plan, asked = start(problem, mapping), []
+        for ids in plan.batches(40, share=0.4):
+            vectors = problem.target_images[ids].copy()
+            ours = (plan._ledger.role[ids] == METER) & ~plan._ledger.due[ids]
+            if spoil:
+                vectors[ours] = normalize_rows(np.random.default_rng(0).standard_normal(vectors.shape))[ours]
+            asked.append(set(ids.tolist()))
+            plan.update(ids, vectors)
+            if any(plan._ledger.due[plan._ledger.role == METER]):
+                break  # from here on a spoiled row is a chosen one
+        return asked, plan.correction_.coef, plan.meter().store["cosine"].value
+
+    (asked, coef, cosine), (asked_, coef_, cosine_) = follow(False), follow(True)
+    assert asked == asked_
+    np.testing.assert_array_equal(coef, coef_)
+    assert cosine > cosine_ + 0.01
+
+
+def test_random_rows_alternate_between_meter_and_choice():
+    book = Ledger(100, 0)
+    rows = book.draw(10)
+    assert book.role[rows].tolist() == [METER, LEARN] * 5
+    assert not set(rows.tolist()) & set(book.draw(90).tolist())
+    assert len(book.draw(5)) == 0
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_every_kind_of_bad_vectors_has_its_error(problem, mapping):
+    plan = start(problem, mapping)
+    good = problem.target_images[:3]
+    with pytest.raises(IdError, match="Got 1 ids that the store does not have"):
+        plan.update([0, 1, 4000], good)
+    with pytest.raises(IdError, match="duplicate"):
+        plan.update([0, 1, 1], good)
+    with pytest.raises(ShapeError, match="Got 5-d vectors; expected 16-d ones"):
+        plan.update([0, 1, 2], good[:, :5])
+    with pytest.raises(ShapeError, match="same number"):
+        plan.update([0, 1], good)
+    with pytest.raises(ShapeError, match="0 rows"):
+        plan.update([], np.empty((0, 16)))
+    with pytest.raises(NotFiniteError):
+        plan.update([0, 1, 2], np.where(np.arange(16) == 3, np.nan, good))
+    with pytest.raises(ZeroRowError):
+        plan.update([0, 1, 2], good * np.array([[1.0], [0.0], [1.0]]))
+    assert not plan.embedded.any()
+    assert plan.history_ == []
+
+
+def test_rows_that_were_not_asked_for_are_taken_and_rows_left_out_are_named(problem, mapping):
+    plan = start(problem, mapping)
+    ids = next(iter(plan.batches(20)))
+    others = np.setdiff1d(np.arange(400), ids)[:5]
+    plan.update(others, problem.target_images[others])
+    assert plan.embedded[others].all()
+    plan.update(ids[:12], problem.target_images[ids[:12]])
+    assert set(plan.missing.tolist()) == set(ids[12:].tolist())
+    again = {one for batch in plan.batches(20, budget=60) for one in batch.tolist()}
+    assert not again & (set(ids.tolist()) | set(others.tolist()))
+
+
+def test_bad_parameters(problem, mapping):
+    for given, message in (
+        ({"order": "best"}, "order='best'"),
+        ({"meter_share": 1.5}, "meter_share=1.5"),
+        ({"clip": 0.5}, "clip=0.5"),
+        ({"tolerance": -1}, "tolerance=-1"),
+        ({"weights": [1.0]}, "Got weights"),
+        ({"labels": np.full(400, 90)}, "Got labels from 90"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            start(problem, mapping, **given)
+    with pytest.raises(ShapeError, match="Got labels of shape"):
+        start(problem, mapping, labels=np.zeros(3, int))
+    with pytest.raises(InputError, match="Got texts of one model only"):
+        start(problem, mapping, new_texts=None)
+    with pytest.raises(InputError, match="Got order='entropy' without texts"):
+        start(problem, mapping, texts=None, new_texts=None, order="entropy")
+    with pytest.raises(ShapeError, match="5-d new_texts"):
+        start(problem, mapping, new_texts=problem.target_texts[:WORDS, :5])
+    with pytest.raises(ParameterError, match="Got budget=3 and share="):
+        next(start(problem, mapping).batches(5, budget=3, share=0.1))
+    with pytest.raises(ParameterError, match="size=0"):
+        next(start(problem, mapping).batches(0))
+    with pytest.raises(ParameterError, match="no orders"):
+        Mixture({})
+    with pytest.raises(ShapeError, match="from the order"):
+        next(start(problem, mapping, order=lambda view: np.zeros(3)).batches(5))
+    with pytest.raises(ParameterError, match="Got a ProcrustesHeads"):
+        start(problem, ProcrustesHeads().fit(problem.source_images, problem.target_images))
+    with pytest.raises(InputError, match="without any update"):
+        start(problem, mapping).plot()
+
+
+# ---------------------------------------------------------------------- saving
+
+
+@pytest.mark.parametrize("how", ["state", "folder"])
+def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, how, tmp_path):
+    ids = [f"item {k}" for k in range(400)]
+    old = Embeddings(problem.source_images, ids=ids)
+    given = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS]}
+    place = {name: k for k, name in enumerate(ids)}
+
+    def go(plan, stages):
+        asked = []
+        for _, batch in zip(range(stages), plan.batches(40), strict=False):
+            asked.append(batch.tolist())
+            plan.update(batch, problem.target_images[[place[name] for name in batch.tolist()]])
+        return asked
+
+    plan = Progressive(mapping, old, modality="image", **given)
+    go(plan, 3)
+    if how == "state":
+        arrays, facts = plan.state()
+        facts = json.loads(json.dumps(facts))  # plain data
+        again = Progressive.from_state((arrays, facts), mapping, old, modality="image", **given)
+    else:
+        plan.save(tmp_path / "plan")
+        again = Progressive.load(tmp_path / "plan", mapping, old, modality="image", **given)
+    np.testing.assert_array_equal(again.transform(problem.source_images), plan.transform(problem.source_images))
+    assert [one.to_dict() for one in again.history_] == [one.to_dict() for one in plan.history_]
+    assert go(again, 2) == go(plan, 2)
+    np.testing.assert_allclose(again.correction_.coef, plan.correction_.coef)
+
+
+def test_rows_that_were_being_encoded_at_a_kill_are_asked_for_again(problem, mapping):
+    plan = start(problem, mapping)
+    ids = next(plan.batches(20))
+    arrays, facts = plan.state()
+    texts = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS], "modality": "image"}
+    again = Progressive.from_state((arrays, facts), mapping, problem.source_images, **texts).batches(20)
+    assert set(next(again).tolist()) == set(ids.tolist())
+    assert not set(next(again).tolist()) & set(ids.tolist())
+
+
+def test_a_forecast_changes_nothing(problem, mapping):
+    asked = []
+    for look in (False, True):
+        plan = start(problem, mapping, order="random")
+        for ids in plan.batches(20, budget=60):
+            plan.update(ids, problem.target_images[ids])
+            if look:
+                plan.forecast()
+        asked.append(set(np.flatnonzero(plan.embedded).tolist()))
+    assert asked[0] == asked[1]
+
+
+def test_a_state_of_other_data_or_a_damaged_one_is_refused(problem, mapping, tmp_path):
+    plan = run(start(problem, mapping), problem, budget=40)
+    arrays, facts = plan.state()
+    texts = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS], "modality": "image"}
+    with pytest.raises(CorruptFileError, match="another store, map or texts"):
+        Progressive.from_state((arrays, facts), mapping, problem.source_images[:, ::-1], **texts)
+    for key, value in (
+        ("role", arrays["role"][:5]),
+        ("vectors", arrays["vectors"][:, :3]),
+        ("rows", arrays["rows"] + 1),
+    ):
+        with pytest.raises(CorruptFileError, match="damaged"):
+            Progressive.from_state(({**arrays, key: value}, facts), mapping, problem.source_images, **texts)
+    for key in facts:
+        with pytest.raises(CorruptFileError):
+            Progressive.from_state(
+                (arrays, {k: v for k, v in facts.items() if k != key}), mapping, problem.source_images, **texts
+            )
+    mapping.save(tmp_path / "map")
+    with pytest.raises(CorruptFileError, match="expected a progressive migration"):
+        Progressive.load(tmp_path / "map", mapping, problem.source_images, **texts)
+
+
+# ---------------------------------------------------------------------- scores by origin
+
+
+def test_scores_of_two_origins_are_brought_onto_one_scale():
+    rng = np.random.default_rng(0)
+    queries, native = normalize_rows(rng.standard_normal((40, 12))), normalize_rows(rng.standard_normal((200, 12)))
+    mapped = normalize_rows(native + 0.3)  # a common direction: scores are shifted and narrower
+    ours, theirs = queries @ mapped.T, queries @ native.T
+    for kind, worst in (("affine", 0.02), ("monotone", 0.01)):
+        scale = fit_origin_scale(queries, mapped, native, kind)
+        changed = scale.apply(ours, np.ones(200, bool))
+        assert abs(changed.mean() - theirs.mean()) < worst
+        assert abs(changed.std() - theirs.std()) < worst
+        again = type(scale).from_state(json.loads(json.dumps(scale.state())))
+        np.testing.assert_array_equal(again.apply(ours, np.ones(200, bool)), changed)
+    mixed = fit_origin_scale(queries, mapped, native).apply(ours, np.arange(200) < 100, queries)
+    np.testing.assert_array_equal(mixed[:, 100:], ours[:, 100:])
+    scale = fit_origin_scale(queries, mapped, native)
+    each = type(scale).from_state(json.loads(json.dumps(scale.state()))).apply(ours, np.ones(200, bool), queries)
+    np.testing.assert_allclose(each.mean(axis=1), theirs.mean(axis=1))
+    np.testing.assert_allclose(each.std(axis=1), theirs.std(axis=1))
+    factor = fit_origin_scale(queries, mapped, native, "factor").factor
+    top = [side[side >= np.quantile(side, 0.99)].mean() for side in (ours, theirs)]
+    assert factor == pytest.approx(top[1] / top[0])
+
+
+def test_a_monotone_change_keeps_the_order_beyond_what_was_seen():
+    rng = np.random.default_rng(0)
+    rows = normalize_rows(rng.standard_normal((50, 6)))
+    scale = fit_origin_scale(rows[:10], normalize_rows(rows + 0.2), rows, "monotone")
+    scores = np.linspace(-3, 3, 200)[None]
+    assert (np.diff(scale.apply(scores, np.ones(200, bool))[0]) > 0).all()
+
+
+def test_bad_input_of_scales(problem, mapping):
+    rows = np.random.default_rng(0).standard_normal((30, 6))
+    with pytest.raises(InputError, match="Got 5 rows"):
+        fit_origin_scale(rows, rows[:5], rows[:5])
+    with pytest.raises(ShapeError, match="expected one width"):
+        fit_origin_scale(rows[:, :4], rows, rows)
+    with pytest.raises(InputError, match="all equal"):
+        fit_origin_scale(rows[:1], np.ones((30, 6)), rows)
+    with pytest.raises(ParameterError, match="Got no queries"):
+        fit_origin_scale(rows, rows, rows).apply(rows @ rows.T, np.ones(30, bool))
+    with pytest.raises(ParameterError, match="no factor"):
+        _ = fit_origin_scale(rows, rows, rows).factor
+    with pytest.raises(ShapeError, match="one flag a column"):
+        fit_origin_scale(rows, rows, rows).apply(np.zeros((2, 3)), [True])
+    with pytest.raises(InputError, match="random rows that are measured"):
+        start(problem, mapping).origin_scale()
+    with pytest.raises(InputError, match="Got no texts"):
+        start(problem, mapping, texts=None, new_texts=None).origin_scale()
+    assert run(start(problem, mapping, meter_share=0.5), problem, share=0.3).origin_scale().kind == "query"
