@@ -85,32 +85,34 @@ def read_schema(connection: Connection, collection: str, column: str | None) -> 
             f"Got {column!r} of type {kinds[column]}; expected FLOAT_VECTOR. Migrate a collection that has the vectors as float32."
         )
     partitions = connection.ask("list_partitions", collection)
-    for wrong, words, advice in (
+    for wrong, words, wish, advice in (
         (
             told.get("auto_id") or any(one.get("auto_id") for one in fields),
-            "automatic ids; expected ids of your own, since Milvus would give the copied rows new ones, or later rows the copies' ones",
+            "automatic ids",
+            "ids of your own, since Milvus would give the copied rows new ones, or later rows the copies' ones",
             "Copy the collection into one without auto_id",
         ),
         (
             own.get("nullable"),
-            f"{column!r} nullable; expected a vector in every row, since Milvus cannot be asked for the rows without",
+            f"{column!r} nullable",
+            "a vector in every row, since Milvus cannot be asked for the rows without",
             "Copy the collection into one whose vectors are not nullable",
         ),
         (
             column in computed,
-            f"{column!r} computed by a function of the collection; expected vectors that were inserted",
-            "Migrate the model of that function instead",
+            f"{column!r} computed by a function of the collection",
+            "vectors that were inserted",
+            "Change the model of that function instead",
         ),
         (
             len(partitions) > 1 and not any(one.get("is_partition_key") for one in fields),
-            f"{len(partitions)} partitions; expected one, or a partition key, since a row does not tell its partition",
+            f"{len(partitions)} partitions",
+            "one, or a partition key, since a row does not tell its partition",
             "Copy the collection into one with a partition key",
         ),
     ):
         if wrong:
-            raise DatabaseError(f"Got {collection!r} with {words}. {advice}.")
-    rest = tuple(name for name in kinds if name not in (key, column) and name not in computed)
-    dim = int(own["params"]["dim"])
+            raise DatabaseError(f"Got {collection!r} with {words}; expected {wish}. {advice}.")
     texts = tuple(name for name in rest if kinds[name] == "JSON")
     dynamic = bool(told.get("enable_dynamic_field"))
     return Schema(told, key, kinds[key] == "VARCHAR", str(column), dim, rest, texts, dynamic)
@@ -174,5 +176,6 @@ def copy_indexes(connection: Connection, old: str, new: str) -> None:
             params = {key: one for key, one in _params(index).items() if one not in ("", "NONE")}
             wanted.add_index(field, index["index_type"], index["index_name"], params=params)
     if len(wanted):
-        connection.ask("create_index", new, wanted, sync=False)  # waits half a second an index; build_index waits for all
+        # Its own waiting takes half a second an index; build_index waits for all.
+        connection.ask("create_index", new, wanted, sync=False)
     connection.load(new)
