@@ -341,6 +341,31 @@ def test_collections_that_cannot_be_copied_row_for_row(tmp_path, options, said):
         open_database(where)
 
 
+def test_partition_keys_and_fields_that_milvus_computes(tmp_path):
+    where, kinds = f"milvus://{tmp_path}/my.db", pymilvus.DataType
+    client = client_of(where)
+    schema = client.create_schema()
+    schema.add_field("id", kinds.INT64, is_primary=True)
+    schema.add_field("embedding", kinds.FLOAT_VECTOR, dim=DIM)
+    schema.add_field("tenant", kinds.VARCHAR, max_length=9, is_partition_key=True)
+    schema.add_field("text", kinds.VARCHAR, max_length=99, enable_analyzer=True)
+    schema.add_field("words", kinds.SPARSE_FLOAT_VECTOR)
+    bm25 = pymilvus.FunctionType.BM25
+    schema.add_function(pymilvus.Function("bm25", bm25, input_field_names=["text"], output_field_names=["words"]))
+    client.create_collection("items", schema=schema)
+    vectors = np.eye(6, DIM, dtype=np.float32)
+    rows = [{"id": k, "embedding": vectors[k], "tenant": f"t{k % 2}", "text": f"cat {k}"} for k in range(6)]
+    client.insert("items", rows)
+    with open_database(where) as database:
+        assert database.info().columns == ("tenant", "text")
+        run(database)
+        assert all(block.has_new.all() for block in database.scan_pairs())
+        database.switch()
+    assert client.describe_collection("items")["functions"][0]["name"] == "bm25"
+    found = client.search("items", data=["cat"], anns_field="words", limit=9, filter='tenant == "t1"')
+    assert sorted(found[0].ids) == [1, 3, 5]
+
+
 def test_options_that_cannot_be(items, capfd):
     for options, error, said in (
         ({"rows": " "}, ParameterError, "expected a filter expression"),

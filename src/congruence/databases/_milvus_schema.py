@@ -113,8 +113,9 @@ def read_schema(connection: Connection, collection: str, column: str | None) -> 
     ):
         if wrong:
             raise DatabaseError(f"Got {collection!r} with {words}; expected {wish}. {advice}.")
+    rest = tuple(name for name in kinds if name not in (key, column) and name not in computed)
     texts = tuple(name for name in rest if kinds[name] == "JSON")
-    dynamic = bool(told.get("enable_dynamic_field"))
+    dynamic, dim = bool(told.get("enable_dynamic_field")), int(own["params"]["dim"])
     return Schema(told, key, kinds[key] == "VARCHAR", str(column), dim, rest, texts, dynamic)
 
 
