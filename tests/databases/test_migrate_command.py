@@ -179,3 +179,11 @@ def test_an_address_shows_no_secret():
         assert "host" in address.shown or "***" in address.shown
     plain = Address.parse("postgresql://me@host/db?sslmode=require")
     assert plain.shown == "postgresql://me@host/db?sslmode=require"
+    for text in (
+        "milvus:///a/my.db",
+        "qdrant:///folder",
+        "sqlite:////abs/x.db",
+        "chroma://./folder",
+        "postgresql:///db",
+    ):
+        assert Address.parse(text).shown == text  # the next command is printed with it

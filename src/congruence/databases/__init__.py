@@ -102,6 +102,14 @@ DATABASES: Mapping[str, Kind] = {
             "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:open_chroma"
         ),
         Kind(
+            "milvus",
+            "milvus",
+            ("milvus", "milvus+http", "milvus+https"),
+            (),
+            "milvus:///path/file.db",
+            "milvus:open_milvus",
+        ),
+        Kind(
             "parquet",
             "",
             ("parquet", "arrow"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 __all__ = ["Address", "hide_secrets"]
 
@@ -55,7 +55,8 @@ class Address:
             netloc = f"{user.partition(':')[0]}:{_HIDDEN}@{host}"
             secrets += [password, *_decoded(password)]
         hidden = [(name, _HIDDEN if _SECRET.search(name) else value) for name, value in query]
-        shown = urlunsplit((parts.scheme, netloc, parts.path, urlencode(hidden, safe="*/"), ""))
+        # By hand: urlunsplit leaves out the slashes of an empty host.
+        shown = f"{parts.scheme}://{netloc}{parts.path}{'?' if hidden else ''}{urlencode(hidden, safe='*/')}"
         return cls(text, shown, scheme, tuple(dict.fromkeys(one for one in secrets if one)))
 
     def hide(self, text: str) -> str:

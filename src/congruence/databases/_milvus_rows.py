@@ -1,0 +1,157 @@
+"""Rows of Milvus's collections, and their vectors."""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases._base import BATCH, Block, Cursor
+from congruence.databases._milvus_client import Connection
+from congruence.databases._milvus_schema import Schema
+
+__all__ = ["Rows", "same_rest"]
+
+#: Ids in one answer of a server, which gives no more; rows in one request that writes; bytes of vectors in either.
+_IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
+
+#: Queries in a request.
+_QUERIES = 64
+
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+Id = int | str
+
+
+class Rows:
+    """Reads and writes the rows of a collection and of the one beside it.
+
+    Attributes
+    ----------
+    rows : str or None
+        Filter of the chosen rows.
+    modality : str or None
+        Field that tells the modality.
+    """
+
+    def __init__(self, connection: Connection, schema: Schema, rows: str | None, modality: str | None) -> None:
+        self.connection, self.schema = connection, schema
+        self.rows, self.modality = rows, modality
+        self.type = pa.large_string() if schema.text_key else pa.int64()
+
+    def query(self, collection: str, chosen: str, fields: list[str], **options: Any) -> list[dict[str, Any]]:
+        """Return rows of a filter as plain data, as they are now."""
+        self.connection.load(collection)
+        found: list[dict[str, Any]] = self.connection.ask(
+            "query", collection, filter=chosen, output_fields=fields, consistency_level="Strong", **options
+        )
+        return found
+
+    def ids(self, collection: str, *, chosen: str | None = None, after: Cursor | None = None) -> Iterator[list[Id]]:
+        """Yield the ids of rows in their order.
+
+        Milvus Lite looks at every row for every question, however few it is to return: it is asked once. A server gives a page at a time.
+        """
+        key, chosen = self.schema.key, self.rows if chosen is None else chosen
+        if self.connection.lite:
+            found = sorted(one[key] for one in self.query(collection, chosen or "", [key]))
+            yield found[0 if after is None else bisect.bisect_right(found, after) :]
+            return
+        while True:
+            parts = [f"({chosen})"] if chosen else []
+            parts += [] if after is None else [f"{key} > {self._literal(after)}"]
+            options = {"limit": _IDS, "iterator": "True", "reduce_stop_for_best": "True"}
+            page = [one[key] for one in self.query(collection, " and ".join(parts), [key], **options)]
+            if not page:
+                return
+            yield page
+            after = page[-1]
+
+    def _literal(self, one: Any) -> str:
+        return f'"{str(one).translate(_ESCAPES)}"' if self.schema.text_key else str(int(one))
+
+    def count(self, collection: str, chosen: str | None = None) -> int:
+        """Count the rows of a filter."""
+        if chosen and self.connection.lite:  # which would make every row, vector and all, to count them
+            return sum(map(len, self.ids(collection, chosen=chosen)))
+        return int(self.query(collection, chosen or "", ["count(*)"])[0]["count(*)"])
+
+    def get(self, collection: str, ids: Sequence[Any], fields: list[str]) -> list[dict[str, Any]]:
+        """Return the rows of these ids that exist, in the order of the ids."""
+        found: dict[Any, dict[str, Any]] = {}
+        size = max(1, _BYTES // (4 * self.schema.dim))
+        for start in range(0, len(ids), size):
+            some = ",".join(map(self._literal, ids[start : start + size]))
+            for one in self.query(collection, f"{self.schema.key} in [{some}]", fields):
+                found[one[self.schema.key]] = one
+        return [found[one] for one in ids if one in found]
+
+    @property
+    def wanted(self) -> list[str]:
+        """What to ask for so that ids, vectors and modalities come."""
+        return list(dict.fromkeys([self.schema.key, self.schema.column, *([self.modality] if self.modality else [])]))
+
+    def block(self, rows: list[dict[str, Any]], width: int) -> Block:
+        """Return rows as a block."""
+        ids = [one[self.schema.key] for one in rows]
+        vectors = np.array([one[self.schema.column] for one in rows], np.float32).reshape(len(rows), width)
+        modalities = None
+        if self.modality is not None:
+            values = [one.get(self.modality) for one in rows]
+            modalities = pa.array([None if one is None else str(one) for one in values], pa.large_string())
+        return Block(pa.array(ids, self.type), vectors, modalities, ids[-1] if ids else 0)
+
+    def pages(
+        self, collection: str, fields: list[str], *, after: Cursor | None = None, batch: int = BATCH
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield the chosen rows in the order of their ids, from behind ``after``, which need not be there any more."""
+        for ids in self.ids(collection, after=after):
+            for start in range(0, len(ids), batch):
+                if found := self.get(collection, ids[start : start + batch], fields):
+                    yield found
+
+    def store(self, collection: str, rows: list[dict[str, Any]], vectors: np.ndarray) -> None:
+        """Store whole rows under their ids in the place of those that are there."""
+        # An upsert of Milvus Lite merges into the old row, so that fields that are gone would stay; its insert replaces the row.
+        verb = "insert" if self.connection.lite else "upsert"
+        size = min(_ROWS, max(1, _BYTES // (4 * vectors.shape[1])))
+        for start in range(0, len(rows), size):
+            new = np.asarray(vectors[start : start + size], np.float32)
+            some = [{**row, self.schema.column: one} for row, one in zip(rows[start : start + size], new, strict=True)]
+            for name in self.schema.texts:
+                for row in some:
+                    if isinstance(row.get(name), str):
+                        row[name] = json.dumps(row[name])
+            self.connection.ask(verb, collection, some)
+
+    def delete(self, collection: str, ids: list[Any]) -> None:
+        """Remove rows."""
+        for start in range(0, len(ids), _IDS):
+            some = ",".join(map(self._literal, ids[start : start + _IDS]))
+            self.connection.ask("delete", collection, filter=f"{self.schema.key} in [{some}]")
+
+    def search(self, collection: str, queries: np.ndarray, k: int) -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest of the chosen rows of each query, shape (q, dim)."""
+        self.connection.load(collection)
+        found: list[pa.Array] = []
+        for start in range(0, len(queries), _QUERIES):
+            answers = self.connection.ask(
+                "search",
+                collection,
+                data=list(np.asarray(queries[start : start + _QUERIES], np.float32)),
+                anns_field=self.schema.column,
+                limit=k,
+                filter=self.rows or "",
+                consistency_level="Strong",
+            )
+            found += [pa.array(list(one.ids), self.type) for one in answers]
+        return found
+
+
+def same_rest(one: dict[str, Any], twin: dict[str, Any]) -> bool:
+    """Say whether a row and its copy are the same but for the vector; NaN is NaN."""
+    return one == twin or repr(sorted(one.items())) == repr(sorted(twin.items()))

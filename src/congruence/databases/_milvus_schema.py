@@ -1,0 +1,182 @@
+"""What a collection of Milvus holds, and one made like it for other vectors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from congruence._utils.optional import require
+from congruence.databases._metadata import MARK_KEY, SPACE_KEY
+from congruence.databases._milvus_client import Connection
+from congruence.databases._milvus_place import Place
+from congruence.errors import DatabaseError, ParameterError
+
+__all__ = ["Schema", "copy_indexes", "create", "index_of", "read_schema"]
+
+#: Of what is told of an index, that which is no parameter.
+_STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a collection.
+
+    Attributes
+    ----------
+    told : mapping
+        All that Milvus says of the collection.
+    key, text_key : str, bool
+        Primary key, and whether it is text.
+    column, dim : str, int
+        Field of the vectors, and their width.
+    fields : tuple of str
+        The other fields, without those that Milvus computes from others.
+    texts : tuple of str
+        Of the other fields, those of JSON: the client takes a text in them for JSON that was written out.
+    dynamic : bool
+        Rows may have further fields.
+    """
+
+    told: Mapping[str, Any]
+    key: str
+    text_key: bool
+    column: str
+    dim: int
+    fields: tuple[str, ...]
+    texts: tuple[str, ...]
+    dynamic: bool
+
+    @property
+    def rest(self) -> list[str]:
+        """What to ask for to have all of a row but its vector."""
+        return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
+
+
+def read_schema(connection: Connection, collection: str, column: str | None) -> Schema:
+    """Read what a collection holds, and find its vectors.
+
+    Raises
+    ------
+    ParameterError
+        A column that is not there, must be chosen, or has no float32 vectors.
+    DatabaseError
+        A collection that cannot be copied row for row.
+    """
+    told = connection.ask("describe_collection", collection)
+    fields = told["fields"]
+    kinds = {one["name"]: one["type"].name for one in fields}
+    computed = {name for one in told.get("functions") or () for name in one.get("output_field_names", ())}
+    key = next(one["name"] for one in fields if one.get("is_primary"))
+    found = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
+    if column is None and len(found) == 1:
+        column = found[0]
+    if column not in found:
+        names = ", ".join(map(repr, found)) or "none"
+        raise ParameterError(
+            f"Got column={column!r} for {collection!r} with {len(found)} fields of dense vectors ({names}); expected one of them. "
+            "Pass column=…."
+        )
+    own = next(one for one in fields if one["name"] == column)
+    if kinds[column] != "FLOAT_VECTOR":
+        raise ParameterError(
+            f"Got {column!r} of type {kinds[column]}; expected FLOAT_VECTOR. Migrate a collection that has the vectors as float32."
+        )
+    partitions = connection.ask("list_partitions", collection)
+    for wrong, words, wish, advice in (
+        (
+            told.get("auto_id") or any(one.get("auto_id") for one in fields),
+            "automatic ids",
+            "ids of your own, since Milvus would give the copied rows new ones, or later rows the copies' ones",
+            "Copy the collection into one without auto_id",
+        ),
+        (
+            own.get("nullable"),
+            f"{column!r} nullable",
+            "a vector in every row, since Milvus cannot be asked for the rows without",
+            "Copy the collection into one whose vectors are not nullable",
+        ),
+        (
+            column in computed,
+            f"{column!r} computed by a function of the collection",
+            "vectors that were inserted",
+            "Change the model of that function instead",
+        ),
+        (
+            len(partitions) > 1 and not any(one.get("is_partition_key") for one in fields),
+            f"{len(partitions)} partitions",
+            "one, or a partition key, since a row does not tell its partition",
+            "Copy the collection into one with a partition key",
+        ),
+    ):
+        if wrong:
+            raise DatabaseError(f"Got {collection!r} with {words}; expected {wish}. {advice}.")
+    rest = tuple(name for name in kinds if name not in (key, column) and name not in computed)
+    texts = tuple(name for name in rest if kinds[name] == "JSON")
+    dynamic, dim = bool(told.get("enable_dynamic_field")), int(own["params"]["dim"])
+    return Schema(told, key, kinds[key] == "VARCHAR", str(column), dim, rest, texts, dynamic)
+
+
+def create(connection: Connection, place: Place, schema: Schema, dim: int, note: Mapping[str, str]) -> None:
+    """Make the collection beside: of the old one's fields, functions and properties, but for the width of one vector."""
+    told = dict(schema.told)
+    told["fields"] = [
+        {**one, "params": {**one["params"], "dim": dim}} if one["name"] == schema.column else one
+        for one in told["fields"]
+    ]
+    kept = {key: one for key, one in (told.get("properties") or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+    mark = {"of": place.old, "column": schema.column, "dim": dim, "note": dict(note)}
+    options: dict[str, Any] = {"num_shards": told.get("num_shards") or 1}
+    if any(one.get("is_partition_key") for one in told["fields"]) and not connection.lite:
+        options["num_partitions"] = told.get("num_partitions")
+    if connection.file is not None:
+        remnant = connection.file / "collections" / place.beside
+        if remnant.is_dir() and not (remnant / "schema.json").exists():  # a kill left it; the client would trip over it
+            shutil.rmtree(remnant)
+    connection.ask(
+        "create_collection",
+        place.beside,
+        schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(told),
+        properties={**kept, MARK_KEY: json.dumps(mark)},
+        consistency_level=told.get("consistency_level", "Bounded"),
+        **options,
+    )
+
+
+def _indexes(connection: Connection, collection: str) -> dict[str, dict[str, Any]]:
+    """Return what is told of each field's index."""
+    names = connection.ask("list_indexes", collection)
+    found = [connection.ask("describe_index", collection, name) for name in names]
+    return {one["field_name"]: one for one in found if one}
+
+
+def _params(index: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one for key, one in index.items() if key not in _STATE}
+
+
+def index_of(connection: Connection, collection: str, column: str) -> tuple[str | None, str | None]:
+    """Return the metric of the index over a field, and the index in a few words; None where there is none."""
+    index = _indexes(connection, collection).get(column)
+    if index is None:
+        return None, None
+    params = {key: one for key, one in _params(index).items() if key != "metric_type"}
+    nested = params.pop("params", None)
+    params |= json.loads(nested) if isinstance(nested, str) else nested or {}
+    words = ", ".join(f"{key}={one}" for key, one in sorted(params.items()))
+    return index.get("metric_type"), f"{index['index_type']} ({words})" if words else str(index["index_type"])
+
+
+def copy_indexes(connection: Connection, old: str, new: str) -> None:
+    """Index the fields of the new collection as those of the old; indexes that are there stay. Then load it."""
+    there = _indexes(connection, new)
+    wanted = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
+    for field, index in _indexes(connection, old).items():
+        if field not in there:
+            params = {key: one for key, one in _params(index).items() if one not in ("", "NONE")}
+            wanted.add_index(field, index["index_type"], index["index_name"], params=params)
+    if len(wanted):
+        # Its own waiting takes half a second an index; build_index waits for all.
+        connection.ask("create_index", new, wanted, sync=False)
+    connection.load(new)

@@ -1,0 +1,366 @@
+"""Milvus, a file of Milvus Lite or a server: new vectors in a collection beside, switched by an alias or by renaming both."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.validation import check_choice
+from congruence.databases._address import Address
+from congruence.databases._base import (
+    BATCH,
+    Block,
+    Capabilities,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    PairedBlock,
+    Side,
+    Stage,
+)
+from congruence.databases._metadata import MARK_KEY, space_in
+from congruence.databases._milvus_client import connect, file_of
+from congruence.databases._milvus_place import (
+    Place,
+    find_place,
+    only_table,
+    refuse_readers,
+    switch_names,
+    switch_names_back,
+)
+from congruence.databases._milvus_rows import Rows, same_rest
+from congruence.databases._milvus_schema import copy_indexes, create, index_of, read_schema
+from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+
+__all__ = ["Milvus", "MilvusLite", "open_milvus"]
+
+#: Rows looked at for the names of dynamic fields.
+_SAMPLE = 1000
+
+#: Seconds that building an index may take, and between looks at it.
+_INDEX_SECONDS, _LOOK_SECONDS = 3600.0, 0.5
+
+_DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
+
+
+class Milvus(Database):
+    """The vectors of a collection of Milvus.
+
+    The new vectors stand in a new collection, ``<collection>__congruence_new``, of the same fields, indexes and properties, with copies of all
+    other fields, dynamic ones too. Where readers read by an alias, :meth:`switch` moves it, in one step. Where they read by the collection's own
+    name, it renames the old collection to ``…__congruence_old`` and the new one to that name: two steps, between which readers find no
+    collection. A kill between them leaves names from which :meth:`stage` sees which way it went, and the next :meth:`switch` or
+    :meth:`rollback` completes it.
+
+    Parameters
+    ----------
+    address : Address
+        ``milvus:///path/file.db`` or ``milvus://file.db``; ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` where it is
+        not the default. The server's token is read from the environment variable ``MILVUS_TOKEN``.
+    table : str, optional
+        Alias by which the application reads, or a collection; where there is only one, it is found.
+    column : str, optional
+        Field of the vectors, where there are several.
+    ids : str, optional
+        The primary key; nothing else can be.
+    modality_column : str, optional
+        Scalar or dynamic field.
+    rows : str, optional
+        A filter expression of Milvus, such as ``kind == "image"``; trusted input. Rows that no run has covered keep :meth:`switch` from switching,
+        since readers would lose them.
+
+    Raises
+    ------
+    ParameterError, DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
+
+    Notes
+    -----
+    Collections with automatic ids, partitions without a partition key or nullable vectors are refused, each with its reason. A collection is
+    loaded if it is not, since Milvus reads nothing else. After the switch, :meth:`write` keeps the other fields that the new rows have by then,
+    and passes over rows that were deleted there.
+    """
+
+    kind = "milvus"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        beside="collection",
+        atomic_switch=False,
+        concurrent_writes=True,
+        follows_deletes=False,
+        searches=True,
+        filters="a filter expression of Milvus",
+    )
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: str | None = None,
+        column: str | None = None,
+        ids: str | None = None,
+        modality_column: str | None = None,
+        rows: str | None = None,
+    ) -> None:
+        if rows is not None and not rows.strip():
+            raise ParameterError(
+                f'Got rows={rows!r}; expected a filter expression such as kind == "image". Write one, or leave rows out.'
+            )
+        self._connection = connect(address)
+        try:
+            self._table = only_table(self._connection) if table is None else table
+            place = find_place(self._connection, self._table)
+            schema = read_schema(self._connection, place.old, column)
+            if ids is not None and ids != schema.key:
+                raise ParameterError(
+                    f"Got ids={ids!r}; expected {schema.key!r}, the primary key of {place.old!r}. Leave ids out."
+                )
+            self._schema = schema
+            self._check(place)
+            self._rows = Rows(self._connection, schema, rows, modality_column)
+            if rows is not None:
+                self._rows.query(place.old, rows, [schema.key], limit=1)
+            if modality_column is not None and modality_column not in (names := self._fields(place.old)):
+                raise ParameterError(
+                    f"Got modality_column={modality_column!r}, which {self._table!r} has not; expected one of "
+                    f"{', '.join(map(repr, names)) or 'none'}. Name another modality_column."
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- which collection --------------------------------------------------------------------------------------------
+
+    def _place(self) -> Place:
+        place = find_place(self._connection, self._table)
+        self._check(place)
+        return place
+
+    def _check(self, place: Place) -> None:
+        other = place.mark.get("column", self._schema.column)
+        if other != self._schema.column:
+            raise MigrationError(
+                f"Got column={self._schema.column!r} while vectors of {other!r} stand beside; expected one migration of a collection at a time. "
+                f"Finish or discard that one first, with column={other!r}."
+            )
+
+    def _made(self) -> tuple[Place, str]:
+        """Return where everything is, and the collection of the new vectors."""
+        place = self._place()
+        if place.made is None:
+            raise MigrationError(
+                f"Got no new vectors beside {self._table!r}; expected some. Run the migration first (prepare, then write)."
+            )
+        return place, place.made
+
+    def _refuse_switched(self, place: Place) -> None:
+        if place.switched:
+            raise MigrationError(
+                f"Got new vectors that readers of {self._table!r} see already; expected them not to be switched on. Roll back first."
+            )
+
+    def _side(self, side: Side) -> tuple[str | None, int]:
+        """Return the collection of a side, None where it is not there, and the width of its vectors."""
+        place = self._place()
+        return (place.old, self._schema.dim) if side == "old" else (place.made, int(place.mark.get("dim", 0)))
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def info(self) -> DatabaseInfo:
+        """Describe the old vectors."""
+        place, file = self._place(), self._connection.file
+        metric, index = index_of(self._connection, place.old, self._schema.column)
+        told = self._connection.ask("describe_collection", place.old)
+        name = f"{place.old} (read as {self._table})" if place.alias else self._table  # the same after the switch
+        return DatabaseInfo(
+            place=f"{self._connection.address.shown} {name}",
+            rows=self._rows.count(place.old, self._rows.rows),
+            dim=self._schema.dim,
+            distance=_DISTANCES.get(str(metric)),
+            index=index,
+            id_type="text" if self._schema.text_key else "int",
+            columns=self._fields(place.old),
+            space=space_in(told.get("properties"), place.old),
+            free_bytes=None if file is None else shutil.disk_usage(file).free,
+        )
+
+    def _fields(self, collection: str) -> tuple[str, ...]:
+        """Return the names of the other fields, dynamic ones of some rows among them."""
+        if not self._schema.dynamic:
+            return self._schema.fields
+        rows = self._rows.query(collection, "", ["$meta"], limit=_SAMPLE)
+        return (*self._schema.fields, *dict.fromkeys(key for one in rows for key in one if key != self._schema.key))
+
+    def stage(self) -> Stage:
+        """Say from the names of the collections how far the migration is."""
+        place = self._place()
+        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.made is None else Stage.BESIDE
+
+    def note(self) -> Mapping[str, str]:
+        """Return the note in the new collection's properties."""
+        return dict(self._place().mark.get("note") or {})
+
+    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield the rows in the order of their ids."""
+        collection, width = self._side(side)
+        if collection is not None:
+            for found in self._rows.pages(collection, self._rows.wanted, after=after, batch=batch):
+                yield self._rows.block(found, width)
+
+    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+        """Return the rows of these ids that exist."""
+        collection, width = self._side(side)
+        found = [] if collection is None else self._rows.get(collection, ids.to_pylist(), self._rows.wanted)
+        return self._rows.block(found, width)
+
+    def count(self, side: Side = "old") -> int:
+        """Return how many rows there are."""
+        collection, _ = self._side(side)
+        return 0 if collection is None else self._rows.count(collection, self._rows.rows)
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield the old side's rows with their new vectors; one whose other fields differ by now counts as without."""
+        place, rows, schema = self._place(), self._rows, self._schema
+        width, everything = int(place.mark.get("dim", 0)), [*schema.rest, schema.column]
+        for found in rows.pages(place.old, everything, batch=batch):
+            block = rows.block(found, schema.dim)
+            ids = [one[schema.key] for one in found]
+            made = [] if place.made is None else rows.get(place.made, ids, everything)
+            twins = {one[schema.key]: one for one in made}
+            new = np.zeros((len(found), width), np.float32)
+            has = np.zeros(len(found), bool)
+            for k, one in enumerate(found):
+                twin = twins.get(one[schema.key])
+                if twin is not None:
+                    one.pop(schema.column)
+                    new[k] = twin.pop(schema.column)
+                    has[k] = same_rest(one, twin)
+            yield PairedBlock(block.ids, block.vectors, new, has, block.modalities)
+
+    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest rows of each query."""
+        return self._rows.search(self._place().old if side == "old" else self._made()[1], queries, k)
+
+    # ---- writing beside ----------------------------------------------------------------------------------------------
+
+    def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
+        """Make the new collection and its indexes, and load it."""
+        check_choice(element_type, self.capabilities.element_types, "element_type")
+        place = self._place()
+        self._refuse_switched(place)
+        if place.made is None:
+            create(self._connection, place, self._schema, dim, note or {})
+        elif (place.mark.get("dim"), place.mark.get("note")) != (dim, dict(note or {})):
+            raise MigrationError(
+                f"Got new vectors of width {place.mark.get('dim')} beside {self._table!r}, made with other settings or another map; "
+                f"expected {dim} of this one. Discard them first."
+            )
+        copy_indexes(self._connection, place.old, place.made or place.beside)
+
+    def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
+        """Store new vectors of rows, with the other fields that the rows have now where readers read them."""
+        place, made = self._made()
+        row = {one: k for k, one in enumerate(ids.to_pylist())}
+        found = self._rows.get(made if place.switched else place.old, list(row), self._schema.rest)
+        self._rows.store(made, found, vectors[[row[one[self._schema.key]] for one in found]])
+
+    def delete(self, ids: pa.Array) -> None:
+        """Remove rows of the new collection."""
+        place, made = self._made()
+        self._refuse_switched(place)
+        self._rows.delete(made, ids.to_pylist())
+
+    def build_index(self) -> str | None:
+        """Index the fields as the old ones are by now, and wait until the new vectors are."""
+        place, made = self._made()
+        self._connection.ask("flush", made)
+        copy_indexes(self._connection, place.old, made)
+        words = index_of(self._connection, made, self._schema.column)[1]
+        until = time.monotonic() + _INDEX_SECONDS
+        while words and (pending := self._pending(made)):
+            if time.monotonic() > until:
+                raise DatabaseUnavailableError(
+                    f"Got {pending:,} rows of {made!r} not indexed after {_INDEX_SECONDS / 60:g} minutes; expected none. "
+                    "Wait for Milvus, then run this step again."
+                )
+            time.sleep(_LOOK_SECONDS)
+        return words
+
+    def _pending(self, collection: str) -> int:
+        """Return how many rows are not indexed. Raises DatabaseError where Milvus gave up."""
+        pending = 0
+        for name in self._connection.ask("list_indexes", collection, field_name=self._schema.column):
+            told = self._connection.ask("describe_index", collection, name)
+            if told.get("state") == "Failed":
+                raise DatabaseError(
+                    f"Got the index of {collection!r} failed ({told.get('index_state_fail_reason')}); expected it built. See Milvus's log."
+                )
+            pending += int(told.get("pending_index_rows") or 0)
+        return pending
+
+    # ---- switch and back ---------------------------------------------------------------------------------------------
+
+    def switch(self) -> None:
+        """Let readers see the new collection; complete what was cut short. Raises MigrationError where rows are missing."""
+        place, made = self._made()
+        if place.switched and not place.torn:
+            return
+        if not place.torn:
+            rows, expected = self._rows.count(made), self._rows.count(place.old)
+            if rows < expected:
+                raise MigrationError(
+                    f"Got {rows:,} of {expected:,} rows beside {self._table!r}; expected all, since readers would lose the others. "
+                    "Migrate the rows that are missing, with writers stopped for the time of the switch."
+                )
+            self._connection.load(made)
+        switch_names(self._connection, place)
+        self._connection.load(self._table)  # Milvus Lite drops a collection from memory when it renames it
+
+    def rollback(self) -> None:
+        """Let readers see the old collection again; complete what was cut short, a switch as well."""
+        place = self._place()
+        self._connection.load(place.old)
+        switch_names_back(self._connection, place)
+        self._connection.load(self._table)
+
+    def drop_old(self) -> None:
+        """Delete the old collection. An alias goes on to mean the new one, which keeps its name."""
+        place = self._place()
+        if not place.switched or place.torn or place.made is None:
+            raise MigrationError(
+                f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
+            )
+        refuse_readers(self._connection, place.old)
+        self._connection.ask("drop_collection", place.old)
+        self._connection.ask("drop_collection_properties", place.made, [MARK_KEY])
+        self._schema = read_schema(self._connection, place.made, self._schema.column)
+        self._rows.schema = self._schema
+
+    def discard(self) -> None:
+        """Delete the new collection."""
+        place = self._place()
+        if place.made is None:
+            return
+        self._refuse_switched(place)
+        switch_names_back(self._connection, place)  # where a switch or a rollback was cut short
+        refuse_readers(self._connection, place.beside)
+        self._connection.ask("drop_collection", place.beside)
+
+    def close(self) -> None:
+        """Let go of a server. A file of Milvus Lite stays open until the process ends: all clients of a process share it."""
+        self._connection.client.close()
+
+
+class MilvusLite(Milvus):
+    """A file of Milvus Lite: ``milvus:///path/file.db``. Only one process may have it open."""
+
+    capabilities: ClassVar[Capabilities] = replace(Milvus.capabilities, concurrent_writes=False)
+
+
+def open_milvus(address: Address, **options: Any) -> Milvus:
+    """Open a file or a server; the parameters are those of :class:`Milvus`."""
+    return (Milvus if file_of(address) is None else MilvusLite)(address, **options)
