@@ -201,6 +201,7 @@ JOBS = {
             "power --seed 5000", "kinds --seed 8000", "ranking --seed 9000", "unseen --fits 700 --seed 9500", "time",
         )), timing=True),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
+        Job("certify-progressive", "minutes", ("python benchmarks/certify_progressive.py --seed 100 --json OUT",)),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)
