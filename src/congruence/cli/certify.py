@@ -244,7 +244,7 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
 
 def _print_roads(certificate: Certificate) -> None:
     """Print what each way is expected to reach, and what it costs."""
-    from congruence.cli._base import number, print_table
+    from congruence.cli._base import number, print_table, say
 
     names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
     rows = []
@@ -260,6 +260,9 @@ def _print_roads(certificate: Certificate) -> None:
             ]
         )
     print_table("What each way costs", ["way", certificate.task, "items to encode", "minutes", "price"], rows)
+    if certificate.progressive.get("sentence"):
+        say(certificate.progressive["sentence"])
+        print()
 
 
 def print_certificate(certificate: Certificate) -> None:

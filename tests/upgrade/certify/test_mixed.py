@@ -126,7 +126,11 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
     if retention > 0.9:
         assert (found.verdict.action, found.verdict.share) == ("re-embed", None)
         half = found.progressive["value"][-1]
-        assert any(f"would be {half:.3f}" in note for note in found.notes)
+        assert (
+            f"zero_shot would be {half:.3f}, and {found.verdict.wanted:.3f} was required"
+            in found.progressive["sentence"]
+        )
+        assert found.progressive["sentence"] in render_certificate(found)
 
 
 def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):

@@ -63,7 +63,7 @@ class Certificate:
         Keeping the old model, mapping, re-embedding progressively and re-embedding everything: score and costs of each
         (:func:`congruence.upgrade.certify.roads.roads`).
     progressive : dict
-        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``; empty where the target model
+        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``; ``"sentence"`` says where no share up to a half is enough. Empty where the target model
         has no vectors of the store.
     """
 

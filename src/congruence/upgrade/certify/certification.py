@@ -249,23 +249,25 @@ def certify(
             "version": __version__,
         },
         notes=question.notes()
-        + _of_half(verdict, mixed, task)
         + ranking.notes
         + _which_map(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         roads=ways,
-        progressive={} if mixed is None else mixed.to_dict(),
+        progressive=_forecast(verdict, mixed, task),
     )
 
 
-def _of_half(verdict: Verdict, mixed: MixedStore | None, task: str) -> list[str]:
-    """Say what re-embedding half of the store would reach, where that is not enough."""
-    if verdict.action != "re-embed" or mixed is None or verdict.wanted is None:
-        return []
-    return [
-        f"Re-embedding progressively is not expected to do: with half of the store re-embedded {task} would be {mixed.values[-1]:.3f}, and {verdict.wanted:.3f} was "
-        "required. Refitting the map on what is re-embedded comes on top."
-    ]
+def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, Any]:
+    """Return the forecast as plain data, with what it means where no share up to a half is enough."""
+    if mixed is None:
+        return {}
+    sentence = ""
+    if verdict.action == "re-embed" and verdict.wanted is not None:
+        sentence = (
+            f"Re-embedding progressively is not expected to do: with half of the store re-embedded {task} would be {mixed.values[-1]:.3f}, and {verdict.wanted:.3f} was "
+            "required. Refitting the map on what is re-embedded comes on top."
+        )
+    return {**mixed.to_dict(), "sentence": sentence}
 
 
 def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
