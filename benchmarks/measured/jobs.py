@@ -211,6 +211,7 @@ JOBS = {
         ))),
         Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
+        Job("certify-progressive", "minutes", ("python benchmarks/certify_progressive.py --seed 100 --json OUT",)),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)

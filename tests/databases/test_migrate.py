@@ -471,6 +471,20 @@ def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
             migration.plan(certificate={"verdict": 3})
 
 
+def test_a_certificate_for_progressive_re_embedding_speaks_for_mapping_and_for_more(mapping, tmp_path):
+    verdict = {
+        "action": "progressive",
+        "headline": "map now, re-embed 8% progressively",
+        "reason": "a little is missing.",
+    }
+    with begin(table(), mapping, tmp_path) as migration:
+        plan = migration.plan(certificate={"verdict": verdict, "facts": {}})
+        told = next(one for one in plan.checks if one["check"] == "certificate")
+        assert told["outcome"] == "good"
+        assert "re-embed 8%" in told["detail"]
+        assert "--progressive" in told["detail"]
+
+
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
     made = table()
     begin(made, mapping, tmp_path).run()

@@ -60,7 +60,15 @@ def migration(path):
     for k in range(60):
         journal.say(f"event {k} " + "of which there is much to say " * 5)
     journal.passes = [{"rows": 12_345_678, "written": 0, "removed": 0, "old": "0" * 32}]
-    write_migration(path, summarize_journal(journal), searches)
+    score = {"value": 0.91, "low": 0.88, "high": 0.94}
+    store = {name: score for name in ("agreement", "overlap@10", "cosine", "accuracy", "recall@10")}
+    points = [{"share": k / 20, **score} for k in range(9)]
+    lines = {"new model": 0.95, "old model": 0.9}
+    reembedding = {
+        "stages": [{"n_rows": 12_345_678, "n_embedded": 617_283 * k, "store": store} for k in range(9)],
+        "picture": {"metric": "accuracy", "stages": points[:5], "forecast": points[4:], "lines": lines},
+    }
+    write_migration(path, summarize_journal(journal), searches, reembedding=reembedding)
 
 
 @pytest.fixture(scope="module", params=[report, training, migration], ids=lambda write: write.__name__)

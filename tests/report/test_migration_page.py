@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
+from congruence import fit
 from congruence.errors import CorruptFileError, MigrationError
-from congruence.report import read_migration, render_migration, write_migration
+from congruence.report import read_migration, read_reembedding, render_migration, write_migration
+from congruence.synthetic import upgrade_problem
 from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.native import save_plan
+from congruence.upgrade.progressive import Progressive
 
 CHECKSUM = "8e14b4f5a76ac51bbcd19389f09c93e4"
 
@@ -114,3 +119,56 @@ def test_a_folder_without_a_journal_and_a_damaged_one_are_refused(here, journal,
     with pytest.raises(CorruptFileError, match="damaged or edited journal"):
         read_migration(tmp_path)
     assert "damaged or edited journal" in here("report", tmp_path, "-o", tmp_path / "m.html").err
+
+
+@pytest.fixture(scope="module")
+def plan():
+    p = upgrade_problem(n=300, d_source=12, random_state=0)
+    old, new = p.source_texts[:40], p.target_texts[:40]
+    made = Progressive(
+        fit(old, new, method="orthogonal", check=False), p.source_images, texts=old, new_texts=new, meter_share=0.5
+    )
+    for ids in made.batches(size=50, budget=100):
+        made.update(ids, p.target_images[ids])
+    return made, (old, new)
+
+
+@pytest.mark.parametrize("forecast", [True, False])
+def test_each_stage_of_reembedding_stands_in_a_table_and_the_picture(here, journal, plan, tmp_path, forecast):
+    folder = tmp_path / "migration-shop"
+    folder.mkdir()
+    journal.write(folder)
+    assert read_reembedding(folder) is None
+    assert "Re-embedding" not in render_migration(read_migration(folder))
+    made, texts = plan
+    save_plan(made, folder, None, None, texts, forecast=forecast)
+    found = read_reembedding(folder)
+    assert [one["n_embedded"] for one in found["stages"]] == [50, 100]
+    picture = made.picture(forecast=forecast)
+    assert found["picture"]["metric"] == "agreement"
+    for part in ("stages", "forecast"):
+        for told, wanted in zip(found["picture"][part], picture[part], strict=True):
+            assert told == pytest.approx(wanted, nan_ok=True)
+    assert bool(found["picture"]["forecast"]) is forecast
+    assert here("report", folder, "-o", tmp_path / "m.html").code == 0
+    page = (tmp_path / "m.html").read_text(encoding="utf-8")
+    last = made.history_[-1].store["agreement"]
+    for words in (
+        '<h2 id="reembedding">Re-embedding</h2>',
+        'aria-label="agreement by share re-embedded"',
+        '33.3% <span class="note">100 rows</span>',
+        f'{last.value:.3f} <span class="note">{last.low:.3f} … {last.high:.3f}</span>',
+    ):
+        assert words in page
+    assert ("forecast, the map as it is" in page) is forecast
+
+
+def test_a_first_stage_of_which_little_is_known_is_drawn_too(journal, plan, tmp_path):
+    p, (old, new) = plan[0], plan[1]
+    made = Progressive(p._refit.mapping, p._old, texts=old, new_texts=new)
+    made.update([0, 1], np.eye(12)[:2])  # none of them random: nothing is measured
+    journal.write(tmp_path)
+    save_plan(made, tmp_path, None, None, (old, new))
+    page = render_migration(read_migration(tmp_path), reembedding=read_reembedding(tmp_path))
+    assert '0.7% <span class="note">2 rows</span>' in page
+    assert "nan" not in page.split("</style>")[1].lower()

@@ -78,6 +78,9 @@ def command(
         str | None, typer.Option(help="csls or qb_norm: search with hubs corrected for, the queries as the bank.")
     ] = None,
     theory: Annotated[str, typer.Option(help="brief, or full: with κ, whose linear programs take minutes.")] = "brief",
+    rows: Annotated[int | None, typer.Option(help="Of the store, for what each way costs.")] = None,
+    encode_rate: Annotated[float | None, typer.Option(help="Items a second that the target model encodes.")] = None,
+    price: Annotated[float | None, typer.Option(help="Of encoding one item.")] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model, for the certificate.")] = None,
     target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the anchors that are scored in turn.")] = 10,
@@ -136,6 +139,9 @@ def command(
             center=center,
             hubness=hubness,
             single_modality=single_modality,
+            rows=rows,
+            encode_rate=encode_rate,
+            price=price,
             data=data or ", ".join(str(spec) for side in (*given, *asked) for spec in side.values() if spec),
             callback=callback,
         )
@@ -236,6 +242,29 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
 
 
+def _print_roads(certificate: Certificate) -> None:
+    """Print what each way is expected to reach, and what it costs."""
+    from congruence.cli._base import number, print_table, say
+
+    names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
+    rows = []
+    for way in certificate.roads:
+        score = way["score"]
+        rows.append(
+            [
+                names.get(way["road"], "re-embed").format(share=way["share"]),
+                "–" if score is None else f"{number(score.value)} ({number(score.low)} … {number(score.high)})",
+                f"{way['share']:.0%} of the store" if way["items"] is None else f"{way['items']:,}",
+                "–" if way["minutes"] is None else number(way["minutes"], 1),
+                "–" if way["price"] is None else f"{way['price']:,.2f}",
+            ]
+        )
+    print_table("What each way costs", ["way", certificate.task, "items to encode", "minutes", "price"], rows)
+    if certificate.progressive.get("sentence"):
+        say(certificate.progressive["sentence"])
+        print()
+
+
 def print_certificate(certificate: Certificate) -> None:
     """Print a certificate as tables, the verdict first."""
     from congruence.cli._base import number, print_table, say
@@ -270,6 +299,7 @@ def print_certificate(certificate: Certificate) -> None:
             for task, ways in certificate.strategies.items()
         ],
     )
+    _print_roads(certificate)
     rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", cell(e)] for name, e in certificate.retention.items()]
     for modality, e in certificate.cosines.items():
         known = certificate.controls.get(f"cosine/{modality}", {})

@@ -61,14 +61,14 @@ def command(
 
     check_output(out, force=force)  # said before the work, not after it
     if _is_journal(map_path):
-        from congruence.report import read_migration, write_migration
+        from congruence.report import read_migration, read_reembedding, write_migration
 
         if data is not None:
             raise ParameterError(
                 "Got DATA for the journal of a migration; expected the folder alone. Leave it out, or pass the folder of a map."
             )
         told = read_migration(map_path)
-        write_migration(out, told, force=force)
+        write_migration(out, told, reembedding=read_reembedding(map_path), force=force)
         if as_json:
             print_json(told)
         else:

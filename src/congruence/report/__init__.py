@@ -3,7 +3,7 @@
 from congruence.report.certificate import render_certificate, write_certificate
 from congruence.report.experiment import write_experiment, write_files
 from congruence.report.layers import write_layers, write_similarities
-from congruence.report.migration import read_migration, render_migration, write_migration
+from congruence.report.migration import read_migration, read_reembedding, render_migration, write_migration
 from congruence.report.render import render, write_report
 from congruence.report.sheet import draw_experiment
 from congruence.report.summary import summarize
@@ -13,6 +13,7 @@ from congruence.report.training_page import render_training, write_training
 __all__ = [
     "draw_experiment",
     "read_migration",
+    "read_reembedding",
     "render",
     "render_certificate",
     "render_migration",

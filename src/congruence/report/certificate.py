@@ -17,10 +17,19 @@ _NAMES = {
     "re-embed": "re-embed",
 }
 
+#: What each row of costs is called.
+_ROADS = {
+    "keep": "keep the old model",
+    "map": "map the store",
+    "progressive": "map, re-embed {}",
+    "re-embed": "re-embed everything",
+}
+
 #: What each verdict has a user type or do.
 _NEXT = {
     "map": "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
     "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model back.",
+    "progressive": "fit the map ({fit}), and run congruence migrate with it, --progressive and --share {share}.",
     "collect": "encode more items by both models, and certify again.",
     "re-embed": "encode the store again by the target model.",
     "keep": "leave store and queries as they are.",
@@ -40,14 +49,17 @@ def render_certificate(certificate: Certificate) -> str:
         HTML without scripts and without references to anything outside it. All text is escaped.
     """
     verdict = certificate.verdict
-    level = {"map": "passes", "queries": "passes", "collect": "partial"}.get(verdict.action, "fails")
+    level = {"map": "passes", "queries": "passes", "progressive": "passes", "collect": "partial"}.get(
+        verdict.action, "fails"
+    )
     return fill(
         "certificate.html",
         c=certificate,
         level="" if verdict.action == "keep" else level,
-        next=_NEXT[verdict.action].format(fit=certificate.how_to_fit),
+        next=_NEXT[verdict.action].format(fit=certificate.how_to_fit, share=verdict.share),
         actions=ACTIONS,
         names=_NAMES,
+        roads=_ROADS,
         plots={
             "ways": {
                 task: svg(certificate.plot, task=task, title=f"{task} of each way to search")

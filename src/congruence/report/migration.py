@@ -8,11 +8,13 @@ from typing import Any
 
 from congruence._utils.atomic import atomic_path
 from congruence.errors import MigrationError
-from congruence.report.render import fill
+from congruence.plotting import draw_progress
+from congruence.report.render import fill, svg
 from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.native import read_stages
 from congruence.upgrade.migrate.summary import summarize
 
-__all__ = ["read_migration", "render_migration", "write_migration"]
+__all__ = ["read_migration", "read_reembedding", "render_migration", "write_migration"]
 
 #: What readers see, by state.
 _SEEN = {
@@ -53,8 +55,22 @@ def read_migration(folder: str | Path) -> dict[str, Any]:
     return summarize(journal)
 
 
+def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
+    """Return what each stage of re-embedding was worth, from the folder of a migration's journal; None where nothing was re-embedded.
+
+    Raises
+    ------
+    CorruptFileError, FileError, VersionError
+    """
+    return read_stages(Path(folder))
+
+
 def render_migration(
-    summary: Mapping[str, Any], searches: Mapping[str, Any] | None = None, *, licenses: Sequence[str] = ()
+    summary: Mapping[str, Any],
+    searches: Mapping[str, Any] | None = None,
+    *,
+    reembedding: Mapping[str, Any] | None = None,
+    licenses: Sequence[str] = (),
 ) -> str:
     """Return a migration as one self-contained HTML page.
 
@@ -66,6 +82,8 @@ def render_migration(
         ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``ways``: for each way to search its ``name``, ``note``
         and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each way its ``found`` rows (``text``, ``picture`` as data
         URI or None, ``wanted``).
+    reembedding : mapping, optional
+        From :func:`read_reembedding`.
     licenses : sequence of str
         Sentences for the foot of the page.
 
@@ -80,8 +98,15 @@ def render_migration(
         seen=_SEEN[summary["state"]],
         level=_LEVELS.get(summary["state"], "passes"),
         searches=searches,
+        reembedding=reembedding,
+        picture=_draw(reembedding),
         licenses=licenses,
     )
+
+
+def _draw(reembedding: Mapping[str, Any] | None) -> Any:
+    picture = None if reembedding is None else reembedding["picture"]
+    return picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded")
 
 
 def write_migration(
@@ -89,6 +114,7 @@ def write_migration(
     summary: Mapping[str, Any],
     searches: Mapping[str, Any] | None = None,
     *,
+    reembedding: Mapping[str, Any] | None = None,
     licenses: Sequence[str] = (),
     force: bool = False,
 ) -> None:
@@ -97,7 +123,7 @@ def write_migration(
     Parameters
     ----------
     path : path-like
-    summary, searches, licenses
+    summary, searches, reembedding, licenses
         As of :func:`render_migration`.
     force : bool, default=False
         Replace an existing file.
@@ -106,6 +132,6 @@ def write_migration(
     ------
     OutputExistsError, StorageError
     """
-    html = render_migration(summary, searches, licenses=licenses)
+    html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
     with atomic_path(path, force=force) as temporary:
         temporary.write_text(html, encoding="utf-8")

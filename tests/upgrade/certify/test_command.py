@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import re
 
 import numpy as np
 import pytest
@@ -58,6 +59,20 @@ def test_two_modalities_end_in_a_verdict(folder, tmp_path):
     for words in ("Share of draws", "map the queries", "recall@10", "More anchors", "Thm C.25", "gallery of 160"):
         assert words in out
     assert (tmp_path / "c.html").exists()
+
+
+def test_each_way_stands_with_its_costs(folder):
+    cost = ["--rows", 20000, "--encode-rate", 10, "--price", 0.5]
+    out = run(*files(folder), "--ids", "ids", *cost, *QUICK).stdout
+    table = out[out.index("What each way costs") :].split("\n \n")[0]
+    assert re.search(r"re-embed .* 20,000 +33\.3 +10,000\.00", table)
+    assert re.search(r"map the store .* 0 +0\.0 +0\.00", table)
+    told = json.loads(run(*files(folder), "--ids", "ids", *cost, *QUICK, "--json").stdout)
+    assert [way["road"] for way in told["roads"]] == ["keep", "map", "progressive", "re-embed"]
+    assert told["roads"][2]["items"] == round(20000 * told["roads"][2]["share"])
+    assert len(told["progressive"]["value"]) == len(told["progressive"]["share"])
+    with pytest.raises(CongruenceError, match="rows"):
+        run(*files(folder), "--ids", "ids", "--rows", 0, *QUICK)
 
 
 def test_the_way_to_search_is_an_option(folder):

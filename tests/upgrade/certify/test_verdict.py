@@ -96,3 +96,25 @@ def test_bad_thresholds(bad):
 def test_a_verdict_is_settled_when_nine_in_ten_samples_say_so():
     assert Verdict("keep", None, "", "", {"keep": 0.93, "map": 0.07}).settled
     assert not Verdict("keep", None, "", "", {"keep": 0.6, "map": 0.4}).settled
+
+
+@pytest.mark.parametrize(
+    ("ways", "more", "rows", "action"),
+    [
+        (case(0.5, 0.6, 0.6, 0.8), None, None, "progressive"),
+        (case(0.5, 0.6, 0.6, 0.8), 300, None, "collect"),  # how many rows a tenth is, is not known
+        (case(0.5, 0.6, 0.6, 0.8), 300, 3000, "progressive"),  # a tenth is 300 rows
+        (case(0.5, 0.6, 0.6, 0.8), 300, 3010, "collect"),
+        (case(0.5, 0.79, 0.79, 0.8), None, 100, "map"),
+        (case(0.5, 0.6, 0.79, 0.8), None, 100, "queries"),
+        (case(0.9, 0.5, 0.5, 0.8), None, 100, "keep"),
+        (case(0.5, 0.5, 0.5), None, 100, "keep"),  # the new model's own score is not known
+    ],
+)
+def test_progressive_stands_where_only_re_embedding_would_do(ways, more, rows, action):
+    told = {"narrows": False, "rows": rows}
+    found = decide(ways, lambda wanted: more, Thresholds(), share=lambda wanted: 0.1, **told)
+    assert found.action == action
+    assert found.share == (0.1 if action == "progressive" else None)
+    if action == "progressive":
+        assert decide(ways, never, Thresholds(), share=never, **told).action == "re-embed"

@@ -9,6 +9,7 @@ from congruence._utils.display import as_html, as_text
 from congruence._utils.validation import check_choice
 from congruence.upgrade.certify.curve import CurveRecord
 from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade.certify.roads import Road
 from congruence.upgrade.certify.theorems import Entry
 from congruence.upgrade.certify.verdict import Thresholds, Verdict
 
@@ -58,6 +59,12 @@ class Certificate:
         ``"version"`` of congruence.
     notes : list of str
         What a reader must know to read the numbers.
+    roads : list of dict
+        Keeping the old model, mapping, re-embedding progressively and re-embedding everything: score and costs of each
+        (:func:`congruence.upgrade.certify.roads.roads`).
+    progressive : dict
+        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``; ``"sentence"`` says where no share up to a half is enough. Empty where the target model
+        has no vectors of the store.
     """
 
     verdict: Verdict
@@ -80,6 +87,8 @@ class Certificate:
     how_to_fit: str
     facts: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    roads: list[Road] = field(default_factory=list)
+    progressive: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Return everything as plain data."""

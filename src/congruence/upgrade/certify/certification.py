@@ -24,13 +24,15 @@ from congruence.metrics import Hubness
 from congruence.upgrade.certify._certificate import Certificate
 from congruence.upgrade.certify.curve import gains, measure_curves
 from congruence.upgrade.certify.intervals import Measured
+from congruence.upgrade.certify.mixed import MixedStore, measure_mixed
 from congruence.upgrade.certify.overlap_trial import controls, cross_fit_overlap, overlap_on
 from congruence.upgrade.certify.question import Question
 from congruence.upgrade.certify.recipe import Recipe, TwoWay
+from congruence.upgrade.certify.roads import roads
 from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.trial import cross_fit, try_on
-from congruence.upgrade.certify.verdict import Thresholds, judge
+from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge
 from congruence.upgrade.choose import Choice
 
 __all__ = ["certify"]
@@ -57,6 +59,9 @@ def certify(
     center: bool = False,
     hubness: str | Hubness | None = None,
     single_modality: bool = False,
+    rows: int | None = None,
+    encode_rate: float | None = None,
+    price: float | None = None,
     callback: Callable[[int], None] | None = None,
     **parameters: Any,
 ) -> Certificate:
@@ -104,6 +109,12 @@ def certify(
         Search with hubs corrected for, under every strategy; the scored queries are the bank (transductive).
     single_modality : bool, default=False
         Of one modality alone: no other will be mapped, so that ``"auto"`` may choose a linear map, as in :func:`congruence.fit`.
+    rows : int, optional
+        Of the store, for what each way costs. Where re-embedding progressively encodes fewer items than there were anchors to collect, the verdict prefers it.
+    encode_rate : float, optional
+        Items a second that the target model encodes.
+    price : float, optional
+        Of encoding one item.
     callback : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (one step for the folds with ``queries``).
     **parameters
@@ -131,6 +142,9 @@ def certify(
     for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (n_neighbors, "n_neighbors")):
         check_positive(value, name, integer=True)
     check_positive(folds - 2, "folds - 2", integer=True)
+    for given, name in ((rows, "rows"), (encode_rate, "encode_rate"), (price, "price")):
+        if given is not None:
+            check_positive(given, name, integer=name == "rows")
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
@@ -169,6 +183,7 @@ def certify(
             random_state=random_state,
             callback=callback,
         )
+        mixed = measure_mixed(question, measured, task, ranking, random_state)
         below = _controls(question, mapping, rotation, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = question.fitted[0]
@@ -189,8 +204,19 @@ def certify(
     )
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in scored.source.items()}
     narrows = mapping.d_source > mapping.d_target
+    verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
+    by_definition = task == "own@1" or is_of_lists(task)
+    ways = roads(
+        strategies[task],
+        mixed,
+        verdict,
+        by_definition=by_definition,
+        rows=rows,
+        encode_rate=encode_rate,
+        price=price,
+    )
     return Certificate(
-        verdict=judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng),
+        verdict=verdict,
         task=task,
         n_anchors=question.n_anchors,
         n_queries=scored.n,
@@ -226,7 +252,22 @@ def certify(
         + ranking.notes
         + _which_map(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
+        roads=ways,
+        progressive=_forecast(verdict, mixed, task),
     )
+
+
+def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, Any]:
+    """Return the forecast as plain data, with what it means where no share up to a half is enough."""
+    if mixed is None:
+        return {}
+    sentence = ""
+    if verdict.action == "re-embed" and verdict.wanted is not None:
+        sentence = (
+            f"Re-embedding progressively is not expected to do: with half of the store re-embedded {task} would be {mixed.values[-1]:.3f}, and {verdict.wanted:.3f} was "
+            "required. Refitting the map on what is re-embedded comes on top."
+        )
+    return {**mixed.to_dict(), "sentence": sentence}
 
 
 def _which_map(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.stats import norm, t
+
+from congruence.upgrade._estimate import Estimate
 
 __all__ = [
     "STRATEGIES",
@@ -28,28 +30,6 @@ STRATEGIES = ("keep", "stored", "queries", "re-embed")
 #: Ratios' intervals are this much wider than the items' spread makes them: maps of different folds share most of their anchors,
 #: so the errors of their items do not average out like independent ones. By ``benchmarks/certify_calibration.py``.
 WIDER = 1.05
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number and the interval about it.
-
-    Attributes
-    ----------
-    value, low, high : float
-        The estimate and its 95 % interval.
-    n : int
-        Items it was measured on.
-    """
-
-    value: float
-    low: float
-    high: float
-    n: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
@@ -274,12 +254,15 @@ class Measured:
         Items whose errors depend on each other, where there are any.
     maps : list of str
         What was chosen for each fold, where items were scored in folds.
+    mapped : ndarray, shape (n, d_target), or None
+        The stored items, each mapped by a map that has not seen it.
     """
 
     scores: dict[str, np.ndarray] = field(default_factory=dict)
     influence: dict[str, np.ndarray] = field(default_factory=dict)
     groups: dict[str, np.ndarray] = field(default_factory=dict)
     maps: list[str] = field(default_factory=list)
+    mapped: np.ndarray | None = None
 
     def __or__(self, other: Measured) -> Measured:
         """Return the scores of both."""
@@ -288,6 +271,7 @@ class Measured:
             self.influence | other.influence,
             self.groups | other.groups,
             self.maps + other.maps,
+            other.mapped if self.mapped is None else self.mapped,
         )
 
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:

@@ -18,7 +18,7 @@ from congruence.upgrade.certify.tables import Tables
 from congruence.upgrade.certify.trial import PULL, SHARED_FOLDS
 from congruence.upgrade.choose import Choice
 
-__all__ = ["controls", "cross_fit_overlap", "overlap_on"]
+__all__ = ["controls", "cross_fit_overlap", "overlap_on", "record", "some_rows"]
 
 #: Parts of the anchors. Query and row of the store must both be unseen by the map that compares them, so maps leave out two parts;
 #: the same with half as many parts says what the rows left out would have added. Which map it is is chosen for each two of these, without
@@ -70,7 +70,7 @@ def overlap_on(
         By ``"<measure>@<k>/<strategy>"``.
     """
     out = Measured()
-    rows = _some(tables.n, random_state)
+    rows = some_rows(tables.n, random_state)
     k = depth(len(rows), n_neighbors)
     model = _with_texts(model, searches)
     groups = None if groups is None else groups[rows]
@@ -82,7 +82,7 @@ def overlap_on(
             if near is None or judge is None:
                 continue
             for name, hits in compare_lists(near, judge, k, search.role, ranking.hubness).items():
-                _record(
+                record(
                     out,
                     f"{name.replace('overlap', search.name)}@{k}/{strategy}",
                     hits.score,
@@ -126,7 +126,7 @@ def cross_fit_overlap(
         Corrected for the anchors left out, as in :func:`~congruence.upgrade.certify.trial.cross_fit`.
     """
     out = Measured()
-    rows = _some(tables.n, random_state)
+    rows = some_rows(tables.n, random_state)
     k = depth(len(rows), n_neighbors)
     if k <= 0 or not searches:
         return out
@@ -170,7 +170,7 @@ def cross_fit_overlap(
             for name, hits in good.items():
                 score = hits.score + ahead * (hits.score - fewer[name].score)
                 whole = f"{name.replace('overlap', search.name)}@{k}/{strategy}"
-                _record(out, whole, score, hits.pull, search.role, inside)
+                record(out, whole, score, hits.pull, search.role, inside)
                 out.influence[whole] = SHARED_FOLDS * (out.influence[whole] - out.influence[whole].mean())
     return out
 
@@ -226,13 +226,12 @@ def _unseen(
     return out
 
 
-def _some(n: int, random_state: int) -> np.ndarray:
+def some_rows(n: int, random_state: int) -> np.ndarray:
+    """Return the rows of the store that are looked at."""
     return np.arange(n) if n <= MOST else np.sort(np.random.default_rng(random_state).choice(n, MOST, replace=False))
 
 
-def _record(
-    out: Measured, name: str, score: np.ndarray, pull: np.ndarray, role: str, groups: np.ndarray | None
-) -> None:
+def record(out: Measured, name: str, score: np.ndarray, pull: np.ndarray, role: str, groups: np.ndarray | None) -> None:
     """Keep scores, with the influence of each query and of the rows it may find."""
     out.scores[name] = score
     if role in ("items", "captions"):
@@ -275,7 +274,7 @@ def controls(
     dict of str to dict of str to float
         By measure: ``"chance"`` (a random list) and ``"random_rotation"``.
     """
-    rows = _some(tables.n, random_state)
+    rows = some_rows(tables.n, random_state)
     k = depth(len(rows), n_neighbors)
     out: dict[str, dict[str, float]] = {}
     for search in searches if k > 0 else ():

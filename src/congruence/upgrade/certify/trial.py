@@ -184,9 +184,11 @@ def cross_fit(
     corrections = [
         unseen_corrections([pair[which] for pair in models], of_store, tables, seen[which], ranking) for which in (0, 1)
     ]
+    out.mapped = np.empty((tables.n, models[0][0].d_target))
     for part in range(folds):
         model, short = models[part]
         test = np.flatnonzero(of_store == part)
+        out.mapped[test] = model.to_target(tables.stored).transform(tables.source[tables.stored][test])
         more, less = (
             score(
                 models[part][k],
@@ -258,7 +260,7 @@ def try_on(
     -------
     Measured
     """
-    out = Measured()
+    out = Measured(mapped=model.to_target(queries.stored).transform(queries.source[queries.stored]))
     for name, hits in score(model, queries, np.arange(queries.n), tasks, ranking=ranking).items():
         out.scores[name] = hits.score
         out.influence[name] = hits.score - (PULL * hits.pull if len(hits.pull) == queries.n else 0.0)

@@ -13,6 +13,7 @@ from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
 from congruence.upgrade.certify.curve import Curve
 from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade.certify.mixed import MixedStore, middle, reached
 
 __all__ = ["ACTIONS", "Decision", "Thresholds", "Verdict", "decide", "is_of_lists", "judge", "with_known"]
 
@@ -20,6 +21,7 @@ ACTIONS = {
     "map": "map the stored vectors",
     "queries": "map the queries",
     "collect": "collect more anchors",
+    "progressive": "map now, re-embed progressively",
     "re-embed": "re-embed",
     "keep": "keep the old model",
 }
@@ -100,6 +102,12 @@ class Verdict:
     confidence : dict of str to float
         Share of draws of what the scores and the learning curve may truly be in which the rule says each action. In simulation
         verdicts were right about as often as their share (docs/certify.md has counts).
+    share : float or None
+        For ``"progressive"``: how much of the store to re-embed.
+    share_interval : tuple or None
+        The share's 95 % interval over the draws; its upper end is None where half of the store is not enough.
+    wanted : float or None
+        Score that was required; None where anchors are mispaired.
     """
 
     action: str
@@ -107,6 +115,9 @@ class Verdict:
     headline: str
     reason: str
     confidence: dict[str, float]
+    share: float | None = None
+    share_interval: tuple[float | None, float | None] | None = None
+    wanted: float | None = None
 
     @property
     def settled(self) -> bool:
@@ -126,11 +137,14 @@ class Decision:
         For ``"collect"``: how many.
     wanted : float
         Score that mapping had to reach.
+    share : float or None
+        For ``"progressive"``: how much of the store to re-embed.
     """
 
     action: str
     more: int | None
     wanted: float
+    share: float | None = None
 
 
 def with_known(strategies: dict[str, float], task: str) -> dict[str, float]:
@@ -150,6 +164,8 @@ def decide(
     *,
     narrows: bool,
     of_lists: bool = False,
+    share: Callable[[float], float | None] | None = None,
+    rows: int | None = None,
 ) -> Decision:
     """Apply the rule.
 
@@ -166,6 +182,10 @@ def decide(
     of_lists : bool, default=False
         The scores are overlaps with the re-embedded store, which say how alike models are, and not which is better: the old model
         is kept only if its own results are as near to the target's as they need to be, and mapping brings them no nearer.
+    share : callable, optional
+        From a score to the share of the store at which progressive re-embedding reaches it, or None.
+    rows : int, optional
+        Of the store: where progressive re-embedding encodes no more of them than there were anchors to collect, it comes first.
 
     Returns
     -------
@@ -198,8 +218,11 @@ def decide(
         )
         return Decision("queries" if by_queries else "map", None, wanted)
     more = enough(wanted)
-    if more is not None:
+    part = share(wanted) if share is not None and best is not None else None
+    if more is not None and (part is None or rows is None or part * rows > more):
         return Decision("collect", more, wanted)
+    if part is not None:
+        return Decision("progressive", None, wanted, part)
     # Without the target's own score nothing says that re-embedding is better than what there is.
     return Decision("re-embed" if best is not None or keep is None else "keep", None, wanted)
 
@@ -214,6 +237,8 @@ def judge(
     task: str,
     covered: dict[str, float],
     rng: np.random.Generator,
+    mixed: MixedStore | None = None,
+    rows: int | None = None,
 ) -> Verdict:
     """Apply the rule and say in what share of draws it says the same.
 
@@ -234,6 +259,10 @@ def judge(
     covered : dict of str to float
         Share of variance in covered directions, by modality.
     rng : numpy.random.Generator
+    mixed : MixedStore, optional
+        What the decisive measure is where a part of the store is re-embedded.
+    rows : int, optional
+        Of the store.
 
     Returns
     -------
@@ -250,51 +279,70 @@ def judge(
             {"collect": 1.0},
         )
 
-    def ask(values: dict[str, float], curve: Curve) -> Decision:
+    def ask(values: dict[str, float], curve: Curve, mixtures: np.ndarray | None) -> Decision:
         return decide(
             with_known(values, task),
             lambda wanted: curve.enough(wanted, thresholds.most_anchors),
             thresholds,
             narrows=narrows,
             of_lists=is_of_lists(task),
+            share=None if mixtures is None else lambda wanted: reached(mixtures, wanted),
+            rows=rows,
         )
 
-    decision = ask(values, curve)
+    decision = ask(values, curve, None if mixed is None else mixed.values)
+    # From a generator of their own, so that draws of the other strategies stay what they are without them.
+    mixtures = None if mixed is None else mixed.draw(drawn, values, np.random.default_rng(len(mixed.influence)))
     curves = [curve.redraw(rng) for _ in range(_CURVES)]
     said: dict[str, int] = {}
+    needed: list[float] = []
     draws = len(next(iter(drawn.values())))
     for k in range(draws):
         here = {strategy: float(series[k]) for strategy, series in drawn.items()}
         shape = curves[k % _CURVES]
-        action = ask(here, shape.lifted(here["stored"] - float(shape.at(shape.n)))).action
-        said[action] = said.get(action, 0) + 1
+        mixture = None if mixtures is None else mixtures[k]
+        found = ask(here, shape.lifted(here["stored"] - float(shape.at(shape.n))), mixture)
+        said[found.action] = said.get(found.action, 0) + 1
+        if mixture is not None and decision.share is not None:
+            part = reached(mixture, found.wanted)
+            needed.append(np.inf if part is None else part)
     confidence = {action: count / draws for action, count in sorted(said.items(), key=lambda item: -item[1])}
-    headline, reason = _in_words(decision, measured, curve, thresholds, task)
+    between = middle(needed) if needed else None
+    headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, between)
     least = min(covered, key=lambda name: covered[name])
     settled = decision.action in ("map", "queries") or (
         decision.action == "keep" and ("re-embed" in values or is_of_lists(task))
     )
     if not settled and covered[least] < WELL_COVERED:
-        rows = "vectors'" if least == UNNAMED else least
+        these = "vectors'" if least == UNNAMED else least
         more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
-        unseen = f"{1 - covered[least]:.0%} of the {rows} variance lies in directions no anchor covers, so {more} would help most"
+        unseen = f"{1 - covered[least]:.0%} of the {these} variance lies in directions no anchor covers, so {more} would help most"
         reason = f"{reason[:-1]}; {unseen}."
-    return Verdict(decision.action, decision.more, headline, reason, confidence)
+    return Verdict(
+        decision.action, decision.more, headline, reason, confidence, decision.share, between, decision.wanted
+    )
 
 
 def _in_words(
-    decision: Decision, measured: dict[str, dict[str, Estimate]], curve: Curve, thresholds: Thresholds, task: str
+    decision: Decision,
+    measured: dict[str, dict[str, Estimate]],
+    curve: Curve,
+    thresholds: Thresholds,
+    task: str,
+    mixed: MixedStore | None,
+    between: tuple[float | None, float | None] | None,
 ) -> tuple[str, str]:
     values = with_known({strategy: estimate.value for strategy, estimate in measured[task].items()}, task)
     of_lists = is_of_lists(task)
     named = "the graded overlap of result lists" if of_lists else _NAMED.get(task, task)
-    mapped = max(values["stored"], values.get("queries", 0.0))
+    ways = ["stored"] if decision.action == "progressive" else ["stored", "queries"]
+    mapped = max(values.get(strategy, 0.0) for strategy in ways)
     keep, best = values.get("keep"), values.get("re-embed")
     kept = f", {mapped / best:.0%} of the target model's own {best:.3f}" if best and not of_lists else ""
     beside = f" (old model kept: {keep:.3f})" if keep is not None else ""
     got = f"mapped, {named} is {mapped:.3f}{kept}{beside}"
     if of_lists:  # what it is made of: a share of results that are the same, and near misses
-        strategy = max(("stored", "queries"), key=lambda strategy: values.get(strategy, -1.0))
+        strategy = max(ways, key=lambda strategy: values.get(strategy, -1.0))
         plain = measured[task.removeprefix("graded_")][strategy].value
         got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; counting near misses in part, {got[8:]}"
     if decision.action == "map":
@@ -311,6 +359,26 @@ def _in_words(
             f"collect {decision.more:,} more anchors of this kind",
             f"{got}; the learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors; "
             "congruence anchors chooses which, to be scored on queries drawn at random.",
+        )
+    if decision.action == "progressive":
+        assert mixed is not None
+        assert decision.share is not None
+        least, most = between or (None, None)
+        sure = (
+            ""
+            if least is None
+            else f" (95 %: {least:.0%} to {most:.0%})"
+            if most
+            else f" (95 %: {least:.0%} to more than half)"
+        )
+        first = ""
+        if keep is not None and not of_lists and keep > values["stored"]:
+            better = mixed.needed(keep)
+            first = f"; until {better:.0%} are, the old model finds more, so switch then"
+        return (
+            f"map now, re-embed {decision.share:.0%} progressively",
+            f"{got}, and {decision.wanted:.3f} was required; it is reached where the {decision.share:.0%} of the store that the map is least sure of "
+            f"are re-embedded{sure}, before what refitting the map on them adds{first}.",
         )
     if decision.action == "re-embed":
         return (

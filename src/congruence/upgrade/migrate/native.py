@@ -15,14 +15,17 @@ from congruence._utils.ids import id_rows, id_texts
 from congruence.errors import CorruptFileError
 from congruence.maps import Map
 from congruence.upgrade.migrate.journal import PROGRESSIVE
-from congruence.upgrade.progressive import Progressive
+from congruence.upgrade.progressive import Progressive, Reading
 from congruence.upgrade.progressive.refit import Correction, Refit
 from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
-__all__ = ["NativeRows", "read_native", "save_plan"]
+__all__ = ["NativeRows", "read_native", "read_stages", "save_plan"]
 
 #: What ``config.json`` calls it.
 KIND = "progressive migration"
+
+#: What a point of the picture has.
+POINT = ("share", "value", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +88,12 @@ def save_plan(
     among: str | None,
     modality: str | None,
     texts: tuple[np.ndarray, np.ndarray] | None,
+    *,
+    forecast: bool = False,
 ) -> None:
-    """Write a plan with the ids of its rows and the texts it was given: all that :func:`read_native` needs. Raises StorageError."""
+    """Write a plan with the ids of its rows and the texts it was given: all that :func:`read_native` needs, and its picture. Raises StorageError."""
+    # A forecast looks at the rows like a batch does, so it comes before the state that counts these looks.
+    picture = plan.picture(forecast=forecast) if plan.history_ else None
     arrays, facts = plan.state()
     whole = {f"plan.{name}": array.astype(np.uint8) if array.dtype == bool else array for name, array in arrays.items()}
     names = json.dumps(plan.ids.tolist()).encode()
@@ -99,7 +106,7 @@ def save_plan(
     persist.write_folder(
         folder / PROGRESSIVE,
         whole,
-        {"kind": KIND, "facts": facts, "among": among, "modality": modality},
+        {"kind": KIND, "facts": facts, "among": among, "modality": modality, "picture": picture},
         card,
         force=True,
     )
@@ -160,3 +167,48 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     if texts is not None:
         known |= {"texts": arrays["texts.old"], "new_texts": arrays["texts.new"]}
     return native, known
+
+
+def read_stages(folder: Path) -> dict[str, Any] | None:
+    """Read what each stage of a progressive migration was worth.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the journal.
+
+    Returns
+    -------
+    dict or None
+        ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each, None for what is not known; ``picture``: :meth:`congruence.upgrade.progressive.Progressive.picture`. None where nothing was re-embedded.
+
+    Raises
+    ------
+    CorruptFileError, FileError, VersionError
+    """
+    path = folder / PROGRESSIVE
+    if not path.is_dir():
+        return None
+    config = persist.read_folder(path)[1]
+    try:
+        if config["kind"] != KIND:
+            raise ValueError("another kind of folder")
+        stages = config["facts"]["history"]
+        for one in stages:
+            Reading.from_dict(one)  # to see that it is one
+        picture = config.get("picture")
+        if picture is not None:
+            # What is not known is NaN, and null in JSON.
+            points = {
+                part: [
+                    {name: np.nan if one[name] is None else float(one[name]) for name in POINT} for one in picture[part]
+                ]
+                for part in ("stages", "forecast")
+            }
+            lines = {str(name): float(value) for name, value in picture["lines"].items() if value is not None}
+            picture = {"metric": str(picture["metric"]), "lines": lines, **points}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptFileError(
+            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. Restore it."
+        ) from error
+    return {"stages": stages, "picture": picture} if stages else None

@@ -21,7 +21,7 @@ __all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 SAMPLE = 4096
 
 #: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that speak for mapping what is stored.
-FOR_MAPPING = ("map",)
+FOR_MAPPING = ("map", "progressive")
 
 _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
@@ -198,7 +198,10 @@ def make_plan(
     else:
         verdict = read_verdict(certificate)
         speaks = verdict["action"] in FOR_MAPPING
-        note("certificate", "good" if speaks else "bad", f"{verdict['headline']}: {verdict['reason']}")
+        words = f"{verdict['headline']}: {verdict['reason']}"
+        if verdict["action"] == "progressive":
+            words += " Mapping alone does not reach it: congruence migrate --progressive, or reembed afterwards, does."
+        note("certificate", "good" if speaks else "bad", words)
         of_map = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         other = [
             f"{verdict[side]} (the map's: {model})"

@@ -118,6 +118,7 @@ def reembed(
             journal.write(migration.folder)
             tell(str(reading))
         if changed:
+            table.keep(forecast=True)
             tell("bringing rows that moved little up to the last map")
             table.settle()
             migration.retry(migration.database, migration.database.build_index)
@@ -160,10 +161,10 @@ class _Table:
             if len(names):
                 self.plan.update(names, np.stack([self.paid.rows[one] for one in names.tolist()]))
 
-    def keep(self) -> None:
+    def keep(self, *, forecast: bool = False) -> None:
         """Write the plan to the disk, and let the migration know what each row is to hold."""
         self.migration.mapper.native = NativeRows.of(self.plan, self.among)
-        save_plan(self.plan, self.migration.folder, self.among, self.modality, self.texts)
+        save_plan(self.plan, self.migration.folder, self.among, self.modality, self.texts, forecast=forecast)
         self.paid.forget(self.plan.ids[self.plan.embedded].tolist())
 
     def put(self, rows: np.ndarray) -> None:

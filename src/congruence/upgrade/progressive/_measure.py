@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from congruence._utils.arrays import blocks
-from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.progressive._ledger import Ledger
 from congruence.upgrade.progressive.meter import Reading, whole
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap

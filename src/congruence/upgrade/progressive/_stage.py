@@ -207,12 +207,16 @@ class Stage:
         """Draw quality against the share re-embedded, with intervals and forecast (:func:`congruence.plotting.draw_progress`)."""
         from congruence.plotting import draw_progress
 
+        return draw_progress(self.picture(metric=metric), ax)
+
+    def picture(self, *, metric: str | None = None, forecast: bool = True) -> dict[str, Any]:
+        """Return what :meth:`plot` draws as plain data; the forecast, which scores all rows, only if asked for. Raises InputError before the first update."""
         if not self.history_:
             raise InputError("Got a plan without any update; expected a stage to draw. Call update first.")
         name = metric or next(one for one in ("accuracy", "agreement", "cosine") if one in self.history_[-1].store)
         check_choice(name, self.history_[-1].store, "metric")
-        ahead = self.forecast(metric=name) if name in ("accuracy", "agreement") else None
-        return draw_progress(picture(self.history_, name, ahead), ax)
+        ahead = self.forecast(metric=name) if forecast and name in ("accuracy", "agreement") else None
+        return picture(self.history_, name, ahead)
 
     def _view(self, size: int) -> View:
         native = self._shown()

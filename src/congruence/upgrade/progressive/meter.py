@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm, t
 
-from congruence.upgrade.certify.intervals import Estimate
+from congruence.upgrade._estimate import Estimate
 
 __all__ = ["Reading", "rest_interval", "whole"]
 

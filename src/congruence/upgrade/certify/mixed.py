@@ -1,0 +1,267 @@
+"""A store of which some rows are re-embedded and the others mapped: what it scores, measured on items that both models know.
+
+A progressive migration maps the store at once and re-embeds rows in an order of its own (:mod:`congruence.upgrade.progressive`). Here the
+same order is applied to the scored items, each mapped by a map that has not seen it: the first rows get their new vectors, and the store is searched as it then is, so
+that it counts where re-embedded and mapped rows crowd each other out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from congruence.evaluation import Ranking
+from congruence.upgrade.certify.groups import deal
+from congruence.upgrade.certify.intervals import Estimate, Measured, freedom, joint_covariance, rate_interval
+from congruence.upgrade.certify.overlap import Search, compare_lists
+from congruence.upgrade.certify.overlap_trial import record, some_rows
+from congruence.upgrade.certify.question import Question
+from congruence.upgrade.certify.ranking import correction, unit_rows
+from congruence.upgrade.certify.scoring import recall
+from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.trial import PULL
+from congruence.upgrade.progressive.forecast import MOST
+from congruence.upgrade.progressive.order import ORDERS, View
+from congruence.upgrade.progressive.texts import Scale, Texts, read_facts, unit
+
+__all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle", "reached"]
+
+#: Shares of the store that are re-embedded: none, and up to the most that is still called progressive.
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
+
+#: Random rows' share of what is re-embedded: the default ``meter_share`` of a progressive migration.
+METER = 0.2
+
+#: Parts of the items of which each is ordered by what the others' new vectors tell, without texts.
+_FOLDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class MixedStore:
+    """Scores of a store by the share of its rows that is re-embedded, the map staying as it is.
+
+    Attributes
+    ----------
+    order : str
+        Key of :data:`congruence.upgrade.progressive.ORDERS`.
+    values : ndarray, shape (s,)
+        At :data:`SHARES`.
+    influence : ndarray, shape (n, s)
+        Pseudo-values of each query.
+    known : ndarray, shape (n, q)
+        Pseudo-values of the strategies that were measured on the same queries.
+    names : list of str
+        Of these strategies.
+    groups : ndarray of int, shape (n,), or None
+    each : int
+        Results that a query's score is the mean of.
+    """
+
+    order: str
+    values: np.ndarray
+    influence: np.ndarray
+    known: np.ndarray
+    names: list[str]
+    groups: np.ndarray | None
+    each: int
+
+    def at(self, share: float) -> Estimate:
+        """Return the score with so much of the store re-embedded, between the shares that were measured along a line."""
+        ends = np.array([self._interval(k) for k in range(len(SHARES))])
+        value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *ends.T))
+        return Estimate(value, low, high, len(self.influence))
+
+    def needed(self, wanted: float) -> float | None:
+        """Return the share, in whole percents, at which a score is reached; None where it is not by :data:`MOST`."""
+        return reached(self.values, wanted)
+
+    def draw(self, drawn: dict[str, np.ndarray], values: dict[str, float], rng: np.random.Generator) -> np.ndarray:
+        """Draw what the scores may truly be, given draws of the strategies' scores, shape (draws, s)."""
+        q = len(self.names)
+        spread = joint_covariance(np.hstack([self.known, self.influence]), self.groups)
+        slope = np.linalg.lstsq(spread[:q, :q], spread[:q, q:], rcond=None)[0]
+        rest = spread[q:, q:] - slope.T @ spread[:q, q:]
+        moved = np.stack([drawn[name] - values[name] for name in self.names], axis=1)
+        size, axes = np.linalg.eigh((rest + rest.T) / 2)
+        noise = rng.standard_normal((len(moved), len(size))) @ (axes * np.sqrt(np.maximum(size, 0))).T
+        degrees = freedom(len(self.influence), self.groups)
+        noise *= np.sqrt(degrees / rng.chisquare(degrees, len(moved)))[:, None]
+        return np.asarray(np.clip(self.values + moved @ slope + noise, 0, 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores as plain data."""
+        ends = [self._interval(k) for k in range(len(SHARES))]
+        return {
+            "order": self.order,
+            "share": list(SHARES),
+            "value": self.values.tolist(),
+            "low": [low for low, _ in ends],
+            "high": [high for _, high in ends],
+        }
+
+    def _interval(self, k: int) -> tuple[float, float]:
+        return rate_interval(float(self.values[k]), self.influence[:, k], groups=self.groups, each=self.each)
+
+
+def reached(values: np.ndarray, wanted: float) -> float | None:
+    """Return the first share, in whole percents upwards, at which values at :data:`SHARES` reach a score, or None."""
+    enough = np.flatnonzero(values >= wanted)
+    if not len(enough):
+        return None
+    k = int(enough[0])
+    if k == 0:  # by what texts add to the map
+        return 0.01
+    below, above = values[k - 1], values[k]
+    share = SHARES[k - 1] + (SHARES[k] - SHARES[k - 1]) * (wanted - below) / (above - below)
+    return float(np.ceil(100 * share - 1e-9) / 100)
+
+
+def middle(shares: list[float]) -> tuple[float | None, float | None]:
+    """Return the middle 95 % of drawn shares; None for an end at which no share was enough."""
+    ends = np.quantile(shares, (0.025, 0.975), method="higher")
+    return tuple(float(end) if np.isfinite(end) else None for end in ends)  # type: ignore[return-value]
+
+
+def measure_mixed(
+    question: Question, measured: Measured, task: str, ranking: Ranking, random_state: int
+) -> MixedStore | None:
+    """Search stores of which a growing share is re-embedded.
+
+    Parameters
+    ----------
+    question : Question
+    measured : Measured
+        With the mapped items, and the scores of mapping.
+    task : str
+        The decisive measure.
+    ranking : Ranking
+    random_state : int
+        Of the random rows.
+
+    Returns
+    -------
+    MixedStore or None
+        None where the target model has no vectors of the store, or of what searches it.
+
+    Notes
+    -----
+    Where stored items are assigned to classes, the descriptions' mixtures are added to mapped rows, as a migration that is given them does.
+    A row's map is here the one of its fold, fitted on fewer anchors. What that costs is known of the store that is mapped as a whole, and added to each
+    query's score times the share that is still mapped.
+    """
+    tables, base = question.scored, f"{task}/stored"
+    if tables.stored not in tables.target or base not in measured.scores or measured.mapped is None:
+        return None
+    of_lists = "overlap@" in task
+    rows = some_rows(tables.n, random_state) if of_lists else np.arange(tables.n)
+    plain, native = measured.mapped[rows], tables.target[tables.stored][rows]
+    old, texts = unit(tables.source[tables.stored][rows]), _texts(question, rows)
+    # Descriptions of classes are what is searched for, and known to a migration. Captions here are queries that stand for others.
+    mapped = plain + texts.mixtures(old) if texts is not None and tables.by_class else plain
+    groups = None if question.groups is None else question.groups[rows]
+    order, scores = _order(old, unit(mapped), unit(native), texts, groups, random_state)
+    ranks = np.argsort(-scores, kind="stable")
+    shuffled = np.random.default_rng([random_state, 21]).permutation(len(rows))
+
+    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _lists(question, task, rows, store, ranking) if of_lists else _hits(tables, task, store, ranking)
+
+    points, effects = zip(
+        *(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, mapped)) for share in SHARES),
+        strict=True,
+    )
+    level, effect = search(plain)
+    still = 1 - np.array(SHARES)
+    values = np.stack(points, axis=1) + still * (measured.scores[base] - level)[:, None]
+    influence = np.stack(effects, axis=1) + still * (measured.influence[base] - effect)[:, None]
+    names = [name.split("/")[1] for name in measured.scores if name.startswith(f"{task}/")]
+    return MixedStore(
+        order,
+        np.clip(values.mean(axis=0), 0, 1),
+        influence,
+        np.stack([measured.influence[f"{task}/{name}"] for name in names], axis=1),
+        names,
+        measured.groups.get(base),
+        int(task.split("@")[1]) if of_lists else 1,
+    )
+
+
+def first_rows(ranks: np.ndarray, shuffled: np.ndarray, share: float) -> np.ndarray:
+    """Say which rows are re-embedded: the first of the order, and random ones of the others."""
+    chosen = np.zeros(len(ranks), bool)
+    count = round(share * len(ranks))
+    random = round(METER * count)
+    chosen[ranks[: count - random]] = True
+    chosen[shuffled[~chosen[shuffled]][:random]] = True
+    return chosen
+
+
+def _texts(question: Question, rows: np.ndarray) -> Texts | None:
+    """Return texts of both models: descriptions of classes, captions, or text queries."""
+    tables = question.scored
+    ours, theirs = question.texts or (None, None)
+    if tables.asked != tables.stored and tables.asked in tables.target:
+        ours, theirs = tables.source[tables.asked], tables.target[tables.asked]
+    if ours is None or theirs is None:
+        return None
+    return Texts(unit(ours), unit(theirs), Scale.of(unit(tables.source[tables.stored][rows]), unit(ours)))
+
+
+def _order(
+    old: np.ndarray,
+    mapped: np.ndarray,
+    native: np.ndarray,
+    texts: Texts | None,
+    groups: np.ndarray | None,
+    random_state: int,
+) -> tuple[str, np.ndarray]:
+    """Return the order that a progressive migration begins with, and its scores: by texts of both models, or by residuals of other items."""
+    if texts is not None:
+        scale = Scale.of(mapped, texts.new)
+        facts = read_facts(old, texts.old, texts.scale, 1), read_facts(mapped, texts.new, scale, 1)
+        view = View(old, mapped, np.empty(0, np.intp), np.empty(0), 1, random_state, *facts)
+        return "entropy", ORDERS["entropy"](view)
+    surprise = 1 - np.einsum("ij,ij->i", mapped, native)
+    scores = np.empty(len(old))
+    part = deal(np.arange(len(old)) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
+    for k in range(_FOLDS):
+        others = np.flatnonzero(part != k)
+        view = View(old, mapped, others, surprise[others], 1, random_state)
+        scores[part == k] = ORDERS["residual"](view)[part == k]
+    return "residual", scores
+
+
+def _hits(tables: Tables, task: str, store: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """Return score and pseudo-value of each query of the target model in a store."""
+    k = int(task.split("@")[1]) if "@" in task else 1
+    store, queries = unit_rows(store, ranking), unit_rows(tables.target[tables.asked], ranking)
+    if tables.by_class:
+        assert tables.classes is not None
+        hubs = None if ranking.hubness is None else ranking.hubness.of(store, queries)
+        codes = np.arange(len(queries))
+        found = recall(store, queries, tables.classes, codes, min(k, len(queries) - 1), correction=hubs)
+        return found.score, found.score
+    everything = np.arange(tables.n)
+    same = everything if tables.classes is None else tables.classes
+    hubs = correction(ranking, queries, store, tables)
+    found = recall(
+        queries, store, same, same, min(k, tables.n - 1), own=everything, find_own=tables.classes is None, correction=hubs
+    )  # fmt: skip
+    return found.score, found.score - PULL * found.pull
+
+
+def _lists(
+    question: Question, task: str, rows: np.ndarray, store: np.ndarray, ranking: Ranking
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the overlap of each query's results in a store with those in the re-embedded store, and its pseudo-value."""
+    kind, k = task.split("@")
+    search: Search = next(one for one in question.searches if one.name == kind.removeprefix("graded_"))
+    theirs = search.target[rows] if search.role in ("items", "captions") else search.target
+    queries = unit_rows(theirs, ranking)
+    near, judge = (queries @ unit_rows(one, ranking).T for one in (store, question.scored.target[search.store][rows]))
+    hits = compare_lists(near, judge, int(k), search.role, ranking.hubness)[kind.replace("text_", "")]
+    out = Measured()
+    record(out, "here", hits.score, hits.pull, search.role, None)
+    return out.scores["here"], out.influence["here"]

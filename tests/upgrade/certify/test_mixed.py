@@ -1,0 +1,181 @@
+"""Stores of which a part is re-embedded: the forecast against stores that are really made so, and against a progressive migration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from congruence import Embeddings, fit
+from congruence.report import render_certificate
+from congruence.synthetic import upgrade_problem
+from congruence.upgrade.certify import Thresholds, certification, certify
+from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, reached
+from congruence.upgrade.progressive import Progressive
+from congruence.upgrade.progressive.forecast import look_ahead
+
+CLASSES = 20
+
+
+def problem(n, **facts):
+    relation = {"source_noise": 1.0, "target_noise": 0.5, "shared": 0.6, "decay": 0.2, "spread": 0.5}
+    return upgrade_problem(n, 32, classes=CLASSES, random_state=0, **{**relation, **facts})
+
+
+def prompts(p):
+    return [
+        np.stack([side[p.labels == k].mean(axis=0) for k in range(CLASSES)])
+        for side in (p.source_texts, p.target_texts)
+    ]
+
+
+def certified(p, n, **options):
+    """Certify the first items by their classes."""
+    ids = [str(i) for i in range(n)]
+    sides = [
+        {"image": Embeddings(rows[:n], ids=ids), "text": Embeddings(texts, ids=[f"class {k}" for k in range(CLASSES)])}
+        for rows, texts in zip((p.source_images, p.target_images), prompts(p), strict=True)
+    ]
+    labels = {one: f"class {k}" for one, k in zip(ids, p.labels[:n], strict=True)}
+    return certify(*sides, labels=labels, **{"method": "orthogonal", "repeats": 2, "draws": 200, "folds": 5, **options})
+
+
+@pytest.fixture(scope="module")
+def big():
+    return problem(1800)
+
+
+@pytest.fixture(scope="module")
+def certificate(big):
+    return certified(big, 300, rows=100_000, encode_rate=50.0, price=0.001)
+
+
+def test_the_forecast_is_what_a_progressive_migration_of_other_items_reaches(big, certificate):
+    ours, theirs = prompts(big)
+    mapping = fit(big.source_images[:300], big.target_images[:300], method="orthogonal", modality="image", check=False)
+    old, new, own = big.source_images[300:], big.target_images[300:], big.labels[300:]
+    ahead = certificate.progressive
+    assert ahead["order"] == "entropy"
+    gains = []
+    for share in (0.1, 0.3):
+        plan = Progressive(mapping, old, texts=ours, new_texts=theirs, modality="image")
+        at_first = np.mean(np.argmax(plan.store() @ theirs.T, axis=1) == own)
+        for batch in plan.batches(size=75, share=share):
+            plan.update(batch, new[batch])
+        true = np.mean(np.argmax(plan.store() @ theirs.T, axis=1) == own)
+        k = SHARES.index(share)
+        assert (
+            ahead["low"][k] - 0.02 <= true <= ahead["high"][k] + 0.02
+        )  # one of twenty such intervals misses the truth
+        gains.append((true - at_first, ahead["value"][k] - ahead["value"][0]))
+    # The interval of a score is wide; what re-embedding adds is known better.
+    for true, said in gains:  # at a tenth, and at three tenths
+        assert said == pytest.approx(true, abs=0.03)
+    assert gains[1][1] > 0.04
+
+
+def test_the_verdict_names_the_share_and_the_costs(certificate):
+    verdict = certificate.verdict
+    assert verdict.action == "progressive"
+    assert verdict.headline == f"map now, re-embed {verdict.share:.0%} progressively"
+    low, high = verdict.share_interval
+    assert low <= verdict.share <= (high or 1)
+    values = np.array(certificate.progressive["value"])
+    assert verdict.share == reached(values, verdict.wanted)
+    assert np.interp(verdict.share, SHARES, values) >= verdict.wanted > np.interp(verdict.share - 0.01, SHARES, values)
+    roads = {way["road"]: way for way in certificate.roads}
+    assert list(roads) == ["keep", "map", "progressive", "re-embed"]
+    some = roads["progressive"]
+    assert (some["items"], roads["re-embed"]["items"], roads["map"]["items"]) == (
+        round(verdict.share * 1e5),
+        100_000,
+        0,
+    )
+    assert some["minutes"] == pytest.approx(some["items"] / 50 / 60)
+    assert some["price"] == pytest.approx(some["items"] / 1000)
+    assert some["score"].value == pytest.approx(np.interp(verdict.share, SHARES, values))
+    assert roads["map"]["score"] == certificate.strategies["zero_shot"]["stored"]
+
+
+def test_the_page_says_what_to_type_and_what_each_way_costs(certificate):
+    page = render_certificate(certificate)
+    share, some = certificate.verdict.share, certificate.roads[2]
+    assert f"--progressive and --share {share}." in page
+    assert 'class="verdict passes"' in page
+    cost = f"{some['items']:,} items to encode, {some['minutes']:,.1f} minutes, price {some['price']:,.2f}"
+    assert f'map, re-embed {share:.0%} <span class="note">{cost}</span>' in page
+
+
+def test_without_the_stores_size_no_costs_are_made_up():
+    roads = certified(problem(120, spread=0.3), 120).roads
+    assert [(way["items"], way["minutes"], way["price"]) for way in roads] == [(0, None, None)] * 2 + [
+        (None, None, None)
+    ] * 2
+
+
+@pytest.mark.parametrize("retention", [0.8, 0.999])
+def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
+    level = Thresholds(retention=retention)
+    found = certified(big, 160, thresholds=level)
+    monkeypatch.setattr(certification, "measure_mixed", lambda *given: None)
+    before = certified(big, 160, thresholds=level)
+    share = dict(found.verdict.confidence)
+    share["re-embed"] = share.get("re-embed", 0) + share.pop("progressive", 0)
+    assert {name: value for name, value in share.items() if value} == pytest.approx(before.verdict.confidence)
+    assert before.strategies == found.strategies
+    assert [way["road"] for way in before.roads] == ["keep", "map", "re-embed"]
+    if retention > 0.9:
+        assert (found.verdict.action, found.verdict.share) == ("re-embed", None)
+        half = found.progressive["value"][-1]
+        assert (
+            f"zero_shot would be {half:.3f}, and {found.verdict.wanted:.3f} was required"
+            in found.progressive["sentence"]
+        )
+        assert found.progressive["sentence"] in render_certificate(found)
+
+
+def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
+    """With rows that do not crowd each other out the share is that of ``look_ahead``, which adds up rows' own losses."""
+    rng = np.random.default_rng(0)
+    values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
+    order, shuffled = np.argsort(rank), rng.permutation(400)
+    told = look_ahead(
+        values, rank / 400, 400, 0, 400, metric="x", meter_share=METER, target=0.99, further=SHARES[1:], rate=None, price=None
+    )  # fmt: skip
+    for k, share in enumerate(SHARES):
+        chosen = first_rows(order, shuffled, share)
+        assert chosen.sum() == round(share * 400)
+        assert np.where(chosen, 1.0, values).mean() == pytest.approx(told.value[k], abs=0.02)
+
+
+def test_shares_are_whole_percents_upwards():
+    values = np.linspace(0.5, 0.9, len(SHARES))
+    assert reached(values, 0.4) == 0.01
+    assert reached(values, 0.95) is None
+    assert reached(values, values[3]) == SHARES[3]
+    between = reached(values, values[3] + 0.001)
+    assert SHARES[3] < between < SHARES[4]
+    assert between * 100 == pytest.approx(round(between * 100))
+
+
+@pytest.mark.parametrize("kind", ["pairs", "labels", "lists", "queries"])
+def test_each_form_of_data_has_its_forecast(kind):
+    p = problem(150)
+    ids = [str(i) for i in range(150)]
+    images = [Embeddings(rows, ids=ids) for rows in (p.source_images, p.target_images)]
+    texts = [Embeddings(rows, ids=ids) for rows in (p.source_texts, p.target_texts)]
+    options = {"method": "orthogonal", "repeats": 2, "draws": 100, "folds": 4}
+    if kind == "pairs":
+        found = certify(*({"image": a, "text": b} for a, b in zip(images, texts, strict=True)), **options)
+    elif kind == "queries":
+        apart = [rows.vectors[:40] for rows in texts]
+        found = certify({"image": images[0]}, {"image": images[1]}, text_queries=tuple(apart), **options)
+    else:
+        labels = {one: str(k) for one, k in zip(ids, p.labels, strict=True)} if kind == "labels" else None
+        found = certify({"image": images[0]}, {"image": images[1]}, labels=labels, **options)
+    ahead = found.progressive
+    assert ahead["order"] == ("entropy" if kind in ("pairs", "queries") else "residual")
+    assert ahead["value"][0] == pytest.approx(found.strategies[found.task]["stored"].value)
+    assert ahead["value"][-1] > ahead["value"][0]
+    assert all(
+        low <= value <= high for low, value, high in zip(ahead["low"], ahead["value"], ahead["high"], strict=True)
+    )
