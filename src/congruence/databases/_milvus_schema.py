@@ -14,7 +14,7 @@ from congruence.databases._milvus_client import Connection
 from congruence.databases._milvus_place import Place
 from congruence.errors import DatabaseError, ParameterError
 
-__all__ = ["Schema", "copy_indexes", "create", "index_of", "read_schema"]
+__all__ = ["Schema", "copy_indexes", "create", "index_of", "schema_of"]
 
 #: Of what is told of an index, that which is no parameter.
 _STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
@@ -55,7 +55,7 @@ class Schema:
         return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
 
 
-def read_schema(connection: Connection, collection: str, column: str | None) -> Schema:
+def schema_of(connection: Connection, collection: str, column: str | None) -> Schema:
     """Read what a collection holds, and find its vectors.
 
     Raises

@@ -35,7 +35,7 @@ from congruence.databases._milvus_place import (
     switch_names_back,
 )
 from congruence.databases._milvus_rows import Rows, same_rest
-from congruence.databases._milvus_schema import copy_indexes, create, index_of, read_schema
+from congruence.databases._milvus_schema import copy_indexes, create, index_of, schema_of
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 __all__ = ["Milvus", "MilvusLite", "open_milvus"]
@@ -114,7 +114,7 @@ class Milvus(Database):
         try:
             self._table = only_table(self._connection) if table is None else table
             place = find_place(self._connection, self._table)
-            schema = read_schema(self._connection, place.old, column)
+            schema = schema_of(self._connection, place.old, column)
             if ids is not None and ids != schema.key:
                 raise ParameterError(
                     f"Got ids={ids!r}; expected {schema.key!r}, the primary key of {place.old!r}. Leave ids out."
@@ -337,7 +337,7 @@ class Milvus(Database):
         refuse_readers(self._connection, place.old)
         self._connection.ask("drop_collection", place.old)
         self._connection.ask("drop_collection_properties", place.made, [MARK_KEY])
-        self._schema = read_schema(self._connection, place.made, self._schema.column)
+        self._schema = schema_of(self._connection, place.made, self._schema.column)
         self._rows.schema = self._schema
 
     def discard(self) -> None:
