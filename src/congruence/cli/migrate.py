@@ -34,102 +34,184 @@ def command(
     map_path: Annotated[
         str | None, typer.Option("--map", help="Folder of a saved map. Later steps take it from the journal.")
     ] = None,
-    table: Annotated[str | None, typer.Option(help="Table or collection, where the address does not name it.")] = None,
-    column: Annotated[str | None, typer.Option(help="Column of the vectors, or the named vector.")] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Table or collection, where the address does not name it.", rich_help_panel="Which vectors"),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the vectors, or the named vector.", rich_help_panel="Which vectors")
+    ] = None,
     ids: Annotated[
-        str | None, typer.Option(help="Column of the ids; the primary key by default. Of an .npy, a file of them.")
+        str | None,
+        typer.Option(
+            help="Column of the ids; the primary key by default. Of an .npy, a file of them.",
+            rich_help_panel="Which vectors",
+        ),
     ] = None,
     modality: Annotated[
-        str | None, typer.Option(help="Modality of all rows: image, text, audio, video, other.")
+        str | None,
+        typer.Option(help="Modality of all rows: image, text, audio, video, other.", rich_help_panel="Which vectors"),
     ] = None,
     modality_column: Annotated[
         str | None,
         typer.Option(
-            help="Column (of an .npy or FAISS index, a file) that says it of each row: images and texts then get each their own means."
+            help="Column (of an .npy or FAISS index, a file) that says it of each row: images and texts then get each their own means.",
+            rich_help_panel="Which vectors",
         ),
     ] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Only these rows: a condition in the database's own language.")
+        str | None,
+        typer.Option(
+            help="Only these rows: a condition in the database's own language.", rich_help_panel="Which vectors"
+        ),
     ] = None,
     journal: Annotated[
-        str | None, typer.Option(help="Folder of the journal; by default migration-… in the current one.")
+        str | None,
+        typer.Option(
+            help="Folder of the journal; by default migration-… in the current one.", rich_help_panel="Which vectors"
+        ),
     ] = None,
     certificate: Annotated[
-        str | None, typer.Option(help="What congruence certify --json printed: shown first, and heeded.")
+        str | None,
+        typer.Option(
+            help="What congruence certify --json printed: shown first, and heeded.", rich_help_panel="Before it runs"
+        ),
     ] = None,
     normalize: Annotated[
-        str, typer.Option(help="Unit norm for the new vectors: auto (as the target's rows at the fit), yes, no.")
+        str,
+        typer.Option(
+            help="Unit norm for the new vectors: auto (as the target's rows at the fit), yes, no.",
+            rich_help_panel="How new vectors are stored",
+        ),
     ] = "auto",
     element_type: Annotated[
         str | None,
         typer.Option(
-            help="As what the new vectors are stored: float32, float16, int8 or binary (one bit a component), where the database has it; as the old ones by default."
+            help="As what the new vectors are stored: float32, float16, int8 or binary (one bit a component), where the database has it; as the old ones by default.",
+            rich_help_panel="How new vectors are stored",
         ),
     ] = None,
     ranges: Annotated[
         str | None,
         typer.Option(
-            help="For int8: .npy of shape (2, components), the smallest and largest value of each of the new vectors; by default one range for all, from a sample."
+            help="For int8: .npy of shape (2, components), the smallest and largest value of each of the new vectors; by default one range for all, from a sample.",
+            rich_help_panel="How new vectors are stored",
         ),
     ] = None,
-    old_ranges: Annotated[str | None, typer.Option(help="The same, by which old int8 vectors were quantized.")] = None,
-    encode_rate: Annotated[
-        float | None, typer.Option(help="Items a second that the new model encodes, to compare.")
+    old_ranges: Annotated[
+        str | None,
+        typer.Option(
+            help="The same, by which old int8 vectors were quantized.", rich_help_panel="How new vectors are stored"
+        ),
     ] = None,
-    price: Annotated[float | None, typer.Option(help="Of encoding one item, to compare.")] = None,
+    encode_rate: Annotated[
+        float | None,
+        typer.Option(help="Items a second that the new model encodes, to compare.", rich_help_panel="Before it runs"),
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Of encoding one item, to compare.", rich_help_panel="Before it runs")
+    ] = None,
     heldout: Annotated[
         str | None,
-        typer.Option(help="Vectors of the new model that were not fitted on, with the ids of their rows, for verify."),
+        typer.Option(
+            help="Vectors of the new model that were not fitted on, with the ids of their rows, for verify.",
+            rich_help_panel="verify",
+        ),
     ] = None,
     least_recall: Annotated[
-        float, typer.Option(help="Share of the exact nearest rows that the new index must find, for verify.")
+        float,
+        typer.Option(
+            help="Share of the exact nearest rows that the new index must find, for verify.", rich_help_panel="verify"
+        ),
     ] = 0.9,
     threshold: Annotated[
         list[float] | None,
-        typer.Option(help="For thresholds: a cut-off of the old model's cosine to translate. May be repeated."),
+        typer.Option(
+            help="For thresholds: a cut-off of the old model's cosine to translate. May be repeated.",
+            rich_help_panel="thresholds",
+        ),
     ] = None,
     queries: Annotated[
         str | None,
         typer.Option(
-            help="For thresholds: queries in the new model; without, rows are compared with each other, as in a search for duplicates."
+            help="For thresholds: queries in the new model; without, rows are compared with each other, as in a search for duplicates.",
+            rich_help_panel="thresholds",
         ),
     ] = None,
-    queries_old: Annotated[str | None, typer.Option(help="For thresholds: the same queries in the old model.")] = None,
+    queries_old: Annotated[
+        str | None,
+        typer.Option(help="For thresholds: the same queries in the old model.", rich_help_panel="thresholds"),
+    ] = None,
     among: Annotated[
-        str | None, typer.Option(help="Of rows of which modality: those to re-embed, or searched for thresholds.")
+        str | None,
+        typer.Option(
+            help="Of rows of which modality: those to re-embed, or searched for thresholds.", rich_help_panel="reembed"
+        ),
     ] = None,
     progressive: Annotated[
         bool,
         typer.Option(
-            "--progressive", help="After run and verify: switch, and reembed the rows the map is least sure of."
+            "--progressive",
+            help="After run and verify: switch, and reembed the rows the map is least sure of.",
+            rich_help_panel="reembed",
         ),
     ] = False,
     encode: Annotated[
         str | None,
         typer.Option(
-            help="What encodes rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items."
+            help="What encodes rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items.",
+            rich_help_panel="reembed",
         ),
     ] = None,
     items: Annotated[
-        str | None, typer.Option(help="Table or folder of what an encoder encodes, by the ids of rows; as for embed.")
+        str | None,
+        typer.Option(
+            help="Table or folder of what an encoder encodes, by the ids of rows; as for embed.",
+            rich_help_panel="reembed",
+        ),
     ] = None,
     texts: Annotated[
         str | None,
-        typer.Option(help="A vocabulary, tags or queries in the old model: they say which rows are worth it."),
+        typer.Option(
+            help="A vocabulary, tags or queries in the old model: they say which rows are worth it.",
+            rich_help_panel="reembed",
+        ),
     ] = None,
-    new_texts: Annotated[str | None, typer.Option(help="The same in the new model.")] = None,
-    batch: Annotated[int, typer.Option(help="Rows to re-embed between two fits.")] = 1000,
-    budget: Annotated[int | None, typer.Option(help="Rows to re-embed in all.")] = None,
-    share: Annotated[float | None, typer.Option(help="Share of the rows to re-embed in all, such as .1.")] = None,
+    new_texts: Annotated[str | None, typer.Option(help="The same in the new model.", rich_help_panel="reembed")] = None,
+    batch: Annotated[int, typer.Option(help="Rows to re-embed between two fits.", rich_help_panel="reembed")] = 1000,
+    budget: Annotated[int | None, typer.Option(help="Rows to re-embed in all.", rich_help_panel="reembed")] = None,
+    share: Annotated[
+        float | None, typer.Option(help="Share of the rows to re-embed in all, such as .1.", rich_help_panel="reembed")
+    ] = None,
     until: Annotated[
-        float | None, typer.Option(help="Stop where the estimated agreement with the new model is this, such as .99.")
+        float | None,
+        typer.Option(
+            help="Stop where the estimated agreement with the new model is this, such as .99.",
+            rich_help_panel="reembed",
+        ),
     ] = None,
-    plot: Annotated[str | None, typer.Option(help="Draw quality by share re-embedded: .svg, .png or .pdf.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing: as plan.")] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(help="Draw quality by share re-embedded: .svg, .png or .pdf.", rich_help_panel="reembed"),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the plan and change nothing: as plan.", rich_help_panel="Before it runs"),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before anything is written.")] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Although the certificate speaks against mapping.")] = False,
-    allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask before anything is written.", rich_help_panel="Before it runs"),
+    ] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway", help="Although the certificate speaks against mapping.", rich_help_panel="Before it runs"
+        ),
+    ] = False,
+    allow_zero_rows: Annotated[
+        bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.", rich_help_panel="Before it runs")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Migrate a live database to a new model, step by step.
