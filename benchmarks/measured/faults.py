@@ -64,6 +64,7 @@ def fuzz(results: list[Any]) -> str:
 
 BLOCKS = {
     "migrate-kills": Block(kills, JOBS["migrate-kills"]),
+    "migrate-kills-qdrant": Block(kills, JOBS["migrate-kills-qdrant"]),
     "migrate-faults": Block(faults, JOBS["migrate-faults"]),
     "migrate-fuzz": Block(fuzz, JOBS["migrate-fuzz"]),
 }

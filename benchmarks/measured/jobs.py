@@ -204,6 +204,7 @@ JOBS = {
         Job("migrate-kills", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --chain --json OUT" for kind in (
             "lancedb --rows 200000 --points states", "pgvector", "duckdb --points states", *(f"{one} --rows 2000 --points states" for one in ("qdrant", "sqlite-vec", "chroma")),
         ))),
+        Job("migrate-kills-qdrant", "minutes", ("python benchmarks/migrate_faults.py qdrant --rows 20000 --chain --points states --json OUT",)),
         Job("migrate-faults", "minutes", tuple(f"python benchmarks/migrate_faults.py {kind} --fault {fault} --json OUT" for kind, fault in (
             ("pgvector --rows 5000", "server-restart"), *((f"{kind} --rows 5000", "concurrent-writes") for kind in ("lancedb", "pgvector")),
             *((f"{kind} --rows 5000", "disk-full") for kind in ("lancedb", "duckdb", "pgvector", "sqlite-vec")),
