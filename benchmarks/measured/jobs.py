@@ -147,7 +147,7 @@ JOBS = {
         Job("towers", "minutes", tuple(f"python benchmarks/towers.py {part} --json OUT" for part in ("sample", f"lvis {LVIS}"))),
         Job("photo-towers", "minutes", (f"python benchmarks/photo_towers.py {CALTECH} --json OUT",), photo_towers),
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/bench_progressive.py {SHARED} --part {part} --splits {splits} --json OUT",)) for part, splits in (
-            ("caltech", "5 --cache build/dual"), ("emoji", 3), ("lvis", 5), ("coverage", "12 --cache build/dual"), ("settings", "2 --cache build/dual"),
+            ("caltech", "5 --cache build/dual"), ("emoji", 5), ("lvis", 5), ("coverage", "60 --cache build/dual"), ("settings", "2 --cache build/dual"),
         )),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
