@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
+from congruence.errors import ParameterError
 
 __all__ = ["BATCH", "Block", "Capabilities", "Cursor", "Database", "DatabaseInfo", "PairedBlock", "Side", "Stage"]
 
@@ -284,7 +285,9 @@ class Database(ABC):
         ParameterError
             The database cannot search (:attr:`Capabilities.searches`).
         """
-        raise NotImplementedError
+        raise ParameterError(
+            f"Got a search of {self.kind}, which has no index; expected a database that searches. Read its vectors with scan, and search those."
+        )
 
     @abstractmethod
     def switch(self) -> None:
