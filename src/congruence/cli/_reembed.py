@@ -65,6 +65,9 @@ class Wanted:
         ):
             if value is not None and not value > 0:
                 raise ParameterError(f"Got {name} {value}; expected a number above 0. Pass one, or leave it out.")
+        for name, value in (("--share", self.share), ("--until", self.until)):
+            if value is not None and value > 1:
+                raise ParameterError(f"Got {name} {value:g}; expected at most 1, such as .1 or .99. Pass a share.")
         if self.budget is None and self.share is None and self.until is None:
             raise ParameterError(
                 "Got no --budget, --share or --until; expected where to stop. Pass --share .1, for example."
