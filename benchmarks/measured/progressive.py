@@ -73,12 +73,20 @@ def coverage(results: list[Any]) -> str:
     rows = []
     for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in found):
         mine = {name.rsplit(": ", 1)[1]: cells for name, cells in found.items() if name.rsplit(": ", 1)[0] == label}
+        mine["weighted"] = pooled([cells for name, cells in mine.items() if name.startswith("weighted ")])
         cells = [
             f"{mine[name][1]:.3f} ({mine[name][2]:.2f})" if name in mine else ""
-            for name in ("agreement", "overlap@10", "cosine", "forecast")
+            for name in ("agreement", "overlap@10", "cosine", "weighted", "forecast")
         ]
-        rows.append([label, str(mine["agreement"][0]), *cells])
-    return table(["data", "stages", "agreement", "overlap@10", "cosine", "forecast of agreement"], rows)
+        rows.append([label, str(mine["cosine"][0]), *cells])
+    header = ["data", "stages", "agreement", "overlap@10", "cosine", "all three weighted", "forecast of agreement"]
+    return table(header, rows)
+
+
+def pooled(cells: list[list[float]]) -> list[float]:
+    """Return the number of cases and the means over them of several lines [number, share, mean]."""
+    numbers = [one[0] for one in cells]
+    return [sum(numbers), *(float(np.average([one[k] for one in cells], weights=numbers)) for k in (1, 2))]
 
 
 def settings(results: list[Any]) -> str:
