@@ -89,6 +89,34 @@ def pooled(cells: list[list[float]]) -> list[float]:
     return [sum(numbers), *(float(np.average([one[k] for one in cells], weights=numbers)) for k in (1, 2))]
 
 
+#: Candidates for the meter's interval.
+CANDIDATES = {
+    "student": "Student",
+    "wilson": "Wilson, by the variance",
+    "hall": "Hall, against skewness",
+    "bootstrap_t": "bootstrap-t",
+    "likelihood": "empirical likelihood",
+    "betting": "betting",
+    "Gaffke, least seen": "Gaffke, least seen",
+    "Student": "Student, of the ratio",
+    "Gaffke": "Gaffke",
+}
+
+
+def intervals(results: list[Any]) -> str:
+    """Coverage over all artificial populations, in the worst of them, and width."""
+    found = results[0]["results"]
+    rows = []
+    for kind in ("shares", "cosines", "weighted"):
+        first = True
+        for name, words in CANDIDATES.items():
+            if f"{kind}: {name}: 10" in found:
+                cells = [found[f"{kind}: {name}: {m}"] for m in (10, 20, 40, 100)]
+                rows.append([kind * first, words, *(f"{one[0]:.2f}, {one[1]:.2f} ({one[2]:.2f})" for one in cells)])
+                first = False
+    return table(["scores", "interval", "10 rows", "20", "40", "100"], rows)
+
+
 def settings(results: list[Any]) -> str:
     """Weights of the fit, and scores by origin."""
     runs = results[0]["results"]
@@ -108,5 +136,6 @@ BLOCKS = {
     "progressive-emoji": Block(orders("emoji"), JOBS["progressive-emoji"]),
     "progressive-lvis": Block(lvis, JOBS["progressive-lvis"]),
     "progressive-coverage": Block(coverage, JOBS["progressive-coverage"]),
+    "progressive-intervals": Block(intervals, JOBS["progressive-intervals"]),
     "progressive-settings": Block(settings, JOBS["progressive-settings"]),
 }
