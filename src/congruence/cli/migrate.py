@@ -187,7 +187,7 @@ def command(
     until: Annotated[
         float | None,
         typer.Option(
-            help="Stop where the estimated agreement with the new model is this, such as .99.",
+            help="Stop where the 95 % interval of the agreement with the new model lies above this, such as .99.",
             rich_help_panel="reembed",
         ),
     ] = None,
