@@ -65,13 +65,13 @@ def _reached(one: dict[str, Any]) -> float:
 def holds(one: dict[str, Any]) -> bool:
     """Return whether the interval of the share has that at which the run got there; its ends are rounded up to whole percents."""
     low, high = (np.inf if end is None else end for end in one["between"])
-    return low - 0.01 < _reached(one) <= high or (low > 0.5 and _reached(one) > 0.5)
+    return low - 0.01 <= _reached(one) + 1e-9 and _reached(one) <= high
 
 
 def progressive(results: list[Any]) -> str:
     """What is said to need re-embedding beside what runs needed, and the forecast at a fifth beside what they reached."""
     rows = []
-    for found in results:
+    for found in (one["results"] for one in results):
         runs, place = found["runs"], found["at"].index(0.2)
         said = [one for one in runs if one["share"] is not None]
         whole = [one for one in runs if one["action"] == "re-embed"]

@@ -215,7 +215,7 @@ JOBS = {
         Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
         Job("certify-progressive", "minutes", tuple(f"python benchmarks/certify_progressive.py {part} --json OUT" for part in (
-            "--seed 200 --pairs 30", "--seed 300 --pairs 30 --anchors 80", "--part emoji --pairs 3", f"--part caltech --data {SHARED} --cache build/dual --pairs 5",
+            "--seed 200 --pairs 30", "--seed 300 --pairs 12 --anchors 80", "--part emoji --pairs 3", f"--part caltech --data {SHARED} --cache build/dual --seed 2 --pairs 3",
         ))),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
