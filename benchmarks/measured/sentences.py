@@ -244,7 +244,7 @@ def _in_runs(results: list[Any]) -> dict[str, Any]:
     return {"said": len(said), "held": sum(map(holds, said))}
 
 
-def _mean(results: list[Any], *keys: Any) -> float:
+def _over_splits(results: list[Any], *keys: Any) -> float:
     """Mean over splits of one entry of nested results."""
     values = []
     for run in results[0]["results"]:
@@ -256,8 +256,8 @@ def _mean(results: list[Any], *keys: Any) -> float:
 
 def _pairs(results: list[Any]) -> dict[str, Any]:
     ways = {"names": "auto, names", "none": "auto", "random": "random", "rotation": "random, rotation"}
-    return {name: [_mean(results, way, place) for place in range(6)] for name, way in ways.items()} | {
-        "new": _mean(results, "new")
+    return {name: [_over_splits(results, way, place) for place in range(6)] for name, way in ways.items()} | {
+        "new": _over_splits(results, "new")
     }
 
 
@@ -265,15 +265,15 @@ def _unseen(results: list[Any]) -> dict[str, Any]:
     photos, other = "Caltech-101", 1
     texts, none = "half of the texts known", "half known to the first map, none to the plan"
     return {
-        "texts": [_mean(results, photos, texts, place, other) for place in range(4)],
-        "none": [_mean(results, photos, none, place, other) for place in range(4)],
-        "old": _mean(results, photos, "old", other),
+        "texts": [_over_splits(results, photos, texts, place, other) for place in range(4)],
+        "none": [_over_splits(results, photos, none, place, other) for place in range(4)],
+        "old": _over_splits(results, photos, "old", other),
     }
 
 
 def _halves(results: list[Any]) -> dict[str, Any]:
     return {
-        kind: [_mean(results, "Caltech-101", 0, "kinds", kind, place) for place in range(4)]
+        kind: [_over_splits(results, "Caltech-101", 0, "kinds", kind, place) for place in range(4)]
         for kind in ("none", "factor", "query")
     }
 
