@@ -105,9 +105,9 @@ def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> Tex
     TextFacts
     """
     n, m = len(rows), len(texts)
-    near = np.empty((n, k), np.int32)
-    margin, entropy = np.zeros(n), np.empty(n)
-    for part in blocks(n, 3 * 8 * m):
+    near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
+    margin, entropy = np.zeros(n, np.float32), np.empty(n, np.float32)
+    for part in blocks(n, 8 * (3 * m + 4 * rows.shape[1])):
         scores = scale.scores(rows[part], texts)
         near[part] = nearest_texts(scores, k)
         if m > 1:
@@ -135,7 +135,10 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the share of each row's columns in ``a`` that are in ``b``, shapes (n, k)."""
-    return np.asarray((a[:, :, None] == b[:, None, :]).any(axis=2).mean(axis=1))
+    out = np.empty(len(a))
+    for part in blocks(len(a), a.shape[1] * b.shape[1]):
+        out[part] = (a[part, :, None] == b[part, None, :]).any(axis=2).mean(axis=1)
+    return out
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
