@@ -145,6 +145,15 @@ def test_public_functions_say_what_they_return():
     assert all(RETURNS_ANYTHING.values())
 
 
+def test_a_file_holds_one_idea():
+    """Past 400 lines there is a second one, which has a file of its own."""
+    long = {
+        str(path.relative_to(SOURCES)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in SOURCES.rglob("*.py")
+    }
+    assert {name: lines for name, lines in long.items() if lines > 400} == {}
+
+
 def test_every_package_is_shown_to_contributors():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     house = page.partition("## The house")[2].partition("\n## ")[0]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,47 @@ def folder_of(address: Address) -> Path | None:
     return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() if address.scheme == "chroma" else None
 
 
-def connect(address: Address) -> tuple[Any, Address]:
-    """Return a client, and the address with the token among its secrets. Raises ParameterError, FileError, DatabaseError."""
+class Connection:
+    """Chroma's client, whose errors become ours.
+
+    Attributes
+    ----------
+    address : Address
+        Its secrets include the server's token.
+    most : int
+        Records in one request.
+    """
+
+    def __init__(self, client: Any, address: Address) -> None:
+        self.client, self.address = client, address
+        self.most = max(1, int(self.ask(client.get_max_batch_size)))
+
+    def ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the client, or a collection of its. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
+        try:
+            return call(*args, **kwargs)
+        except Exception as error:
+            ours = translate(error, self.address)
+            if ours is None:
+                raise
+            raise ours from error
+
+    def get(self, name: str) -> Any:
+        """Return a collection, None where there is none of this name."""
+        try:
+            return self.ask(self.client.get_collection, name, embedding_function=None)
+        except DatabaseError as error:
+            if type(error.__cause__).__name__ in ("NotFoundError", "InvalidArgumentError"):
+                return None
+            raise
+
+    def names(self) -> list[str]:
+        """Return the names of the collections."""
+        return [one.name for one in self.ask(self.client.list_collections)]
+
+
+def connect(address: Address) -> Connection:
+    """Open a folder or a server. Raises ParameterError, FileError, DatabaseError."""
     if address.secrets:
         raise ParameterError(
             f"Got {address.shown} with a secret in it; expected an address without one, since addresses end up in histories and logs. "
@@ -76,21 +116,23 @@ def connect(address: Address) -> tuple[Any, Address]:
     key = os.environ.get(API_KEY)
     try:
         if folder is not None:
-            return chromadb.PersistentClient(path=str(folder)), address
-        parts = urlsplit(address.text)
-        options: dict[str, Any] = {
-            name: values[0] for name, values in parse_qs(parts.query).items() if name in ("tenant", "database")
-        }
-        if key:
-            address, options["headers"] = replace(address, secrets=(key,)), {"x-chroma-token": key}
-        secure = address.scheme == "chroma+https"
-        port = parts.port or (443 if secure else 8000)
-        return chromadb.HttpClient(host=parts.hostname or "localhost", port=port, ssl=secure, **options), address
+            client = chromadb.PersistentClient(path=str(folder))
+        else:
+            parts = urlsplit(address.text)
+            options: dict[str, Any] = {
+                name: values[0] for name, values in parse_qs(parts.query).items() if name in ("tenant", "database")
+            }
+            if key:
+                address, options["headers"] = replace(address, secrets=(key,)), {"x-chroma-token": key}
+            secure = address.scheme == "chroma+https"
+            port = parts.port or (443 if secure else 8000)
+            client = chromadb.HttpClient(host=parts.hostname or "localhost", port=port, ssl=secure, **options)
     except Exception as error:
         ours = translate(error, address)
         if ours is None:
             raise
         raise ours from error
+    return Connection(client, address)
 
 
 def mark_of(collection: Any) -> dict[str, Any]:
