@@ -292,7 +292,7 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
     with begin(made, mapping, tmp_path) as migration:
         reembed(migration, Model(truth), among="image", size=20, budget=20)
     held = bits(made.new)
-    path = tmp_path / "journal" / "progressive" / "config.json"
+    path = tmp_path / "journal" / "progressive" / "state" / "config.json"
     told = json.loads(path.read_text())
     for change in ({"kind": "orthogonal"}, {"facts": None}, {"among": 7}):
         path.write_text(json.dumps(told | change))

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 from congruence import Embeddings, OrthogonalMap
-from congruence.errors import CongruenceError, CorruptFileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    NotFiniteError,
+    OutputExistsError,
+    ParameterError,
+    StorageError,
+)
 from congruence.stores import open_source
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Progressive, _lazy, _written, saving

@@ -8,17 +8,25 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._inputs import as_embeddings
-from congruence._utils.typing import RowsLike
 from congruence._utils.ids import as_ids
-from congruence._utils.validation import RowNames, check_rows, check_same_rows, check_width
-from congruence.embeddings import Embeddings
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import RowNames, check_positive, check_rows, check_same_rows, check_width
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.maps import Map
 from congruence.stores import Source
 from congruence.upgrade.progressive._lazy import Rows, RowsOnDisk, as_rows, is_on_disk, row_blocks
 from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
-__all__ = ["Store", "near_cosine", "open_store", "read_labels", "read_texts", "read_weights", "squared_norm"]
+__all__ = [
+    "Store",
+    "most_rows",
+    "near_cosine",
+    "open_store",
+    "read_labels",
+    "read_texts",
+    "read_weights",
+    "squared_norm",
+]
 
 #: Near-duplicates are nearer than this share of the usual distance to the nearest row.
 NEAR = 0.5
@@ -48,14 +56,23 @@ def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Stor
     ------
     ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
     """
-    foreign = hasattr(old, "__getitem__") and len(getattr(old, "shape", ())) == 2 and not hasattr(old, "__array_interface__")
-    if isinstance(old, Source) or (stream and foreign and not isinstance(old, Embeddings) and not hasattr(old, "iloc")):
-        return _read_through(old)
-    found = as_embeddings(old, "old")
+    if isinstance(old, Source) or (stream and _is_data_set(old)):
+        return _read_through(old)  # type: ignore[arg-type]  # it has what RowsOnDisk asks for
+    found = as_embeddings(old, "old")  # type: ignore[arg-type]  # anything else is refused there
     space, vectors = found.space, found.vectors
     if stream or (stream is None and is_on_disk(vectors)):
         return Store(as_rows(vectors), found.ids, found.has_ids, space.modality)
     return Store(np.asarray(vectors, np.float32), found.ids, found.has_ids, space.modality)
+
+
+def _is_data_set(old: object) -> bool:
+    """Say whether rows are asked for from a file behind an object, and are no array or table already."""
+    known = ("__array_interface__", "iloc", "detach", "vectors")
+    return (
+        len(getattr(old, "shape", ())) == 2
+        and hasattr(old, "__getitem__")
+        and not any(hasattr(old, one) for one in known)
+    )
 
 
 def _read_through(old: Source | RowsOnDisk) -> Store:
@@ -132,3 +149,16 @@ def near_cosine(rows: Rows, random_state: int) -> float:
     np.fill_diagonal(near, -1.0)
     usual = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(some) > 1 else 0.0
     return float(min(1 - (NEAR * usual) ** 2 / 2, 1 - 1e-6))
+
+
+def most_rows(n: int, budget: int | None, share: float | None) -> int:
+    """Return how many of n rows to re-embed in all. Raises ParameterError."""
+    if budget is not None and share is not None:
+        raise ParameterError(
+            f"Got budget={budget} and share={share}; expected one of the two. Leave out share=…, for example."
+        )
+    if budget is not None:
+        check_positive(budget, "budget", integer=True)
+    if share is not None:
+        check_positive(share, "share")
+    return min(n, budget if budget is not None else round((1 if share is None else share) * n))

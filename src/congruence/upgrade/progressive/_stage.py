@@ -64,6 +64,7 @@ class Stage:
     _resumed: bool
     _has_ids: bool
     _inputs: str | None = None
+    _pieces: dict[str, str]
 
     def _map(self) -> None:
         raise NotImplementedError
@@ -142,7 +143,15 @@ class Stage:
         return self.history_[-1] if self.history_ else self._read()
 
     def _rows(self) -> Measured:
-        return Measured(self._ledger, self._new, self._unit, self._mapped, self.texts, self.labels, self.n_neighbors)
+        return Measured(
+            self._ledger,
+            self._new,
+            self._unit,  # type: ignore[arg-type]  # Lazy does what is asked of an array
+            self._mapped,  # type: ignore[arg-type]
+            self.texts,
+            self.labels,
+            self.n_neighbors,
+        )
 
     def _read(self) -> Reading:
         return read(self._rows())

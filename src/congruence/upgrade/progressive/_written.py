@@ -73,6 +73,13 @@ class Written:
                 rows = np.arange(len(self.slot))[part]
                 self._rows[part] = self._map(rows, self._old[part])
 
+    def settle(self, mapped: Rows) -> None:
+        """Count all rows as written by the map now."""
+        self.maps = {self.now: self.maps[self.now]}
+        self.slot[:] = self.now
+        if self._rows is not None:
+            self._rows[:] = mapped[:]
+
     def take(self, rows: slice | np.ndarray) -> np.ndarray:
         """Return rows as they were written, or are to be written, shape (b, d_new)."""
         if self._rows is not None:

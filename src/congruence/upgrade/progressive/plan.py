@@ -21,10 +21,11 @@ from congruence._utils.validation import (
 )
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.maps import Map, TwoSidedMap
-from congruence.upgrade.progressive import saving
 from congruence.stores import Source
+from congruence.upgrade.progressive import saving
 from congruence.upgrade.progressive._front import take_front
 from congruence.upgrade.progressive._given import (
+    most_rows,
     near_cosine,
     open_store,
     read_labels,
@@ -185,7 +186,7 @@ class Progressive(Stage):
         kept = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
         self._written = Written(self._refit, self._old, self.correction_, kept)
         self.order_ = self._race.leader() if order == "auto" else order if isinstance(order, str) else "given"
-        self.history_ = []
+        self.history_, self._pieces = [], {}
 
     def __repr__(self) -> str:
         done = int(np.count_nonzero(self._ledger.embedded))
@@ -225,7 +226,7 @@ class Progressive(Stage):
             A size, budget, share or target that is not positive; both a budget and a share; an unknown metric.
         """
         check_positive(size, "size", integer=True)
-        most = self._most(budget, share)
+        most = most_rows(len(self), budget, share)
         if until is not None:
             check_positive(until, "until")
         if self.texts is None and metric == "agreement":
@@ -244,17 +245,6 @@ class Progressive(Stage):
                 return
             yield self.ids[rows]
 
-    def _most(self, budget: int | None, share: float | None) -> int:
-        if budget is not None and share is not None:
-            raise ParameterError(
-                f"Got budget={budget} and share={share}; expected one of the two. Leave out share=…, for example."
-            )
-        if budget is not None:
-            check_positive(budget, "budget", integer=True)
-        if share is not None:
-            check_positive(share, "share")
-        return min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
-
     def _next(self, size: int) -> np.ndarray:
         """Ask for so many more rows: random ones, and the first of the order."""
         book = self._ledger
@@ -266,7 +256,9 @@ class Progressive(Stage):
         if self.order == "auto":
             self._race.enter(learn, view)
         eligible = ~book.due & (book.role != LEARN) & (book.role != SELECTED)
-        taken = take_front(scores, eligible, book.role == METER, size - len(random), self._unit, view.native, self._near)
+        taken = take_front(
+            scores, eligible, book.role == METER, size - len(random), self._unit, view.native, self._near
+        )
         book.due[taken] = True
         selected = taken[book.role[taken] == WAITING]
         book.role[selected] = SELECTED

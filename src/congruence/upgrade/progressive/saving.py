@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from congruence import persist
+from congruence._utils.arrays import blocks
 from congruence._utils.atomic import atomic_path, check_output
 from congruence.errors import CorruptFileError, ParameterError
 from congruence.maps import Map
@@ -87,7 +88,9 @@ def restore(
         if folder is None:
             _check_vectors(arrays, plan)
             plan._new.add(arrays["rows"], np.array(arrays["vectors"], np.float32), arrays["surprise"])
-            maps = {int(slot): Correction.restore(_fitted(arrays, f"map.{slot}."), told) for slot, told in facts["maps"]}
+            maps = {
+                int(slot): Correction.restore(_fitted(arrays, f"map.{slot}."), told) for slot, told in facts["maps"]
+            }
         else:
             plan._new.load(folder, facts["vectors"])
             maps = {int(slot): read_map(folder, name, told) for slot, name, told in facts["maps"]}
@@ -190,9 +193,7 @@ def load(cls: Callable[..., PlanT], path: str | Path, mapping: Map, old: Any, in
     """Read a plan's folder; see :meth:`Progressive.load`."""
     path = Path(path)
     if (path / persist.CONFIG).exists():
-        raise CorruptFileError(
-            f"Got the folder of a map at {path}; expected a progressive migration. Check the path."
-        )
+        raise CorruptFileError(f"Got the folder of a map at {path}; expected a progressive migration. Check the path.")
     arrays, config = persist.read_folder(path / STATE)
     if config.get("kind") != KIND:
         raise CorruptFileError(
@@ -242,10 +243,10 @@ def _digest(plan: Stage) -> str:
     parts = [np.array(plan._old.shape), some, np.asarray(plan._refit.mapping.transform(some)).round(5) + 0.0, total]
     if plan.texts is not None:
         parts += [plan.texts.old, plan.texts.new]
-    for part in parts:
-        found.update(np.ascontiguousarray(part).tobytes())
+    for one in parts:
+        found.update(np.ascontiguousarray(one).tobytes())
     if plan._has_ids:
-        for start in range(0, len(plan.ids), 65_536):
-            found.update("".join(f"{one}\n" for one in plan.ids[start : start + 65_536].tolist()).encode())
+        for part in blocks(len(plan.ids), 256):
+            found.update("".join(f"{name}\n" for name in plan.ids[part].tolist()).encode())
     plan._inputs = found.hexdigest()
     return plan._inputs

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
+from congruence.upgrade.progressive._lazy import Rows
 
 __all__ = ["SHARPNESS", "Scale", "TextFacts", "Texts", "nearest_texts", "overlap", "read_facts", "softmax", "unit"]
 
@@ -33,7 +34,7 @@ class Scale:
     spread: float
 
     @classmethod
-    def of(cls, rows: np.ndarray, texts: np.ndarray) -> Scale:
+    def of(cls, rows: Rows, texts: np.ndarray) -> Scale:
         """Measure the scale of unit rows, shape (n, d), by unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
         some = rows[:: -(-len(rows) // _SAMPLE)]
@@ -89,12 +90,12 @@ class TextFacts:
     entropy: np.ndarray
 
 
-def read_facts(rows: np.ndarray, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
+def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
     """Read off the scores of unit rows, a block at a time.
 
     Parameters
     ----------
-    rows : ndarray, shape (n, d)
+    rows : ndarray or Lazy, shape (n, d)
     texts : ndarray, shape (m, d)
     scale : Scale
     k : int
