@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, same_ids
 from congruence._utils.refusals import say_refusal
 from congruence._utils.typing import RowsLike
@@ -30,6 +31,7 @@ from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.paid import Paid
 from congruence.upgrade.migrate.passes import repair, rows_a_block
 from congruence.upgrade.progressive import Order, Progressive
+from congruence.upgrade.progressive._lazy import is_on_disk
 from congruence.upgrade.progressive.saving import restore
 
 __all__ = ["Encode", "reembed"]
@@ -169,6 +171,8 @@ class _Table:
         self.among = found["among"] if found and among is None else among
         self.modality = self.among or migration.mapper.modality
         self.ids, old = _read_side(migration, self.among)
+        if found:
+            self.ids, old = _in_order(migration, self.ids, old, found["ids"])
         inputs: dict[str, Any] = {"texts": texts, "new_texts": new_texts}
         if texts is None and new_texts is None:
             inputs = {name: found.get(name) for name in inputs}
@@ -254,12 +258,29 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
         raise ParameterError(
             f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
         )
-    if not large:
-        return pa.concat_arrays(ids), np.concatenate(rows)
-    old = np.memmap(path, np.float32, "r", shape=(n, info.dim))
+    return pa.concat_arrays(ids), _opened(path, n, info.dim) if large else np.concatenate(rows)
+
+
+def _opened(path: Path, n: int, dim: int) -> np.ndarray:
+    rows = np.memmap(path, np.float32, "r", shape=(n, dim))
     with suppress(OSError):  # some systems do not let go of a file that is open
         path.unlink()
-    return pa.concat_arrays(ids), old
+    return rows
+
+
+def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    """Return rows in the order of a plan that knows the same ones: some databases give them in another order once they were written to."""
+    names = id_texts(ids.to_pylist())
+    place = id_rows(names, known)
+    if len(names) != len(known) or (place < 0).any() or (place == np.arange(len(place))).all():
+        return ids, old
+    if not is_on_disk(old):
+        return ids.take(pa.array(place)), old[place]
+    path = migration.folder / f"ordered-{SCRATCH}"
+    with writing(path), open(path, "wb") as out:
+        for part in blocks(len(place), 4 * old.shape[1]):
+            out.write(old[place[part]].tobytes())
+    return ids.take(pa.array(place)), _opened(path, *old.shape)
 
 
 @contextmanager
