@@ -140,7 +140,7 @@ def reembed(
             reading = plan.meter()
             journal.say(f"re-embedded {len(batch):,}, remapped {len(update.remap):,}; {reading}")
             journal.write(migration.folder)
-            tell(str(reading))
+            tell(f"{reading}; {len(update.remap):,} rows mapped again")
         if changed or len(plan._written.maps) > 1:  # also where a kill came before
             plan._written.settle(plan._mapped)
             table.keep(forecast=True)
