@@ -65,6 +65,8 @@ def step(plan, problem, batches, size=40):
 @pytest.mark.parametrize("texts", [True, False])
 def test_a_stream_asks_for_the_same_rows_and_fits_the_same_map_as_memory(problem, mapping, on_disk, texts):
     kinds = given(problem, texts)
+    if texts:
+        kinds["labels"] = (problem.source_images @ problem.source_texts[:WORDS].T).argmax(axis=1)
     memory = Progressive(mapping, np.array(on_disk), **kinds)
     stream = Progressive(mapping, on_disk, **kinds)
     assert isinstance(stream._mapped, Lazy)
