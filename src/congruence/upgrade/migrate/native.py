@@ -152,7 +152,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     CorruptFileError, FileError, VersionError
     """
     path = folder / PROGRESSIVE
-    if not has_state(folder):
+    if not _has_state(folder):
         return None
     arrays, config = persist.read_folder(path / STATE)
     try:
@@ -186,7 +186,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
     return native, known
 
 
-def has_state(folder: Path) -> bool:
+def _has_state(folder: Path) -> bool:
     """Say whether a journal's folder has a stage of a progressive migration; the first may have been interrupted while it was written."""
     return persist.find_map(folder / PROGRESSIVE / STATE).is_dir()
 
@@ -209,7 +209,7 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
     CorruptFileError, FileError, VersionError
     """
     path = folder / PROGRESSIVE / STATE
-    if not has_state(folder):
+    if not _has_state(folder):
         return None
     config = persist.read_folder(path)[1]
     try:

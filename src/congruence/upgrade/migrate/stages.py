@@ -16,7 +16,6 @@ from congruence._utils.ids import id_rows, id_texts, same_ids
 from congruence._utils.refusals import say_refusal
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
-from congruence.databases._base import owned
 from congruence.embeddings import Embeddings
 from congruence.errors import (
     CongruenceError,
@@ -227,7 +226,8 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
             out.seek(0)
             out.truncate()
         for block in migration.database.scan("old", batch=rows_a_block(info.dim)):
-            names, vectors = owned(block.ids), block.vectors
+            # A copy: a client's column would keep its whole batch, with all vectors.
+            names, vectors = block.ids.take(pa.array(np.arange(len(block.ids)))), block.vectors
             if among is None:
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
             elif block.modalities is None:
@@ -245,7 +245,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 out.write(vectors.tobytes())
 
     if large:
-        with writing(path), open(path, "wb") as out:
+        with _writing(path), open(path, "wb") as out:
             migration.retry(migration.database, lambda: walk(out))
     else:
         migration.retry(migration.database, lambda: walk(None))
@@ -277,14 +277,14 @@ def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.nd
     if not is_on_disk(old):
         return ids.take(pa.array(place)), old[place]
     path = migration.folder / f"ordered-{SCRATCH}"
-    with writing(path), open(path, "wb") as out:
+    with _writing(path), open(path, "wb") as out:
         for part in blocks(len(place), 4 * old.shape[1]):
             out.write(old[place[part]].tobytes())
     return ids.take(pa.array(place)), _opened(path, *old.shape)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[None]:
     """Name the disk's refusal, and leave no file after an error. Raises StorageError."""
     try:
         yield
