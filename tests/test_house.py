@@ -197,18 +197,18 @@ def test_no_modules_import_each_other_for_types_alone():
         for path in SOURCES.rglob("*.py")
     }
     modules = {name: path for name, path in modules.items() if not name.endswith("__init__")}
-    imports = {
+    needs = {
         name: {
             found
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in imports(path)
             if isinstance(node, ast.ImportFrom) and node.module
             for found in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} & modules.keys()
         }
         for name, path in modules.items()
     }
-    while leaves := {name for name, needed in imports.items() if not needed & imports.keys()}:
-        imports = {name: needed for name, needed in imports.items() if name not in leaves}
-    assert not imports, sorted(imports)  # what is left is in a circle, or imports one that is
+    while leaves := {name for name, needed in needs.items() if not needed & needs.keys()}:
+        needs = {name: needed for name, needed in needs.items() if name not in leaves}
+    assert not needs, sorted(needs)  # what is left is in a circle, or imports one that is
 
 
 def test_imports_are_absolute():

@@ -151,6 +151,8 @@ class Stage:
             self.texts,
             self.labels,
             self.n_neighbors,
+            self.weights,
+            self._new.surprise[self._shown()],
         )
 
     def _read(self) -> Reading:
@@ -192,7 +194,7 @@ class Stage:
                 check_positive(value, name)
         book = self._ledger
         measured = book.measured
-        values, old_new = losses(self._rows())
+        values, supports, old_new = losses(self._rows())
         known = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
         check_choice(known, values, "metric")
         waits = ~book.due & (book.role != LEARN)
@@ -209,7 +211,7 @@ class Stage:
             meter_share=self.meter_share,
             target=target,
             further=further,
-            bounded=known != "accuracy",
+            support=supports[known],
             rate=rate,
             price=price,
             better=old_new if known == "accuracy" else None,
