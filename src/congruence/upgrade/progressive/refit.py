@@ -196,7 +196,10 @@ class Refit:
                 for r, coef in enumerate(coefs):
                     moved = base[test] + (features[test] - mean) @ coef + offset
                     kept[a, r, test] = self._kept(normalize_rows(moved), Y[test])
-        table = kept[:, :, random]
+        return self.decide(kinds, kept[:, :, random])
+
+    def decide(self, kinds: tuple[bool, ...], table: np.ndarray) -> Correction:
+        """Return the kind of map and the penalty that keep most of random rows, shape (kinds, penalties, rows); not fitted yet."""
         a, r = 0, _leader(table[0], 1.0)
         if len(kinds) > 1:
             # Texts are given up only where that is sure: few random rows would mislead.
