@@ -34,8 +34,6 @@ class Correction:
     coef : ndarray, shape (p, d_new), or None
     plain_coef : ndarray, shape (d_old, d_new), or None
         Of a gated map's part without texts.
-    alone : bool
-        The first map is not added: the coefficients hold a rotation.
     evidence : str
         How it was chosen.
     """
@@ -47,7 +45,6 @@ class Correction:
     residual_mean: np.ndarray | None = None
     coef: np.ndarray | None = None
     plain_coef: np.ndarray | None = None
-    alone: bool = False
     evidence: str = "too few re-embedded rows to choose by"
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -58,7 +55,7 @@ class Correction:
     def facts(self) -> dict[str, Any]:
         """Return the rest as plain data."""
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
-        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "alone": self.alone, "evidence": self.evidence}
+        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
 
     def solved(self) -> dict[str, Solved]:
         """Return the regressions by kind, none before a fit."""
@@ -86,7 +83,6 @@ class Correction:
             float(facts["ridge"]),
             None if gate is None else Gate(*(float(one) for one in gate)),
             **{name: arrays[name] for name in arrays},
-            alone=bool(facts["alone"]),
             evidence=str(facts["evidence"]),
         )
 
@@ -105,26 +101,27 @@ class Parts(NamedTuple):
         Mixtures of texts.
     known : ndarray, shape (n, 1), or None
         Weights of the texts, by a gate.
-    base : ndarray, shape (n, d_new), or float
-        By the first map; 0 where it is not added.
+    base : ndarray, shape (n, d_new)
+        By the first map.
     """
 
     rows: np.ndarray
     mixed: np.ndarray | None
     known: np.ndarray | None
-    base: np.ndarray | float
+    base: np.ndarray
 
     def features(self, kind: str) -> np.ndarray:
         """Return what is regressed on, shape (n, p)."""
         return self.rows if kind == PLAIN or self.mixed is None else np.hstack([self.rows, self.mixed])
 
-    def start(self, kind: str) -> np.ndarray | float:
+    def start(self, kind: str) -> np.ndarray:
         """Return what residuals are of, shape (n, d_new)."""
         return self.base if kind == PLAIN or self.mixed is None else self.base + self.mixed
 
     def take(self, rows: np.ndarray) -> Parts:
         """Return some of the rows."""
-        return Parts(*(one[rows] if isinstance(one, np.ndarray) else one for one in self))
+        mixed, known = (None if one is None else one[rows] for one in (self.mixed, self.known))
+        return Parts(self.rows[rows], mixed, known, self.base[rows])
 
 
 class Solved(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Parts, Solved
 from congruence.upgrade.progressive._lazy import Rows
 from congruence.upgrade.progressive._received import Received
-from congruence.upgrade.progressive.refit import FEWEST, FEWEST_CHOOSING, FOLDS, RIDGES, Correction, Refit, rotate
+from congruence.upgrade.progressive.refit import FEWEST, FEWEST_CHOOSING, FOLDS, RIDGES, Correction, Refit
 
 __all__ = ["Sums"]
 
@@ -40,19 +40,15 @@ class _Moments:
         out.second = self.second + weight * other.second
         return out
 
-    def solve(self, rows: float, ridges: list[float], prior: np.ndarray | None) -> list[Solved]:
-        """Return the ridge regression for each penalty, of what a rotation leaves where there is a prior; ``rows`` is their number without weights."""
+    def solve(self, rows: float, ridges: list[float]) -> list[Solved]:
+        """Return the ridge regression for each penalty; ``rows`` is their number without weights."""
         p, mean = len(self.second), self.first / self.n
         centered = (self.second - self.n * np.outer(mean[:p], mean)) * (rows / self.n)
         gram, cross = centered[:, :p], centered[:, p:]
-        turn: np.ndarray | float = 0.0
-        if prior is not None:
-            turn = rotate(cross + prior)
-            cross = cross - gram @ turn
         values, vectors = np.linalg.eigh(gram)
         values, rotated = np.maximum(values, 0.0), vectors.T @ cross
         coefs = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
-        return [Solved(mean[:p], mean[p:], coef + turn) for coef in coefs]
+        return [Solved(mean[:p], mean[p:], coef) for coef in coefs]
 
 
 class Sums:
@@ -67,7 +63,7 @@ class Sums:
     Notes
     -----
     Features are [x, t(x)] with texts, and x without; residuals y − b(x). Without the texts they are x, and y − b(x) + t(x), whose sums are differences of
-    the same sums: one set serves all kinds of map. Where a rotation is fitted anew, residuals are y. The choice between kinds and penalties leaves out a fold of random rows at a time, and reads
+    the same sums: one set serves all kinds of map. The choice between kinds and penalties leaves out a fold of random rows at a time, and reads
     these rows anew.
     """
 
@@ -81,7 +77,7 @@ class Sums:
 
     def _parts(self, rows: np.ndarray) -> Parts:
         refit = self._refit
-        return refit.parts(self._old[rows], refit.kinds[0], refit.gate, None if refit.prior is None else 0.0)
+        return refit.parts(self._old[rows], refit.kinds[0], refit.gate)
 
     def _z(self, rows: np.ndarray) -> np.ndarray:
         parts, kind = self._parts(rows), PLAIN if self._refit.texts is None else TEXTS
@@ -133,7 +129,7 @@ class Sums:
         self, sums: _Moments, rows: float, regressions: tuple[str, ...], ridges: list[float]
     ) -> list[dict[str, Solved]]:
         """Return regressions by kind for each penalty."""
-        found = [self._kind(sums, one).solve(rows, ridges, self._refit.prior) for one in regressions]
+        found = [self._kind(sums, one).solve(rows, ridges) for one in regressions]
         return [dict(zip(regressions, one, strict=True)) for one in zip(*found, strict=True)]
 
     def _kind(self, sums: _Moments, kind: str) -> _Moments:

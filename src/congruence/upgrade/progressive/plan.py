@@ -43,7 +43,7 @@ from congruence.upgrade.progressive.learned import Race
 from congruence.upgrade.progressive.meter import Reading
 from congruence.upgrade.progressive.order import BY_TEXTS, ORDERS, Order
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit
-from congruence.upgrade.progressive.texts import unit
+from congruence.upgrade.progressive.texts import Gate, unit
 
 __all__ = ["Progressive", "Update"]
 
@@ -174,7 +174,8 @@ class Progressive(Stage):
         self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
         self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
         self.random_state = check_seed(random_state)
-        self._refit = Refit.of_store(mapping, self.texts, self._old, self._unit, squared_norm(self._old))
+        gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
+        self._refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
         self._ledger = Ledger(n, random_state)
         self._new = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
         self._sums = None if isinstance(self._old, np.ndarray) else Sums(self._refit, self._old, self._new)

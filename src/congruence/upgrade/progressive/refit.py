@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.maps import Map, OrthogonalMap
+from congruence.maps import Map
 from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Correction, Parts, Solved, apply
-from congruence.upgrade.progressive._lazy import Rows
-from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, some_rows, unit
+from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
 
-__all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit", "rotate"]
+__all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit"]
 
 #: Penalties tried, as multiples of the old rows' mean squared norm; the first is taken where there are too few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
@@ -28,12 +27,6 @@ FEWEST_KNOWN = 0.8
 FOLDS, NEIGHBORS = 4, 10
 
 
-def rotate(cross: np.ndarray) -> np.ndarray:
-    """Return the rotation of old rows to new ones, shape (d_old, d_new), by their sums of products (Schönemann 1966)."""
-    left, _, right = np.linalg.svd(cross, full_matrices=False)
-    return np.asarray(left @ right)
-
-
 class Refit:
     """The first map, corrected by re-embedded rows.
 
@@ -46,8 +39,6 @@ class Refit:
         Mean squared norm of the store's old rows.
     gate : Gate, optional
         How likely rows are to have their own text among ``texts``; without, all are taken to have one.
-    prior : ndarray, shape (d_old, d_new), optional
-        Sums of products of old rows and what the first map makes of them, as many as it was fitted on. Without texts, the rotation is fitted anew then.
 
     Notes
     -----
@@ -56,35 +47,13 @@ class Refit:
     [x, t(x)] is added, centered by weighted means: it shrinks to the base and not to zero, so that few rows change it little. Rows whose own text may not be among
     those that are known get a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t, weighted by 1 − g(x).
 
-    Without texts, and where f is an :class:`~congruence.OrthogonalMap`, f is replaced by the rotation nearest to Σ w (x − x̄)(y − ȳ)ᵀ + P: re-embedded rows, and those
-    that f was fitted on, as what it makes of the store's rows.
-
     Whether t is used, and the penalty, are chosen by how many of the new model's ten nearest texts are kept (without texts, by the cosine) on random re-embedded rows
     that each fold leaves out; the first choice stays unless another penalty is better by more than a standard error, and the first kind unless another one is by three. With a gate, kinds
     are compared by the cosine: known texts say little of rows that belong to others.
     """
 
-    def __init__(
-        self,
-        mapping: Map | None,
-        texts: Texts | None,
-        size: float,
-        gate: Gate | None = None,
-        prior: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
         self._mapping, self.texts, self.size, self.gate = mapping, texts, size, gate
-        self.prior = prior if texts is None else None
-
-    @classmethod
-    def of_store(cls, mapping: Map, texts: Texts | None, old: Rows, unit_rows: Rows, size: float) -> Refit:
-        """Prepare for a store of old rows, shape (n, d_old), that are also given as unit rows."""
-        gate = None if texts is None else Gate.fit(unit_rows, texts)
-        prior = None
-        if texts is None and isinstance(mapping, OrthogonalMap) and mapping.n_pairs_:
-            rows = some_rows(old).astype(np.float64)
-            mapped = np.asarray(mapping.transform(rows), np.float64)
-            prior = (rows - rows.mean(axis=0)).T @ (mapped - mapped.mean(axis=0)) * (mapping.n_pairs_ / len(rows))
-        return cls(mapping, texts, size, gate, prior)
 
     @property
     def mapping(self) -> Map:
@@ -126,7 +95,7 @@ class Refit:
         width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
         kind, solved = correction.kind, correction.solved()
         for part in blocks(len(rows), width):
-            base = 0.0 if correction.alone else None if mapped is None else mapped[part]
+            base = None if mapped is None else mapped[part]
             parts = self.parts(rows[part], kind, correction.gate, base)
             out[part] = normalize_rows(apply(parts, kind, solved))
         return out
@@ -164,7 +133,7 @@ class Refit:
         """
         if len(X) < FEWEST:
             return last
-        parts = self.parts(X, self.kinds[0], self.gate, 0.0 if self.prior is not None else mapped)
+        parts = self.parts(X, self.kinds[0], self.gate, mapped)
         kind = last
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             kind = self._choose(parts, Y, weights, random)
@@ -175,11 +144,9 @@ class Refit:
         """Return a chosen map, fitted."""
         mean, offset, coef = solved[PLAIN if chosen.kind == PLAIN else TEXTS]
         plain = solved[PLAIN].coef if chosen.kind == GATED else None
-        return replace(
-            chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain, alone=self.prior is not None
-        )
+        return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
-    def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | float | None = None) -> Parts:
+    def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> Parts:
         """Return what a kind of map is made of, in float64, with another base than the first map where one is given."""
         rows = rows.astype(np.float64)
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
@@ -195,15 +162,9 @@ class Refit:
         out: list[dict[str, Solved]] = [{} for _ in ridges]
         for one in regressions:
             features, residuals = parts.features(one), Y - parts.start(one)
-            turn: np.ndarray | float = 0.0
-            if self.prior is not None:
-                share = weights / weights.mean()
-                A, B = (side - np.average(side, axis=0, weights=share) for side in (features, residuals))
-                turn = rotate((A * share[:, None]).T @ B + self.prior)
-                residuals = B - A @ turn + np.average(residuals, axis=0, weights=share)
             mean, offset, coefs = _ridge(features, residuals, weights, ridges)
             for found, coef in zip(out, coefs, strict=True):
-                found[one] = Solved(mean, offset, coef + turn)
+                found[one] = Solved(mean, offset, coef)
         return out
 
     def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
