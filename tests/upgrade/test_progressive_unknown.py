@@ -71,8 +71,8 @@ def test_rows_of_unknown_texts_are_not_drawn_to_known_ones(photos):
 def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(photos):
     """Far from all texts, the refitted map is the one of a plan without texts, from the same rows."""
     plan = go(photos.plan(KNOWN), photos, 0.15)
-    rows, native = normalize_rows(-photos.texts[KNOWN]), plan._new.rows[plan._shown()]
-    rows = rows[plan.correction_.gate(plan.texts.scores(rows))[:, 0] < 1e-6]
+    rows, native = np.vstack([photos.old, -photos.texts]), plan._new.rows[plan._shown()]
+    rows = rows[plan.correction_.gate(plan.texts.scores(normalize_rows(rows)))[:, 0] < 1e-4]
     assert len(rows) >= 5
     book = plan._ledger
     random = book.role[native] == LEARN
@@ -80,7 +80,7 @@ def test_what_is_learned_of_rows_of_unknown_texts_does_not_depend_on_mixtures(ph
     refit = Refit(plan._refit.mapping, None, plan._refit.size)
     last = replace(refit.first(), ridge=plan.correction_.ridge)
     one = refit.fit(plan._old[native], plan._new.take(native).astype(float), weights, random, last, choose=False)
-    np.testing.assert_allclose(plan.transform(rows), refit.transform(rows, one), atol=1e-4)
+    np.testing.assert_allclose(plan.transform(rows), refit.transform(rows, one), atol=1e-3)
 
 
 def test_with_all_texts_known_the_gate_is_open(photos):
