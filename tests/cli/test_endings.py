@@ -70,7 +70,8 @@ WRITERS = {
     "negatives": ("negatives", "captions.txt", "-o"),
     "reproduce": ("reproduce", "fig5", "--quick", "-o"),
     "demo": ("demo", "-o"),
-    "demo --migration-page": ("demo", "--migration-page"),
+    "demo --files": ("demo", "--files"),
+    "demo --migration-page": ("demo", "--sample", "emoji", "--migration-page"),
     "demo --save-map": ("demo", "--no-report", "--save-map"),
 }
 
@@ -86,6 +87,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     for name in ("read_embeddings", "read_column"):  # nothing is read before
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
+    monkeypatch.setattr("congruence.datasets.open_bundle", None)
     monkeypatch.setattr("congruence.papers.run", None)
     if writer != "transform":  # which has to know what it reads: the output must not be it
         monkeypatch.setattr("congruence.load", None)
