@@ -128,7 +128,7 @@ COMMANDS = (
         "match",
         "negatives",
     ),
-    *("shift", "drift", "doctor", "embed", "serve", "train", "report", "datasets", "reproduce", "demo"),
+    *("shift", "drift", "doctor", "embed", "serve", "train", "report", "datasets", "reproduce", "demo", "info"),
 )
 
 
@@ -139,7 +139,7 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
         cls=_Group,
         help="Find the rigid motion between two embedding spaces, and map vectors across it.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=len(names) > 1,  # the whole program completes; a process that runs one command is spared it
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -193,7 +193,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
-                    _program(sys.argv[1] if len(sys.argv) > 1 else "")()
+                    _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, where a failure can still be told
