@@ -73,12 +73,48 @@ def coverage(results: list[Any]) -> str:
     rows = []
     for label in dict.fromkeys(name.rsplit(": ", 1)[0] for name in found):
         mine = {name.rsplit(": ", 1)[1]: cells for name, cells in found.items() if name.rsplit(": ", 1)[0] == label}
+        mine["weighted"] = pooled([cells for name, cells in mine.items() if name.startswith("weighted ")])
         cells = [
             f"{mine[name][1]:.3f} ({mine[name][2]:.2f})" if name in mine else ""
-            for name in ("agreement", "overlap@10", "cosine", "forecast")
+            for name in ("agreement", "overlap@10", "cosine", "weighted", "forecast")
         ]
-        rows.append([label, str(mine["agreement"][0]), *cells])
-    return table(["data", "stages", "agreement", "overlap@10", "cosine", "forecast of agreement"], rows)
+        rows.append([label, str(mine["cosine"][0]), *cells])
+    header = ["data", "stages", "agreement", "overlap@10", "cosine", "all three weighted", "forecast of agreement"]
+    return table(header, rows)
+
+
+def pooled(cells: list[list[float]]) -> list[float]:
+    """Return the number of cases and the means over them of several lines [number, share, mean]."""
+    numbers = [one[0] for one in cells]
+    return [sum(numbers), *(float(np.average([one[k] for one in cells], weights=numbers)) for k in (1, 2))]
+
+
+#: Candidates for the meter's interval.
+CANDIDATES = {
+    "student": "Student",
+    "wilson": "Wilson, by the variance",
+    "hall": "Hall, against skewness",
+    "bootstrap_t": "bootstrap-t",
+    "likelihood": "empirical likelihood",
+    "betting": "betting",
+    "Gaffke, least seen": "Gaffke, least seen",
+    "Student": "Student, of the ratio",
+    "Gaffke": "Gaffke",
+}
+
+
+def intervals(results: list[Any]) -> str:
+    """Coverage over all artificial populations, in the worst of them, and width."""
+    found = results[0]["results"]
+    rows = []
+    for kind in ("shares", "cosines", "weighted"):
+        first = True
+        for name, words in CANDIDATES.items():
+            if f"{kind}: {name}: 10" in found:
+                cells = [found[f"{kind}: {name}: {m}"] for m in (10, 20, 40, 100)]
+                rows.append([kind * first, words, *(f"{one[0]:.2f}, {one[1]:.2f} ({one[2]:.2f})" for one in cells)])
+                first = False
+    return table(["scores", "interval", "10 rows", "20", "40", "100"], rows)
 
 
 def settings(results: list[Any]) -> str:
@@ -100,5 +136,6 @@ BLOCKS = {
     "progressive-emoji": Block(orders("emoji"), JOBS["progressive-emoji"]),
     "progressive-lvis": Block(lvis, JOBS["progressive-lvis"]),
     "progressive-coverage": Block(coverage, JOBS["progressive-coverage"]),
+    "progressive-intervals": Block(intervals, JOBS["progressive-intervals"]),
     "progressive-settings": Block(settings, JOBS["progressive-settings"]),
 }

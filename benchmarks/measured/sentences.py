@@ -14,6 +14,7 @@ from measured.blocks import ROOT, Job, same
 from measured.canonical import EVA, figures
 from measured.jobs import JOBS
 from measured.means import SHOWN, losses
+from measured.progressive import pooled
 
 _FIELD = re.compile(r"\{[^}]*\}")
 
@@ -216,14 +217,14 @@ def _reembedded(results: list[Any], place: int) -> dict[str, Any]:
 
 
 def _coverage(results: list[Any]) -> dict[str, Any]:
-    """Share of the stages at which an interval held, over all data sets."""
-    found: dict[str, list[list[float]]] = {}
+    """Share of the stages at which an interval held, and of the stops at which the target was reached, over all data sets."""
+    by: dict[str, list[list[float]]] = {}
     for name, cells in results[0]["results"].items():
-        found.setdefault(name.rsplit(": ", 1)[1].partition("@")[0], []).append(cells)
-    held = {
-        name: np.average([one[1] for one in cells], weights=[one[0] for one in cells]) for name, cells in found.items()
-    }
-    return {"stages": sum(one[0] for one in found["agreement"]), **held}
+        kind = name.rsplit(": ", 1)[1].partition("@")[0]
+        by.setdefault("weighted" if kind.startswith("weighted ") else kind.rpartition(" ")[2], []).append(cells)
+    found = {name: pooled(cells) for name, cells in by.items()}
+    told = {name: one[1] for name, one in found.items()}
+    return {"stages": found["cosine"][0], "stops": [found[name][0] for name in ("estimate", "end")], **told}
 
 
 SENTENCES = (
@@ -267,6 +268,8 @@ SENTENCES = (
     Sentence("docs/spanning.md", "with singular values from {most:.1f} down to {least:.4f}.", _spanning, JOBS["spanning"]),
     Sentence("README.md", "4 % of the photos re-embedded give {share:.1f} % of the new model's accuracy", lambda results: _reembedded(results, 2), JOBS["progressive-caltech"]),
     Sentence("README.md", "45 % of the pictures give {share:.1f} % of its recall@10", lambda results: _reembedded(results, 5), JOBS["progressive-emoji"]),
-    Sentence("docs/progressive.md", "Over all {stages:.0f} stages it is {agreement:.3f} for the agreement, {overlap:.3f} for the overlap and {cosine:.3f} for the cosine", _coverage,
-             JOBS["progressive-coverage"]),
+    Sentence("docs/progressive.md", "Over all {stages:.0f} stages it is {agreement:.3f} for the agreement, {overlap:.3f} for the overlap, {cosine:.3f} for the cosine and {weighted:.3f} for "
+             "weighted scores", _coverage, JOBS["progressive-coverage"]),
+    Sentence("docs/progressive.md", "the target was truly reached in {estimate:.3f} of {stops[0]:.0f} cases where the estimate had reached it first, and in {end:.3f} of {stops[1]:.0f} where "
+             "the lower end had", _coverage, JOBS["progressive-coverage"]),
 )  # fmt: skip

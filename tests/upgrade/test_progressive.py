@@ -109,8 +109,9 @@ def test_every_order_fills_its_batches_and_asks_for_no_row_twice(problem, mappin
 
 
 def test_without_texts_and_without_ids(problem, mapping):
-    plan = run(start(problem, mapping, texts=None, new_texts=None), problem, share=0.3)
-    assert set(plan.meter().store) == {"overlap@10", "cosine"}
+    plan = start(problem, mapping, texts=None, new_texts=None, n_neighbors=3, meter_share=0.5)
+    plan = run(plan, problem, share=0.3)
+    assert set(plan.meter().store) == {"overlap@3", "cosine"}
     assert plan.order_ in ORDERS
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from congruence._utils.display import visible
 
@@ -23,7 +23,7 @@ _METRICS = {
 _CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
 
 
-def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, Any] | None = None) -> list[str]:
+def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
     """Return the lines of the front matter.
 
     Parameters
@@ -59,7 +59,7 @@ def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, Any] | N
     return [*lines, "---"]
 
 
-def _results(scores: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the scores of held-out pairs; a record that holds anything else than numbers gives none."""
     found = []
     for key, (kind, label, control) in _METRICS.items():

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
+from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
@@ -141,8 +142,8 @@ def transform_file(
     # A width that does not fit is caught here too, before any work.
     given = replace(source.space, dim=source.dim, modality=wanted) if check else Space(dim=source.dim)
     expected, arrives, transform = _sides(mapped, given, side)
-    compute = np.dtype(np.float64 if source.dtype == np.float64 else np.float32)
-    out_dtype = np.dtype(dtype) if dtype is not None else source.dtype
+    compute = as_dtype("float64" if source.dtype == np.float64 else "float32")
+    out_dtype = as_dtype(dtype) if dtype is not None else source.dtype
     unit = mapped.gives_unit_rows(normalize)
     space = replace(arrives, dim=mapped.d_out, modality=wanted, normalized=True if unit else None)
     sink = open_sink(

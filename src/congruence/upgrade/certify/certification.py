@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -63,7 +62,7 @@ def certify(
     encode_rate: float | None = None,
     price: float | None = None,
     callback: Callable[[int], None] | None = None,
-    **parameters: Any,
+    **parameters: object,
 ) -> Certificate:
     """Say what to do about a change of models, from items encoded by both.
 
@@ -257,7 +256,7 @@ def certify(
     )
 
 
-def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, Any]:
+def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, object]:
     """Return the forecast as plain data, with what it means where no share up to a half is enough."""
     if mixed is None:
         return {}

@@ -117,7 +117,18 @@ class Stage:
         return self.history_[-1] if self.history_ else self._read()
 
     def _rows(self) -> Rows:
-        return Rows(self._ledger, self._new, self._unit, self._mapped, self.texts, self.labels, self.n_neighbors)
+        surprise = np.array([self._surprise[row] for row in self._shown().tolist()])
+        return Rows(
+            self._ledger,
+            self._new,
+            self._unit,
+            self._mapped,
+            self.texts,
+            self.labels,
+            self.n_neighbors,
+            self.weights,
+            surprise,
+        )
 
     def _read(self) -> Reading:
         return read(self._rows())
@@ -158,7 +169,7 @@ class Stage:
                 check_positive(value, name)
         book = self._ledger
         measured = book.measured
-        values, old_new = losses(self._rows())
+        values, supports, old_new = losses(self._rows())
         known = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
         check_choice(known, values, "metric")
         waits = ~book.due & (book.role != LEARN)
@@ -177,7 +188,7 @@ class Stage:
             meter_share=self.meter_share,
             target=target,
             further=further,
-            bounded=known != "accuracy",
+            support=supports[known],
             rate=rate,
             price=price,
             better=old_new if known == "accuracy" else None,

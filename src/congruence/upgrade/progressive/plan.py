@@ -72,7 +72,7 @@ class Progressive(Stage):
     labels : array_like of int, shape (n,), optional
         Each row's own text, −1 where it is not known: the meter then gives accuracies too.
     weights : array_like, shape (n,), optional
-        How often rows are asked for: the order's rank of a row is multiplied by it.
+        How often rows are asked for: the order's rank of a row is multiplied by it, and the meter says too what the store is worth weighted by them.
     order : str, callable, or "auto", default="auto"
         A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto": "entropy" with texts and "residual" without, until
         random rows tell that another order finds what mapping spoils better.
@@ -212,7 +212,7 @@ class Progressive(Stage):
         budget, share : optional
             Rows, or their share of the store, to have re-embedded in all, earlier ones counted.
         until : float, optional
-            Stop when the store's ``metric``, as the meter estimates it, is at least this.
+            Stop when the lower end of the meter's interval for the store's ``metric`` is at least this: its 97.5 % confidence bound, and not the estimate alone.
         metric : str, default="agreement"
             A key of :attr:`Reading.store`; without texts ``"cosine"`` is taken in place of the default.
 
@@ -239,7 +239,7 @@ class Progressive(Stage):
             room = most - int(np.count_nonzero(self._ledger.role))
             if until is not None and self.history_:
                 check_choice(metric, self.history_[-1].store, "metric")
-                if self.history_[-1].store[metric].value >= until:
+                if self.history_[-1].store[metric].low >= until:
                     return
             rows = self._next(min(size, room)) if room > 0 else np.empty(0, np.intp)
             if not len(rows):
