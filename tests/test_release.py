@@ -31,6 +31,13 @@ def test_the_citation_names_this_version_license_and_no_address():
     assert "urls" not in PROJECT
 
 
+def test_no_address_is_invented():
+    """There is no public repository, site or package yet: whatever looks like the project's own address leads nowhere."""
+    own = re.compile(r"(?:github\.com/|gitlab\.com/|pypi\.org/project/|//)congruence\b|congruence\.(?:io|dev|org|readthedocs)")
+    pages = [ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    assert not [path.name for path in pages if own.search(path.read_text(encoding="utf-8"))]
+
+
 def test_every_python_that_is_claimed_is_tested():
     claimed = {one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)}
     assert claimed == {"3.11", "3.12", "3.13"}

@@ -44,6 +44,12 @@ def test_a_tutorial_runs_as_it_stands(folder, here, name):
         assert "rolled back" in said
 
 
+@pytest.mark.parametrize("name", ["index", "install"])
+def test_the_first_pages_run_as_they_stand(folder, here, name):
+    said = run_page(DOCS / f"{name}.md", here)
+    assert ("map the stored vectors" if name == "index" else "scikit-learn") in said
+
+
 def test_the_photo_search_runs_as_it_stands(folder, here):
     if "photos" not in getattr(congruence.datasets, "SAMPLES", {}):
         pytest.skip("the sample of photos is not in this package")
