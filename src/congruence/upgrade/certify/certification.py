@@ -182,7 +182,7 @@ def certify(
             random_state=random_state,
             callback=callback,
         )
-        mixed = measure_mixed(question, measured, task, ranking, random_state)
+        mixed = measure_mixed(question, measured, task, ranking, random_state, rows)
         below = _controls(question, mapping, rotation, n_neighbors, random_state, ranking)
     rng = np.random.default_rng(random_state)
     first = question.fitted[0]
@@ -263,8 +263,8 @@ def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str
     sentence = ""
     if verdict.action == "re-embed" and verdict.wanted is not None:
         sentence = (
-            f"Re-embedding progressively is not expected to do: with half of the store re-embedded {task} would be {mixed.values[-1]:.3f}, and {verdict.wanted:.3f} was "
-            "required. Refitting the map on what is re-embedded comes on top."
+            f"Re-embedding progressively is not expected to do: with half of the store re-embedded and the map refitted {task} would be {mixed.values[-1]:.3f}, and "
+            f"{verdict.wanted:.3f} was required."
         )
     return {**mixed.to_dict(), "sentence": sentence}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.progressive._ledger import LEARN, Ledger
+from congruence.upgrade.progressive._received import Received
 from congruence.upgrade.progressive.meter import Reading, whole, whole_weighted
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
@@ -28,7 +29,7 @@ class Rows:
     Parameters
     ----------
     book : Ledger
-    new : mapping of int to ndarray
+    new : Received
         New vectors by row.
     old, mapped : ndarray, shapes (n, d_old) and (n, d_new)
         Unit rows.
@@ -44,7 +45,7 @@ class Rows:
     def __init__(
         self,
         book: Ledger,
-        new: Mapping[int, np.ndarray],
+        new: Received,
         old: np.ndarray,
         mapped: np.ndarray,
         texts: Texts | None,
@@ -60,8 +61,7 @@ class Rows:
 
     def native(self, rows: np.ndarray) -> np.ndarray:
         """Return new vectors of re-embedded rows."""
-        found = [self.new[row] for row in rows.tolist()]
-        return np.stack(found) if found else np.empty((0, self.mapped.shape[1]), np.float32)
+        return self.new.take(rows)
 
     def kept(self) -> dict[str, np.ndarray]:
         """Return for each row of the sample what mapping keeps of it: 1 where nothing is lost."""
@@ -100,13 +100,13 @@ class Rows:
         least = float(min(later.min(), kept.min()))
         return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
 
-    def hits(self, rows: np.ndarray, vectors: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    def hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
         """Say of rows whether their own text is nearest, and among the k nearest, shape (rows, 2); NaN where it is not known."""
         assert self.labels is not None
         label = self.labels[rows]
         out = np.full((len(rows), 2), np.nan)
-        for part in blocks(len(rows), 8 * len(texts)):
-            scores = vectors[part] @ texts.T
+        for part in blocks(len(rows), 8 * (len(texts) + 3 * texts.shape[1])):
+            scores = take(rows[part]) @ texts.T
             own = np.take_along_axis(scores, np.maximum(label[part], 0)[:, None], axis=1)
             before = np.count_nonzero(scores > own, axis=1)
             out[part] = np.stack([before < 1, before < self.k], axis=1)
@@ -137,9 +137,9 @@ def _add_hits(rows: Rows, reading: Reading) -> None:
     assert rows.labels is not None
     book = rows.book
     done, waits = np.flatnonzero(book.embedded), np.flatnonzero(~book.embedded)
-    by_old = rows.hits(np.arange(len(rows.old)), rows.old, rows.texts.old)
-    by_new = rows.hits(done, rows.native(done), rows.texts.new)
-    by_map = rows.hits(waits, rows.mapped[waits], rows.texts.new)
+    by_old = rows.hits(np.arange(len(rows.old)), rows.old.__getitem__, rows.texts.old)
+    by_new = rows.hits(done, rows.native, rows.texts.new)
+    by_map = rows.hits(waits, rows.mapped.__getitem__, rows.texts.new)
     sample = np.isin(done, rows.sample) & np.isfinite(by_new[:, 0])
     n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
     for column, name in enumerate(("accuracy", f"recall@{rows.k}")):
@@ -166,8 +166,8 @@ def losses(
         reading, texts = read(rows), rows.texts
         level = reading.new["accuracy"].value
         if level > 0:
-            ours = rows.hits(rows.sample, rows.mapped[rows.sample], texts.new)[:, 0]
-            theirs = rows.hits(rows.sample, rows.native(rows.sample), texts.new)[:, 0]
+            ours = rows.hits(rows.sample, rows.mapped.__getitem__, texts.new)[:, 0]
+            theirs = rows.hits(rows.sample, rows.native, texts.new)[:, 0]
             out["accuracy"] = (theirs - ours) / level
             support["accuracy"] = 1 - 1 / level, 1 + 1 / level
             better = reading.old["accuracy"].value, reading.new["accuracy"].high
