@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docsite import api, check, commands, links
+from docsite import api, check, commands, links, search
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the theme has a page fetch that is opened as a file.
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if done.returncode:
         return done.returncode
     own_worker(SITE)
-    problems = check.problems(SITE, api.public_modules())
+    problems = [*check.problems(SITE, api.public_modules()), *search.problems(SITE)]
     print("\n".join(problems), file=sys.stderr)
     return int(bool(problems))
 
