@@ -335,7 +335,7 @@ def test_whatever_is_left_says_that_it_is_a_bug_and_what_to_send(here, data, bro
     done = here("fit", "a.npz", "b.npz", "-o", "x", "--source-model", "hf_abcdefghijk")
     said = one_sentence(done, 70)
     assert said.startswith(f"error: This is a bug in congruence ({type(error).__name__}")
-    place = Path(re.search(r"Send the file (\S+) to https://", said)[1])
+    place = Path(re.search(r"Send the file (\S+) to the project's issue tracker", said)[1])
     text = place.read_text()
     assert "Traceback (most recent call last)" in text
     assert f"Python {sys.version.split()[0]}" in text

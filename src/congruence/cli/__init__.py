@@ -113,7 +113,7 @@ def _root(
 #: Commands in the order of the help, by what they are for; the four commands of an upgrade come first. Each is the ``command`` of the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
-    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure"),
+    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info"),
     "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
 }  # fmt: skip
 
@@ -129,7 +129,7 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
         cls=_Group,
         help="Change the embedding model of a search without encoding everything again. To see it done: congruence demo.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=len(names) > 1,  # the whole program completes; a process that runs one command is spared it
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -184,7 +184,7 @@ def main() -> None:
         try:
             try:
                 with stoppable():
-                    _program(sys.argv[1] if len(sys.argv) > 1 else "")()
+                    _program(sys.argv[1] if len(sys.argv) > 1 else "")(prog_name="congruence")
             except SystemExit as end:
                 if not end.code:
                     sys.stdout.flush()  # here, where a failure can still be told

@@ -18,7 +18,8 @@ __all__ = ["FEWEST", "RIDGES", "Correction", "Refit"]
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 
 #: Fewest re-embedded rows that a correction is fitted on, and fewest random rows that choose it.
-FEWEST, FEWEST_CHOOSING = 4, 12
+FEWEST = 4
+FEWEST_CHOOSING = 12
 
 #: Folds of the choice, and the nearest texts that are compared.
 FOLDS, NEIGHBORS = 4, 10
