@@ -61,6 +61,8 @@ class BlockMap:
         Stored before, stored after, and computed in.
     unit : bool
         Mapped rows are scaled to unit norm.
+    head : str or None
+        Of a two-sided map: which of them maps the rows.
 
     Raises
     ------
@@ -89,7 +91,7 @@ class BlockMap:
         self.mapped = mapping.for_modality(wanted)
         # A width that does not fit is caught here too, before any work.
         given = replace(space, modality=wanted) if check else Space(dim=space.dim)
-        self.expected, arrives, self._head = _sides(self.mapped, given, side)
+        self.expected, arrives, self.head = _sides(self.mapped, given, side)
         self.source_dtype = np.dtype(source_dtype)
         self.compute = np.dtype(np.float64 if self.source_dtype == np.float64 else np.float32)
         self.dtype = np.dtype(dtype) if dtype is not None else self.source_dtype
@@ -138,8 +140,8 @@ class BlockMap:
         return normalize_rows(out) if self.unit else out
 
     def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self._head is not None:
-            return self.mapped.transform if self._head == "source" else self.mapped.transform_target
+        if self.head is not None:
+            return self.mapped.transform if self.head == "source" else self.mapped.transform_target
         if self.device is not None and isinstance(self.mapped, AffineMap) and (self.device != "auto" or _sees_gpu()):
             return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
         return block_function(self.mapped, self.compute)
