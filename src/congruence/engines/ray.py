@@ -92,7 +92,9 @@ class RayEngine(Engine):
     def _options(self) -> dict[str, Any]:
         import ray.data
 
-        options: dict[str, Any] = {"num_cpus": 1, "max_retries": self.retries}
+        retries = self.retries
+        # Arguments of Ray's tasks that its data sets have no parameter for; their own default is to try for ever.
+        options: dict[str, Any] = {"num_cpus": 1, "ray_remote_args_fn": lambda: {"max_retries": retries}}
         if self.gpus:
             options["num_gpus"] = self.gpus
         if self.workers is not None:
