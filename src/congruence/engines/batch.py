@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,11 @@ from congruence.embeddings import Space
 from congruence.errors import DtypeError
 from congruence.maps import Map, load
 from congruence.stores.fragments import SchemaSource
-from congruence.stores.layout import TableLayout
+from congruence.stores.layout import TableLayout, list_array
 from congruence.upgrade.blocks import BlockMap
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["MapBatch", "store_as"]
 
@@ -153,6 +156,45 @@ class MapBatch:
         """Yield each batch mapped, as Spark's ``mapInArrow`` calls it."""
         for batch in batches:
             yield self(batch)
+
+    def frame(self, frame: pandas.DataFrame) -> pandas.DataFrame:
+        """Map a pandas frame with Arrow's types, as Dask's ``map_partitions`` calls it.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            The index stays.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
+        import pandas
+
+        expected = self._source.columns[0].schema
+        mapped = self(pa.Table.from_pandas(frame[expected.names], schema=expected, preserve_index=False))
+        out: pandas.DataFrame = mapped.to_pandas(types_mapper=pandas.ArrowDtype)
+        return out.set_axis(frame.index)
+
+    def vectors(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Map a column of vectors alone, as functions of Daft are called.
+
+        Parameters
+        ----------
+        column : pyarrow.Array or ChunkedArray of lists
+
+        Returns
+        -------
+        pyarrow.Array
+        """
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if not len(whole):
+            return pa.array([], self.schema.field(self._layout.at).type)
+        kind = self._source.columns[0].schema.field(self._source.columns[0].vector).type
+        block = self._source.vectors(whole.cast(kind) if whole.type != kind else whole)
+        self._function.check_block(block, "batch", RowNames(None, 0), first=True)
+        mapped = store_as(self._function(block), self._function.dtype, "batch")
+        return list_array(mapped, self.schema.field(self._layout.at).type)
 
     def _map(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         expected = self._source.columns[0].schema

@@ -179,5 +179,9 @@ class SchemaSource(TableFragment):
         self._describe(name, schema, 1, key, ids)
         self.dim = self.dim if self.dim >= 0 else dim
 
+    def vectors(self, column: pa.Array) -> np.ndarray:
+        """Turn a column of lists into a matrix. Raises ShapeError for missing and ragged rows."""
+        return self._vectors(column, 0, None)
+
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield from ()

@@ -19,7 +19,7 @@ from congruence.stores._columns import (
 )
 from congruence.stores._space_file import SPACE_KEY, space_json
 
-__all__ = ["TableLayout", "parquet_options"]
+__all__ = ["TableLayout", "list_array", "parquet_options"]
 
 #: In a field's metadata, or in the schema's where there is one column of vectors.
 _SPACE = SPACE_KEY.encode()
