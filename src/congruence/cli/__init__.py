@@ -128,7 +128,7 @@ COMMANDS = (
         "match",
         "negatives",
     ),
-    *("shift", "drift", "doctor", "embed", "serve", "train", "report", "datasets", "reproduce", "demo"),
+    *("shift", "drift", "doctor", "plan", "embed", "serve", "train", "report", "datasets", "reproduce", "demo"),
 )
 
 

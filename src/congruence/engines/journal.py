@@ -23,8 +23,8 @@ __all__ = ["Journal", "Plan", "Receipt"]
 FORMAT, FORMAT_VERSION = "congruence-fragments", 1
 
 #: Receipts, and seconds, after which a segment is written: what a killed driver does again. An object store bills each.
-_MOST_RECEIPTS = 256
-_SECONDS, _SECONDS_LOCAL = 20.0, 1.0
+MOST_RECEIPTS = 256
+SECONDS, _SECONDS_LOCAL = 20.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Journal:
         self._names = {one.name for one in plan.fragments}
         self._waiting: list[Receipt] = []
         self._segment = 0
-        self._seconds = _SECONDS_LOCAL if place.local else _SECONDS
+        self._seconds = _SECONDS_LOCAL if place.local else SECONDS
         self._flushed = time.monotonic()
 
     def open(self, *, restart: bool = False) -> Journal:
@@ -177,7 +177,7 @@ class Journal:
             return False
         self.finished[receipt.fragment] = receipt
         self._waiting.append(receipt)
-        if len(self._waiting) >= _MOST_RECEIPTS or time.monotonic() - self._flushed >= self._seconds:
+        if len(self._waiting) >= MOST_RECEIPTS or time.monotonic() - self._flushed >= self._seconds:
             self.flush()
         return True
 

@@ -51,6 +51,8 @@ class ParquetFragment(TableFragment):
         First row group and the one after the last; all by default.
     key, ids : str, optional
         Columns of vectors and ids, as of :class:`~congruence.stores.parquet.ParquetSource`.
+    buffer : int, default=1_048_576
+        Bytes of a column that are read at a time: of an object store each is a request.
 
     Attributes
     ----------
@@ -66,8 +68,9 @@ class ParquetFragment(TableFragment):
         groups: tuple[int, int] | None = None,
         key: str | None = None,
         ids: str | bool | None = None,
+        buffer: int = 2**20,
     ) -> None:
-        self._opens, self._name = opens, name
+        self._opens, self._name, self._buffer = opens, name, buffer
         with opens() as handle, self._file_of(handle) as file:
             count = file.num_row_groups
             self.group_sizes = [
@@ -98,7 +101,7 @@ class ParquetFragment(TableFragment):
         import pyarrow.parquet as pq
 
         with reading(self._name, *_DAMAGE):
-            return pq.ParquetFile(handle, pre_buffer=False, buffer_size=2**20)
+            return pq.ParquetFile(handle, pre_buffer=False, buffer_size=self._buffer)
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = 0
