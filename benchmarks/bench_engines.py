@@ -67,7 +67,10 @@ def start_ray() -> None:
 
 
 def run(what: str, folder: Path) -> None:
-    """Do one job in this process, and print what it took."""
+    """Do one job in this process, as a command does, and print what it took."""
+    from congruence._utils.process import start_command
+
+    start_command()
     me = psutil.Process()
     peak = [0]
     stop = threading.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -122,10 +122,6 @@ class MapBatch:
         )
         self.schema: pa.Schema = self._layout.schema
 
-    @overload
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
-    @overload
-    def __call__(self, batch: pa.Table) -> pa.Table: ...
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
         """Map a batch.
 

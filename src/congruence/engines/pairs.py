@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space
@@ -59,7 +60,7 @@ class PairedData:
         row = 0
         # Equal sizes are asked for; a reader may cut a block at a row group, so what is left over waits for its partner.
         mine, yours = ours.scan(batch=rows), theirs.scan(batch=rows)
-        left: list[tuple[object, np.ndarray] | None] = [None, None]
+        left: list[tuple[pa.Array | None, np.ndarray] | None] = [None, None]
         while True:
             for k, reader in enumerate((mine, yours)):
                 if left[k] is None:
@@ -81,10 +82,10 @@ class PairedData:
             ]
 
 
-def _check_same_ids(ids: object, other: object, n: int, row: int, names: tuple[str, str]) -> None:
+def _check_same_ids(ids: pa.Array | None, other: pa.Array | None, n: int, row: int, names: tuple[str, str]) -> None:
     if ids is None or other is None:
         return
-    a, b = ids[:n], other[:n]  # type: ignore[index]
+    a, b = ids[:n], other[:n]
     if not a.equals(b.cast(a.type)):
         at = next(k for k in range(n) if str(a[k]) != str(b[k]))
         raise IdError(

@@ -160,7 +160,7 @@ class Place:
                 return
             filesystem, path = _resolve(self.uri)
             with tempfile.SpooledTemporaryFile(_SPOOL) as spooled:
-                yield spooled  # type: ignore[misc]
+                yield spooled
                 spooled.seek(0)
                 with filesystem.open_output_stream(path) as out:
                     while piece := spooled.read(_PIECE):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from congruence._utils.optional import require
+from congruence._utils.process import runs_command
 from congruence.engines._base import Engine, Guarded, Measure, Merge, Work, as_item, unwrap
 from congruence.engines.dataset import Fragment
 
@@ -45,20 +46,22 @@ class RayEngine(Engine):
 
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
         """Yield what the work returns of each fragment; see :meth:`Engine.run`."""
-        guarded = Guarded(work)
+        self._connect()
+        call = _sent(Guarded(work))
 
         def task(row: dict[str, str]) -> dict[str, str]:
-            return {"result": json.dumps(guarded(json.loads(row["fragment"])))}
+            return {"result": json.dumps(call(json.loads(row["fragment"])))}
 
         for row in self._tasks(task, fragments, in_order=False).iter_rows():
             yield dict(unwrap(json.loads(row["result"])))
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
         """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
-        guarded = Guarded(measure)
+        self._connect()
+        call = _sent(Guarded(measure))
 
         def task(row: dict[str, str]) -> dict[str, Any]:
-            found = guarded(json.loads(row["fragment"]))
+            found = call(json.loads(row["fragment"]))
             return {"value": found.pop("value", b""), "error": json.dumps(found) if found else ""}
 
         def join(batch: Any) -> dict[str, Any]:
@@ -108,3 +111,28 @@ class RayEngine(Engine):
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             own = {"include_dashboard": False, "num_cpus": self.workers} if address == "local" else {}
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **own)
+
+
+def _sent(guarded: Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a function that workers unpack on its first call, so that those of a command do without scikit-learn as it does itself.
+
+    A worker of Ray serves one driver. Importing scikit-learn takes it as long as mapping some 50,000 rows.
+    """
+    import ray.cloudpickle
+
+    content, alone = ray.cloudpickle.dumps(guarded), runs_command()
+    kept: list[Any] = []
+
+    def call(fragment: dict[str, Any]) -> dict[str, Any]:
+        if not kept:
+            import ray.cloudpickle
+
+            if alone:
+                from congruence._utils.process import start_command
+
+                start_command()
+            kept.append(ray.cloudpickle.loads(content))
+        found: dict[str, Any] = kept[0](fragment)
+        return found
+
+    return call

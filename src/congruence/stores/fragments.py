@@ -90,12 +90,13 @@ class ParquetFragment(TableFragment):
                 batches = file.iter_batches(batch_size=1, columns=[self._key], row_groups=self._groups)
                 first = next(batches, None)
             self._measure(None if first is None else first.column(0))
-            self._row_bytes = sum(one[1] for one in chosen) // self.n
+            self._row_bytes = int(sum(one[1] for one in chosen) // self.n)
 
     @property
     def row_bytes(self) -> int:
         """Bytes that a row takes in memory with all its columns, as the footer tells."""
-        return max(self._row_bytes, super().row_bytes)
+        widest: int = max(self._row_bytes, super().row_bytes)
+        return widest
 
     def _file_of(self, handle: pa.NativeFile) -> Any:
         import pyarrow.parquet as pq
@@ -143,12 +144,13 @@ class LanceFragment(TableFragment):
             self.files = ()
             head = self._data.take(list(range(min(self.n, 16))))
             self._measure(head.column(self._key).combine_chunks() if self.dim < 0 else None)
-            self._row_bytes = head.nbytes // len(head)
+            self._row_bytes = int(head.nbytes // len(head))
 
     @property
     def row_bytes(self) -> int:
         """Bytes that a row takes in memory with all its columns, judged on the first few."""
-        return max(self._row_bytes, super().row_bytes)
+        widest: int = max(self._row_bytes, super().row_bytes)
+        return widest
 
     def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         row = 0
