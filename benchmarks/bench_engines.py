@@ -127,7 +127,9 @@ def processor(me: psutil.Process) -> float:
 
 def call(what: str, folder: Path) -> dict:
     command = [sys.executable, __file__, "--run", what, "--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -160,7 +162,7 @@ def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
         shutil.rmtree(folder / "out-ray", ignore_errors=True)
         whom = ("driver", "worker")[k % 2]
         after = float(rng.uniform(0, seconds))
-        whole = kill(folder, whom, after)
+        whole = kill(folder, whom, after) or (folder / "out-ray").exists()  # killed after its last step
         if not whole:
             call("ray", folder)
         ids = np.sort(pq.read_table(folder / "out-ray", columns=["id"]).column("id").to_numpy())

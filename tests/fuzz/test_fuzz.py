@@ -51,6 +51,9 @@ READERS = {
     "stores/safetensors_file.py": ["vectors.safetensors", "column.safetensors"],
     "stores/text.py": ["vectors.csv", "vectors.jsonl", "column.txt"],
     "upgrade/migrate/journal.py": ["journal", "journal, right seal"],
+    "engines/dataset.py": ["data set"],
+    "engines/journal.py": ["fragments journal", "fragments journal, right seal"],
+    "stores/fragments.py": ["data set"],
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
@@ -70,6 +73,13 @@ NO_READERS = {
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/texts.py": "the list of texts that the package ships",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
+    "engines/fit.py": "moments in memory, of its own workers",
+    "engines/outputs.py": "reads its own manifest by the reader of places, for its format only",
+    "engines/pairs.py": "reads through engines/dataset.py",
+    "engines/places.py": "opens files for engines/dataset.py and engines/journal.py",
+    "engines/planning.py": "reads what it has just written",
+    "engines/sample.py": "reads through engines/dataset.py",
+    "engines/transform.py": "reads through engines/dataset.py; its own quarantine",
     "embed/_batches.py": "reads images as bytes, for encoders/_base.py",
     "encoders/onnx.py": "models, read by onnxruntime",
     "integrations/faiss.py": "an index, read by FAISS",

@@ -83,8 +83,8 @@ def fit_dataset(
         warn_pairing(report, strict=strict)
         scores["pairing"] = report.to_dict()
     linear = method == "linear"
-    work = MomentsWork(pairs.alone(), linear)
-    state = _unpack(engine.reduce(work, merge_moments, pairs.fragments))
+    work = _MomentsWork(pairs.alone(), linear)
+    state = _unpack(engine.reduce(work, _merge_moments, pairs.fragments))
     unit = bool(state["unit"][0]), bool(state["unit"][1])
     moments = CrossMoments.from_state(state)
     model: Map
@@ -100,7 +100,7 @@ def fit_dataset(
 
 
 @dataclass(frozen=True)
-class MomentsWork:
+class _MomentsWork:
     """Sums the moments of one fragment: what is sent to the workers."""
 
     pairs: PairedData
@@ -119,7 +119,7 @@ class MomentsWork:
         return _pack({**moments.state(), "unit": unit})
 
 
-def merge_moments(states: Sequence[bytes]) -> bytes:
+def _merge_moments(states: Sequence[bytes]) -> bytes:
     """Return the moments of several fragments together."""
     first, *others = (_unpack(one) for one in states)
     moments, unit = CrossMoments.from_state(first), first["unit"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -205,17 +206,19 @@ class Journal:
         return [self.finished[one.name] for one in self.plan.fragments if one.name in self.finished]
 
     def _read_segments(self) -> None:
-        names = [name for name in self.place.files() if name.startswith("done-") and name.endswith(".json")]
+        names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}\.json", name)]
         with ThreadPoolExecutor(16) as pool:
             contents = list(pool.map(lambda name: self.place.child(name).read(), names))
         for name, content in zip(names, contents, strict=True):
             self._segment = max(self._segment, int(name[len("done-") : -len(".json")]))
             facts = None if content is None else self._unseal(content, name)
-            if facts is None or facts.get("digest") != self._digest:
+            receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
+            if receipts is None:
                 self.damaged += 1
                 continue
-            for one in facts["receipts"]:
-                self.finished.setdefault(one["fragment"], Receipt(**one))
+            for one in receipts:
+                if one.fragment in self._names:
+                    self.finished.setdefault(one.fragment, one)
         self.resumed = len(self.finished)
 
     def _unseal(self, content: bytes, name: str) -> dict[str, Any] | None:
@@ -230,6 +233,20 @@ class Journal:
                 f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}. Resume with the version of congruence that began the job."
             )
         return facts if isinstance(facts, dict) and seal == _digest(facts) else None
+
+
+def _as_receipts(facts: Mapping[str, Any]) -> list[Receipt] | None:
+    """Return the receipts of a segment; None where they are not what was written."""
+    kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
+    rows = facts.get("receipts")
+    if not isinstance(rows, list):
+        return None
+    for one in rows:
+        if not isinstance(one, dict) or set(one) != set(kinds):
+            return None
+        if any(type(one[name]) is not kind for name, kind in kinds.items()) or min(one["rows"], one["bad"]) < 0:
+            return None
+    return [Receipt(**one) for one in rows]
 
 
 def _digest(facts: Any) -> str:

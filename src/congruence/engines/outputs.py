@@ -101,6 +101,8 @@ class Output:
             raise OutputExistsError(
                 f"Got a folder at {self.place.shown} that no engine wrote; expected a free path. Pass another path, or move the folder away."
             )
+        if self.place.local and not self.stage.exists():
+            self.working.remove()  # of a run that was killed after its last step
         if not force:
             raise OutputExistsError(
                 f"Got an output path that exists, {self.place.shown}; expected a new one. Pass force=True to replace it."

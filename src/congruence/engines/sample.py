@@ -51,8 +51,8 @@ def read_sample(
     """
     starts = np.cumsum([0, *(one.rows for one in data.fragments)])[:-1]
     firsts = {one.name: int(start) for one, start in zip(data.fragments, starts, strict=True)}
-    work = SampleWork(data.alone(), firsts, share, random_state, allow_zero_rows)
-    content = engine.reduce(work, merge_samples, data.fragments)
+    work = _SampleWork(data.alone(), firsts, share, random_state, allow_zero_rows)
+    content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
         raise InputError(
@@ -64,7 +64,7 @@ def read_sample(
 
 
 @dataclass(frozen=True)
-class SampleWork:
+class _SampleWork:
     """Reads the chosen rows of one fragment: what is sent to the workers."""
 
     data: DataSet
@@ -89,7 +89,7 @@ class SampleWork:
                 ids=RowNames(ids, fragment.start + row),
                 allow_zero_rows=self.allow_zero_rows,
             )
-            chosen = np.flatnonzero(is_chosen(names, self.share, self.random_state))
+            chosen = np.flatnonzero(_is_chosen(names, self.share, self.random_state))
             flat = pa.array(np.ascontiguousarray(block[chosen]).reshape(-1))
             lists = pa.FixedSizeListArray.from_arrays(flat, self.data.dim)
             kept.append(pa.record_batch([names.take(pa.array(chosen)).cast(kind), lists], schema=schema))
@@ -97,7 +97,7 @@ class SampleWork:
         return _stream(pa.Table.from_batches(kept, schema))
 
 
-def is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
+def _is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
     """Say of each id whether it is in a sample: a hash of its text, so that it is so in every data set.
 
     Parameters
@@ -119,7 +119,7 @@ def is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
     return np.fromiter((int.from_bytes(one, "little") < most for one in found), bool, len(texts))
 
 
-def merge_samples(streams: Sequence[bytes]) -> bytes:
+def _merge_samples(streams: Sequence[bytes]) -> bytes:
     """Return the rows of several streams one after the other."""
     return _stream(pa.concat_tables([pyarrow.ipc.open_stream(one).read_all() for one in streams]))
 

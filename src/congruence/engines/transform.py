@@ -162,10 +162,10 @@ def transform_dataset(
     journal.keep(out.sizes())
     if callback is not None and journal.resumed:
         callback(journal.rows + journal.bad)
-    work = TransformWork(
+    work = _TransformWork(
         data.alone(), function, layout, out, function.rows_of_block(data.row_bytes), bad_rows is not None
     )
-    run_journal(engine, work, journal, callback)
+    _run_journal(engine, work, journal, callback)
     if quarantine is not None:
         _collect(out, journal, quarantine, data.columns)
     out.publish(journal, layout.schema)
@@ -184,7 +184,7 @@ def transform_dataset(
     )
 
 
-def run_journal(
+def _run_journal(
     engine: Engine,
     work: Callable[[Fragment], dict[str, Any]],
     journal: Journal,
@@ -202,7 +202,7 @@ def run_journal(
 
 
 @dataclass(frozen=True)
-class TransformWork:
+class _TransformWork:
     """Maps one fragment: what is sent to the workers.
 
     Attributes
