@@ -119,7 +119,7 @@ class SQLite:
     def connect(place: Path) -> Any:
         import sqlite_vec
 
-        from congruence.databases._vec0 import sqlite_module
+        from congruence.databases._sqlite_connection import sqlite_module
 
         connection = sqlite_module().connect(str(place), isolation_level=None)
         connection.enable_load_extension(True)

@@ -149,6 +149,9 @@ JOBS = {
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/bench_progressive.py {SHARED} --part {part} --splits {splits} --json OUT",)) for part, splits in (
             ("caltech", "5 --cache build/dual"), ("emoji", 5), ("lvis", 5), ("coverage", "60 --cache build/dual"), ("settings", "2 --cache build/dual"),
         )),
+        Job("progressive-intervals", "minutes", ("python benchmarks/progressive_intervals.py --runs 100 --json OUT",)),
+        *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/progressive_evidence.py {SHARED} --part {part} --splits 5 --cache build/dual --json OUT",))
+          for part in ("pairs", "unseen", "halves", "verdicts")),
         Job("mixed-search", "minutes", (f"python benchmarks/mixed_search.py {SHARED} --json OUT",)),
         Job("origins", "minutes", (f"python benchmarks/bench_doctor.py {SHARED} --json OUT",)),
         Job("drift", "minutes", (f"python benchmarks/drift.py {SHARED} --streams 200 --repeats 10 --json OUT",)),
@@ -212,7 +215,9 @@ JOBS = {
         ))),
         Job("migrate-fuzz", "minutes", tuple(f"python benchmarks/fuzz_migrate.py --cases 25000 --first {first} --json OUT" for first in range(0, 100000, 25000))),
         Job("certify-real", "minutes", (f"python benchmarks/certify_real.py --data {SHARED} --json OUT",)),
-        Job("certify-progressive", "minutes", ("python benchmarks/certify_progressive.py --seed 100 --json OUT",)),
+        Job("certify-progressive", "minutes", tuple(f"python benchmarks/certify_progressive.py {part} --json OUT" for part in (
+            "--seed 200 --pairs 30", "--seed 300 --pairs 12 --anchors 80", "--part emoji --pairs 3", f"--part caltech --data {SHARED} --cache build/dual --seed 2 --pairs 3",
+        ))),
         Job("certify-calibration", "hours", tuple(
             f"python benchmarks/certify_calibration.py --kind {kind} --pairs 40 --seed {seed} --json OUT"
             for kind in ("simulated", "distorted") for seed in (77, 78)

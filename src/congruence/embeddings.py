@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from congruence._space import MODALITIES, Space, check_space
-from congruence._utils.arrays import UNIT_TOLERANCE, has_unit_rows, normalize_rows
+from congruence._utils.arrays import UNIT_TOLERANCE, as_dtype, has_unit_rows, normalize_rows
 from congruence._utils.columns import index_ids
 from congruence._utils.display import as_html, as_text
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
@@ -136,9 +136,9 @@ class Embeddings:
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if copy:
             return np.array(self.vectors, dtype=dtype)
-        if copy is False and dtype is not None and np.dtype(dtype) != self.vectors.dtype:
+        if copy is False and dtype is not None and as_dtype(dtype) != self.vectors.dtype:
             raise ValueError(
-                f"Got copy=False for {self.vectors.dtype} vectors as {np.dtype(dtype)}; that needs a copy."
+                f"Got copy=False for {self.vectors.dtype} vectors as {as_dtype(dtype)}; that needs a copy."
             )
         return np.asarray(self.vectors, dtype=dtype)
 

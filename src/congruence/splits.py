@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, to_numpy
+from congruence._utils.arrays import as_dtype, blocks, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_same_rows, check_seed
@@ -150,7 +150,7 @@ class Split:
         The threshold is text, since JSON readers round large integers; exceptions, of which there may be thousands, are the base64 of
         their little-endian 64-bit hashes.
         """
-        plain: dict[str, Any] = {"seed": self.random_state, "threshold": str(self.threshold)}
+        plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
             plain["exceptions"] = base64.b64encode(np.array(self.exceptions, "<u8").tobytes()).decode("ascii")
         return plain
@@ -270,7 +270,7 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
 def _equal_rows(array: np.ndarray) -> np.ndarray:
     """Return a number below n for each row, the same for equal rows and only these."""
     n, width = array.shape
-    kind = np.dtype(np.float32 if array.dtype in (np.float16, np.float32) else np.float64)
+    kind = as_dtype("float32" if array.dtype in (np.float16, np.float32) else "float64")
     words = width * kind.itemsize // 4
     odd = np.random.default_rng(0).integers(0, 2**63, words, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     hashes = np.empty(n, np.uint64)

@@ -37,46 +37,34 @@ def fitted(here, data):
 @pytest.mark.parametrize(("target", "least"), [("text_eva02_b16", 0.74), ("text_openai_vitb16", 0.73)])
 def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_path, target, least):
     """Fit on text alone, carry images, classify 303 unseen classes with the other model's text."""
-    native = []
-    mapped = []
-    for seed in range(2):
-        common = ["--ids", "names"]
-        fit = here(
-            "fit", f"{lvis_path}:text_openai_vitb32", f"{lvis_path}:{target}", *common, "--modality", "text", "--holdout", 303,
-            "--seed", seed, "--means", f"image={lvis_path}:image_openai_vitb32_avg5", "-o", f"map{seed}", "--json",
-        )  # fmt: skip
-        assert fit.code == 0, fit.err
-        assert fit.err == ""
-        facts = json.loads(fit.out)
-        assert facts["n_pairs"] == 900
-        assert facts["scores"]["held_out_pairs"] == 303
-        assert facts["scores"]["pairing"]["looks_paired"]
-        assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
-        result = here(
-            "evaluate", f"map{seed}", "--source-image", f"{lvis_path}:image_openai_vitb32_avg5", "--source-text",
-            f"{lvis_path}:text_openai_vitb32", "--target-text", f"{lvis_path}:{target}", *common, "--held-out", "--json",
-        )  # fmt: skip
-        assert result.code == 0, result.err
-        rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
-        row = rows["zero_shot_centered", "aligned image", "target text"]
-        assert row["n"] == 303
-        assert row["before"] < 0.02
-        mapped.append(row["after"])
-        native.append(row["source"])
-        assert rows["cosine", "aligned text", "target text"]["after"] > 0.9
-        carried = here(
-            "transform",
-            f"map{seed}",
-            f"{lvis_path}:image_openai_vitb32_avg5",
-            *common,
-            "--modality",
-            "image",
-            "-o",
-            f"{seed}.parquet",
-        )
-        assert carried.code == 0, carried.err
-    assert np.mean(mapped) > least
-    assert np.mean(native) - np.mean(mapped) < 0.06
+    common = ["--ids", "names"]
+    fit = here(
+        "fit", f"{lvis_path}:text_openai_vitb32", f"{lvis_path}:{target}", *common, "--modality", "text", "--holdout", 303,
+        "--seed", 0, "--means", f"image={lvis_path}:image_openai_vitb32_avg5", "-o", "map", "--json",
+    )  # fmt: skip
+    assert fit.code == 0, fit.err
+    assert fit.err == ""
+    facts = json.loads(fit.out)
+    assert facts["n_pairs"] == 900
+    assert facts["scores"]["held_out_pairs"] == 303
+    assert facts["scores"]["pairing"]["looks_paired"]
+    assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
+    result = here(
+        "evaluate", "map", "--source-image", f"{lvis_path}:image_openai_vitb32_avg5", "--source-text",
+        f"{lvis_path}:text_openai_vitb32", "--target-text", f"{lvis_path}:{target}", *common, "--held-out", "--json",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
+    row = rows["zero_shot_centered", "aligned image", "target text"]
+    assert row["n"] == 303
+    assert row["before"] < 0.02
+    assert row["after"] > least
+    assert row["source"] - row["after"] < 0.06
+    assert rows["cosine", "aligned text", "target text"]["after"] > 0.9
+    mapped = here(
+        "transform", "map", f"{lvis_path}:image_openai_vitb32_avg5", *common, "--modality", "image", "-o", "0.parquet"
+    )
+    assert mapped.code == 0, mapped.err
 
 
 # ------------------------------------------------------------------ fit

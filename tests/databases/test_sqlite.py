@@ -142,19 +142,20 @@ def test_a_kill_at_any_statement_changes_nothing(items, step):
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        stage, inner = database.stage(), database._connection
+        stage, opened = database.stage(), database._connection
+        inner = opened.client
         before = connection.execute("SELECT * FROM items ORDER BY id").fetchall()
         for at in range(200):
-            database._connection = Counted(inner, at)
+            opened.client = Counted(inner, at)
             try:
                 getattr(database, step)(*([3] if step == "prepare" else []))
             except Killed:
-                database._connection = inner
+                opened.client = inner
                 assert database.stage() is stage
                 assert connection.execute("SELECT * FROM items ORDER BY id").fetchall() == before
             else:
                 break
-        database._connection = inner
+        opened.client = inner
         assert at >= 4
         assert database.stage() is not stage
 

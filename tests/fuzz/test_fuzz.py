@@ -54,6 +54,10 @@ READERS = {
     "engines/dataset.py": ["data set"],
     "engines/journal.py": ["fragments journal", "fragments journal, right seal"],
     "stores/fragments.py": ["data set"],
+    "upgrade/migrate/native.py": ["progressive"],
+    "upgrade/progressive/_pieces.py": ["progressive", "plan"],
+    "upgrade/progressive/_received.py": ["progressive", "plan"],
+    "upgrade/progressive/saving.py": ["progressive", "plan"],
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
@@ -69,6 +73,7 @@ NO_READERS = {
     "databases/faiss.py": "an index, read by FAISS",
     "databases/_table_files.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
     "databases/parquet.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
+    "upgrade/migrate/stages.py": "old vectors that it has just written itself",
     "upgrade/migrate/encode.py": "an array that a command of the user's has just written",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/texts.py": "the list of texts that the package ships",

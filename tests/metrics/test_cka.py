@@ -155,6 +155,11 @@ def test_torch_gives_the_same_and_differentiates(metric):
     assert float(value.detach()) == pytest.approx(metric(X, Y), abs=1e-12)
     if metric is not rbf_cka:
         assert torch.autograd.gradcheck(metric, (A, B))
+
+
+def test_torch_differentiates_every_form():
+    torch = pytest.importorskip("torch")
+    A, B = (torch.tensor(side, requires_grad=True) for side in pair(10, 4, 3))
     fixed = lambda a, b: rbf_cka(a, b, bandwidth=2.0)  # noqa: E731 - the median's own gradient is not followed
     assert torch.autograd.gradcheck(fixed, (A, B))
     assert torch.autograd.gradcheck(lambda a, b: linear_cka(a, b, estimator="minibatch", batch_size=5), (A, B))

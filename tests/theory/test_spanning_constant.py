@@ -51,7 +51,7 @@ def test_a_basis_with_its_sums(d, expected):
 
 
 @pytest.mark.parametrize(("n", "d"), [(3, 2), (7, 2), (40, 2), (6, 3), (9, 3), (14, 3)])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_bounds_enclose_the_maximum_over_all_vertices(n, d, seed):
     S = sphere(n, d, seed)
     true = by_vertices(S)
@@ -90,7 +90,7 @@ def test_least_squares_come_near_the_programmes(monkeypatch):
 
 
 def test_without_features_the_upper_bound_is_an_estimate(monkeypatch):
-    S = sphere(200, 8)
+    S = sphere(90, 6)
     known = kappa(S)
     monkeypatch.setattr(spanning, "DENSE", 20)
     found = kappa(S)
@@ -119,9 +119,10 @@ def test_the_theorem_it_stands_in():
 def test_more_anchors_and_a_rotation():
     S = sphere(12, 3)
     R = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
-    assert kappa(S @ R, starts=30).lower == pytest.approx(kappa(S, starts=30).lower)
+    found = kappa(S, starts=15).lower
+    assert kappa(S @ R, starts=15).lower == pytest.approx(found)
     assert by_vertices(S) <= by_vertices(S[:8])
-    assert kappa(S, starts=30).lower <= kappa(S[:8], starts=30).upper
+    assert found <= kappa(S[:8], starts=1).upper
 
 
 def test_one_dimension_is_exact():

@@ -74,10 +74,10 @@ def test_polar_factor_against_scipy():
     assert not polar_rotation(np.diag([1.0, 1e-4]), rtol=1e-3).unique
 
 
-def test_images_stay_inside_the_bound_in_thousands_of_models():
+def test_images_stay_inside_the_bound_in_hundreds_of_models():
     rng = np.random.default_rng(1)
     counts = {"finite": 0, "useful": 0}
-    for _ in range(2500):
+    for _ in range(600):
         p = draw(rng, full=True)
         A = procrustes(p.F, p.F_target) + rng.choice([0, 1e-4, 0.1]) * rng.standard_normal(p.rotation.shape)
         bound = orthogonal_bound(p.F, p.F_target, A, kappa_above(p.F))
@@ -89,14 +89,14 @@ def test_images_stay_inside_the_bound_in_thousands_of_models():
             assert bound.conditions["sharp"] <= bound.value + 1e-12
             counts["finite"] += 1
             counts["useful"] += not bound.vacuous
-    assert counts["finite"] > 500
-    assert counts["useful"] > 100
+    assert counts["finite"] > 120
+    assert counts["useful"] > 24
 
 
-def test_texts_stay_inside_the_bound_in_thousands_of_models():
+def test_texts_stay_inside_the_bound_in_hundreds_of_models():
     rng = np.random.default_rng(2)
     useful = 0
-    for _ in range(2500):
+    for _ in range(600):
         p = draw(rng, full=True)
         Q = p.rotation if rng.random() < 0.5 else procrustes(p.F, p.F_target)
         bound = text_bound(*models(p), Q)
@@ -104,13 +104,13 @@ def test_texts_stay_inside_the_bound_in_thousands_of_models():
         assert kept(bound, "sharp")
         assert bound.conditions["sharp"] <= bound.value * (1 + 1e-9)
         useful += not bound.vacuous
-    assert 300 < useful < 2500
+    assert 72 < useful < 600
 
 
-def test_projected_texts_stay_inside_the_bound_in_thousands_of_models():
+def test_projected_texts_stay_inside_the_bound_in_hundreds_of_models():
     rng = np.random.default_rng(3)
     useful = 0
-    for _ in range(2000):
+    for _ in range(500):
         p = draw(rng)
         Q = procrustes(p.F, p.F_target)
         # An image span of rank r leaves d − r singular values that are rounding, which rtol takes for zero.
@@ -127,7 +127,7 @@ def test_projected_texts_stay_inside_the_bound_in_thousands_of_models():
         assert (np.diff(trade.rho) >= 0).all()
         assert (np.diff(trade.outside) <= 1e-12).all()
         useful += not bound.vacuous
-    assert 300 < useful < 2000
+    assert 75 < useful < 500
 
 
 @given(st.integers(0, 2**31), st.integers(1, 5), st.integers(0, 3), st.sampled_from([1e-5, 0.02, 0.3]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -10,7 +11,11 @@ import numpy as np
 from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor, TensorT
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
+
+#: NumPy, to be passed as ``xp``: ``np`` itself mypy would compare with the protocol of namespaces anew, in a second or more each time.
+NUMPY: ModuleType = np
 
 #: Bytes one temporary block may take. Large enough for BLAS to run at full speed, small enough that a
 #: handful of them stay far below a laptop's memory.
@@ -18,6 +23,11 @@ BLOCK_BYTES = 32 * 2**20
 
 #: Rows whose norms differ from 1 by less than this count as unit rows (float16 rounds at about 5e-4).
 UNIT_TOLERANCE = 5e-3
+
+
+def as_dtype(dtype: DTypeLike) -> np.dtype:
+    """Return what NumPy reads as a dtype: mypy takes seconds for each call of ``np.dtype`` itself on anything so wide."""
+    return np.dtype(dtype)
 
 
 def to_numpy(array: object) -> np.ndarray:

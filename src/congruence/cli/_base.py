@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    import numpy as np
+
     from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
     from congruence.upgrade.bridge import Bridge
 
 
-def print_json(data: Any) -> None:
+def print_json(data: object) -> None:
     """Print plain data as JSON that every reader accepts: NaN and infinity become null."""
     from congruence._utils.display import visible_json
     from congruence.cli._streams import knows_unicode
@@ -28,7 +30,7 @@ def print_json(data: Any) -> None:
     print(visible_json(text))
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: object) -> Any:
     if isinstance(data, dict):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -109,7 +111,7 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
 
 
-def read_groups(spec: str | None) -> Any:
+def read_groups(spec: str | None) -> str | np.ndarray | None:
     """Read what ``--groups`` names: labels from a file, None for ``none``, and identical rows when it is left out."""
     from congruence.stores import read_column
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from congruence.cli._bars import Bars
     from congruence.upgrade.migrate import Migration
     from congruence.upgrade.migrate.stages import Encode
     from congruence.upgrade.progressive import Progressive
 
-__all__ = ["Bars", "Wanted", "open_encoder", "progress", "run_reembed"]
-
-
-class Bars(Protocol):
-    """Progress bars, one after the other."""
-
-    def begin(self, words: str, total: int) -> None: ...
-    def advance(self, count: int) -> None: ...
-    def close(self) -> None: ...
-    def shown(self, words: str, total: int) -> AbstractContextManager[Callable[[int], None] | None]: ...
+__all__ = ["Wanted", "open_encoder", "progress", "run_reembed"]
 
 
 @dataclass(frozen=True)
@@ -150,7 +140,8 @@ def run_reembed(migration: Migration, wanted: Wanted, bars: Bars, as_json: bool)
 
     texts, new_texts = (None if one is None else read_embeddings(one) for one in (wanted.texts, wanted.new_texts))
     encode = open_encoder(wanted, migration)
-    total = wanted.budget or round((wanted.share or 1) * migration.info.rows)
+    done = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
+    total = max((wanted.budget or round((wanted.share or 1) * migration.info.rows)) - done, 0)
     with bars.shown("encoding", total) as advance:
         plan = reembed(
             migration,

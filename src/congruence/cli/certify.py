@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,10 @@ from congruence.cli._engines import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from congruence.embeddings import Embeddings
-    from congruence.upgrade.certify import Certificate
+    from congruence.upgrade.certify import Certificate, Estimate
 
 __all__ = ["command", "print_certificate"]
 
@@ -200,7 +202,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _count_or_ids(anchors: str) -> Any:
+def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return a number of anchors, or the ids that a file lists."""
     from congruence.cli._base import read
     from congruence.embeddings import Space
@@ -322,7 +324,7 @@ def print_certificate(certificate: Certificate) -> None:
     say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
     print()
 
-    def cell(estimate: Any) -> str:
+    def cell(estimate: Estimate | None) -> str:
         return (
             "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
         )

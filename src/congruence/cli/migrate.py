@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from congruence.upgrade.migrate import Plan
+    import numpy as np
+
+    from congruence.embeddings import Embeddings
 
 __all__ = ["command", "read_certificate_file"]
 
@@ -186,7 +187,7 @@ def command(
     until: Annotated[
         float | None,
         typer.Option(
-            help="Stop where the estimated agreement with the new model is this, such as .99.",
+            help="Stop where the 95 % interval of the agreement with the new model lies above this, such as .99.",
             rich_help_panel="reembed",
         ),
     ] = None,
@@ -220,10 +221,11 @@ def command(
     """
     from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
+    from congruence.cli import _migration_steps as steps
+    from congruence.cli._bars import Bars
     from congruence.cli._base import print_json, say
-    from congruence.cli._migration import print_plan, print_rule, print_status, print_verification
+    from congruence.cli._migration import print_plan, print_status
     from congruence.cli._reembed import Wanted, open_encoder, progress, run_reembed
-    from congruence.cli._thresholds import print_thresholds
     from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
     from congruence.errors import ParameterError
@@ -257,8 +259,7 @@ def command(
     verdict = None if certificate is None else read_certificate_file(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
-    with ExitStack() as stack:
-        stack.callback(database.close)
+    with closing(database):
         migration = Migration(
             database,
             mapping,
@@ -270,8 +271,7 @@ def command(
             old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
         )
-        migration.retry.say = _complain
-        again = f"congruence migrate {database.info().place} …"
+        migration.retry.say = steps.complain
         if action == "status":
             told = migration.status()
             print_json(told) if as_json else print_status(told)
@@ -284,140 +284,42 @@ def command(
             if not as_json:
                 print_plan(plan)
             if migration.journal is None and not yes and not (plan.refused and not anyway):
-                _confirm(plan)
+                steps.confirm_plan(plan)
         if action == "thresholds":
             sides = [None if one is None else _read_vectors(one) for one in (queries, queries_old)]
-            fitted = migration.fit_thresholds(*sides, among=among)
-            translated = [fitted.translate(one) for one in threshold or []]
-            if as_json:
-                print_json({"action": action, **fitted.describe(), "thresholds": [one.to_dict() for one in translated]})
-            else:
-                print_thresholds(translated)
+            steps.thresholds(migration, as_json, threshold or [], queries=sides[0], queries_old=sides[1], among=among)
             return
         if reembeds:
             open_encoder(wanted, migration)  # what cannot be opened is said before anything is written
-        bars = stack.enter_context(_Bars(as_json))
         told = {}
-        if action == "run":
-            try:
-                migration.run(
-                    certificate=verdict,
-                    resume=resume,
-                    anyway=anyway,
-                    callback=bars.advance,
-                    stage=lambda words: bars.begin(words, migration.info.rows),
-                )
-            except BaseException:
-                bars.close()
-                if migration.journal is not None and migration.folder.exists():
-                    _complain(f"the journal is in {migration.folder}; go on with --resume")
-                raise
-        if action in ("run", "verify"):
-            bars.begin("verifying", migration.info.rows)
-            found = migration.verify(
-                heldout=None if heldout is None else _read_vectors(heldout),
-                least_recall=least_recall,
-                callback=bars.advance,
-            )
-            bars.close()
-            told = found.to_dict()
-            if not as_json:
-                print_verification(found)
-                print_rule(migration)
-                if (
-                    found.passed
-                    and not progressive
-                    and migration.journal is not None
-                    and migration.journal.state == "verified"
-                ):
-                    say(f"Next: {again} switch, with the same options")
-            if progressive and found.passed:
-                told |= progress(migration, wanted, bars, as_json)
-        elif action == "reembed":
-            told = run_reembed(migration, wanted, bars, as_json)
-        elif action == "switch":
-            bars.begin("comparing", migration.info.rows)
-            told = migration.switch(callback=bars.advance)
-            bars.close()
-            if not as_json:
-                say(
-                    f"switched: readers see the new vectors of {told['rows']:,} rows. The old ones stand beside: rollback, or drop-old"
-                )
-                say(f"summary: {migration.folder / 'summary.json'}")
-        elif action == "rollback":
-            told = migration.rollback()
-            if not as_json:
-                same = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}[
-                    told["identical"]
-                ]
-                say(f"rolled back: readers see the old vectors of {told['rows']:,} rows, {same}")
-        elif action == "drop-old":
-            if not yes:
-                _ask("Remove the old vectors for good?")
-            migration.drop_old()
-            told = {"dropped": True}
-            if not as_json:
-                say("the old vectors are gone")
-        elif action == "discard":
-            if not yes:
-                _ask("Remove the new vectors?")
-            migration.discard()
-            told = {"discarded": True}
-            if not as_json:
-                say("the new vectors are gone")
+        with Bars(as_json) as bars:
+            if action == "run":
+                steps.run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
+            if action in ("run", "verify"):
+                vectors = None if heldout is None else _read_vectors(heldout)
+                found = steps.verify(migration, bars, as_json, heldout=vectors, least_recall=least_recall)
+                told = found.to_dict()
+                if found.passed and progressive:
+                    told |= progress(migration, wanted, bars, as_json)
+                elif not as_json and migration.journal is not None and migration.journal.state == "verified":
+                    say(f"Next: congruence migrate {migration.info.place} … switch, with the same options")
+            elif action == "reembed":
+                told = run_reembed(migration, wanted, bars, as_json)
+            elif action == "switch":
+                told = steps.switch(migration, bars, as_json)
+            elif action == "rollback":
+                told = steps.rollback(migration, as_json)
+            elif action == "drop-old":
+                told = steps.drop_old(migration, as_json, yes=yes)
+            elif action == "discard":
+                told = steps.discard(migration, as_json, yes=yes)
         if as_json:
             print_json({"action": action, "journal": str(migration.folder), **told})
         if action in ("run", "verify") and not told["passed"]:
             raise typer.Exit(1)
 
 
-class _Bars:
-    """One progress bar after the other."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._stack = quiet, ExitStack()
-        self._advance: Callable[[int], None] | None = None
-
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def begin(self, words: str, total: int) -> None:
-        """Show a bar of its own for a walk."""
-        from congruence.cli._base import progress
-
-        self.close()
-        self._advance = self._stack.enter_context(progress(words, total, self._quiet))
-
-    def advance(self, count: int) -> None:
-        if self._advance is not None:
-            self._advance(count)
-
-    @contextmanager
-    def shown(self, words: str, total: int) -> Iterator[Callable[[int], None] | None]:
-        """Show a bar while the block runs, and give what moves it."""
-        self.begin(words, total)
-        try:
-            yield self._advance
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self._stack.close()
-        self._advance = None
-
-
-def _complain(text: str) -> None:
-    import sys
-
-    from congruence._utils.display import visible
-
-    print(visible(text), file=sys.stderr, flush=True)
-
-
-def read_certificate_file(path: str) -> dict[str, Any]:
+def read_certificate_file(path: str) -> dict[str, object]:
     """Return what a file of JSON holds. Raises FileError, CorruptFileError."""
     import json
 
@@ -437,41 +339,26 @@ def read_certificate_file(path: str) -> dict[str, Any]:
     )
 
 
-def _read_ranges(path: str) -> Any:
+def _read_ranges(path: str) -> np.ndarray:
     """Return the array of a file. Raises FileError, CorruptFileError."""
     import numpy as np
 
     from congruence.errors import CorruptFileError, FileError
 
     try:
-        return np.load(path, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):  # an .npz is an archive of them
+            return found
     except OSError as error:
         raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None
     except (ValueError, EOFError):
-        raise CorruptFileError(
-            f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
-        ) from None
+        pass
+    raise CorruptFileError(
+        f"Got {path}, which is no array; expected .npy of shape (2, components). Write it with numpy.save."
+    )
 
 
-def _read_vectors(spec: str) -> Any:
+def _read_vectors(spec: str) -> Embeddings:
     from congruence.stores import read_embeddings
 
     return read_embeddings(spec)
-
-
-def _ask(question: str) -> None:
-    """Go on if a person says so. Raises ParameterError where nobody can be asked."""
-    import sys
-
-    from congruence.errors import ParameterError
-
-    if not sys.stdin.isatty():
-        raise ParameterError(
-            "Got nobody to ask before anything is changed; expected a terminal, or consent. Pass --yes."
-        )
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(1)
-
-
-def _confirm(plan: Plan) -> None:
-    _ask(f"Write {plan.rows:,} new vectors beside the old ones?")

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._utils.optional import require
 from congruence.databases._bits import pack, unpack
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    ParameterError,
-    StorageError,
-)
+from congruence.databases._sqlite_connection import quoted
+from congruence.errors import ParameterError
 
-__all__ = ["Vec0", "connect", "make_scratch", "quoted", "rename", "sqlite_module", "translate"]
+if TYPE_CHECKING:
+    from congruence.databases._client_types import SQLConnection
 
-#: Memory for pages of the file. vec0 keeps 1,024 vectors in one value, a chain of pages that each read of a vector follows: a chain that is
-#: not in memory is read anew for every row.
-_CACHE_BYTES = 64 * 2**20
+__all__ = ["Vec0", "rename"]
 
 _VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
 _METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
 _KEY = re.compile(r"(\w+)\s+(integer|int|text)\s+primary\s+key", re.IGNORECASE)
 _OTHER = re.compile(r"\+?\s*(\w+)\s+\w+(\s+partition\s+key)?", re.IGNORECASE)
-
-
-def quoted(name: str) -> str:
-    """Quote a name for SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True)
@@ -140,7 +123,7 @@ class Vec0:
         return f"CREATE VIRTUAL TABLE {quoted(name)} USING vec0({', '.join(arguments)})"
 
 
-def rename(connection: Any, old: str, new: str) -> None:
+def rename(connection: SQLConnection, old: str, new: str) -> None:
     """Rename a vec0 table and the tables that hold its data, which vec0 finds by its own name and leaves behind."""
     connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
     shadow = re.compile(
@@ -149,55 +132,3 @@ def rename(connection: Any, old: str, new: str) -> None:
     for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
         if found := shadow.fullmatch(name):
             connection.execute(f"ALTER TABLE {quoted(name)} RENAME TO {quoted(new + found[1])}")
-
-
-def sqlite_module() -> ModuleType:
-    """Return an SQLite module that can load extensions, which many builds of Python leave out of their own."""
-    if hasattr(sqlite3.Connection, "enable_load_extension"):
-        return sqlite3
-    return require("pysqlite3.dbapi2", extra="sqlite-vec")
-
-
-def connect(module: ModuleType, path: Path, seconds: float) -> Any:
-    """Open a file with sqlite-vec loaded, in no transaction, and wait so long for another writer."""
-    connection = module.connect(str(path), timeout=seconds, isolation_level=None, check_same_thread=False)
-    load_vec(connection)
-    connection.execute(f"PRAGMA cache_size = -{_CACHE_BYTES // 1024}")
-    # A view of the user's keeps the name that it was written with, and shows what stands under it.
-    connection.execute("PRAGMA legacy_alter_table = ON")
-    return connection
-
-
-def load_vec(connection: Any) -> None:
-    """Load sqlite-vec into a connection."""
-    connection.enable_load_extension(True)
-    require("sqlite_vec", extra="sqlite-vec").load(connection)
-    connection.enable_load_extension(False)
-
-
-def make_scratch(path: Path, n: int) -> None:
-    """Make a file with a vec0 table of so many rows, with small vectors."""
-    with closing(sqlite_module().connect(str(path), isolation_level=None)) as connection:
-        load_vec(connection)
-        connection.execute("CREATE VIRTUAL TABLE scratch USING vec0(id integer primary key, vector int8[8])")
-        connection.execute("BEGIN")
-        connection.executemany("INSERT INTO scratch VALUES (?, vec_int8(?))", ((k, bytes(8)) for k in range(n)))
-        connection.execute("COMMIT")
-
-
-def translate(error: Exception, path: Path, seconds: float) -> CongruenceError:
-    """Return SQLite's error as ours."""
-    text = str(error)
-    if "locked" in text or "busy" in text:
-        return DatabaseUnavailableError(
-            f"Got no lock on {path} within {seconds:g} s ({text}); expected that no other process writes. Try again when none does."
-        )
-    if "not a database" in text or "malformed" in text:
-        return CorruptFileError(
-            f"Got a file {path} that is damaged, or no SQLite database ({text}); expected one. Restore it from a backup."
-        )
-    if "disk is full" in text:
-        return StorageError(f"Got no room for {path} ({text}); expected some. Make room on the disk, and run it again.")
-    return DatabaseError(
-        f"Got a refusal from {path} ({text}); expected the statement to run. Remove the reason that SQLite gives, and run it again."
-    )

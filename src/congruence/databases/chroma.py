@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +32,9 @@ from congruence.databases._chroma_client import (
     mark_of,
     only_table,
     settings_of,
-    translate,
     where_of,
 )
+from congruence.databases._chroma_records import SAMPLE, Records
 from congruence.databases._metadata import space_in
 from congruence.errors import (
     DatabaseError,
@@ -42,10 +42,10 @@ from congruence.errors import (
     ParameterError,
 )
 
-__all__ = ["Chroma", "ChromaFolder", "open_chroma"]
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Collection
 
-#: Rows looked at for the names of metadata.
-_SAMPLE = 1000
+__all__ = ["Chroma", "ChromaFolder", "open_chroma"]
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
@@ -107,51 +107,33 @@ class Chroma(Database):
                 raise ParameterError(
                     f"Got {name}={value!r}; expected none, since a record of Chroma has one embedding and one id. Leave {name} out."
                 )
-        self._client, self._address = connect(address)
-        self._where = None if rows is None else where_of(rows)
-        names = [one.name for one in self._ask(self._client.list_collections)] if table is None else []
-        self._table = only_table(names, self._address) if table is None else table
-        self._modality = modality_column
-        self._most = max(1, int(self._ask(self._client.get_max_batch_size)))
+        self._connection = connect(address)
+        where = None if rows is None else where_of(rows)
+        self._table = only_table(self._connection.names(), self._connection.address) if table is None else table
+        self._records = Records(self._connection, where, modality_column)
         place = self._place()
-        if self._where is not None:
-            self._ask(place.old.get, where=self._where, limit=1, include=[])
-        if modality_column is not None and modality_column not in (fields := self._fields(place.old)):
+        if where is not None:
+            self._connection.ask(place.old.get, where=where, limit=1, include=[])
+        if modality_column is not None and modality_column not in (fields := self._records.fields(place.old)):
             raise ParameterError(
-                f"Got modality_column={modality_column!r}, which none of the first {_SAMPLE:,} rows of {self._table!r} has; "
+                f"Got modality_column={modality_column!r}, which none of the first {SAMPLE:,} rows of {self._table!r} has; "
                 f"expected a key of the metadata, one of {', '.join(map(repr, fields)) or 'none'}. Name another modality_column."
             )
 
-    def _ask(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the client. Raises DatabaseError, DatabaseUnavailableError, StorageError."""
-        try:
-            return call(*args, **kwargs)
-        except Exception as error:
-            ours = translate(error, self._address)
-            if ours is None:
-                raise
-            raise ours from error
-
     # ---- which collection --------------------------------------------------------------------------------------------
-
-    def _get(self, name: str) -> Any:
-        try:
-            return self._ask(self._client.get_collection, name, embedding_function=None)
-        except DatabaseError as error:
-            if type(error.__cause__).__name__ in ("NotFoundError", "InvalidArgumentError"):
-                return None
-            raise
 
     def _name(self, role: str) -> str:
         return f"{self._table}__congruence_{role}"
 
     def _place(self) -> Place:
-        place = Place(self._get(self._table), *(self._get(self._name(role)) for role in ("old", "new", "back")))
-        if place.old is None:
-            names = ", ".join(repr(one.name) for one in self._ask(self._client.list_collections)[:20]) or "none"
+        shown, aside, new, back = map(self._connection.get, (self._table, *map(self._name, ("old", "new", "back"))))
+        old = shown if aside is None else aside
+        if old is None:
+            names = ", ".join(map(repr, self._connection.names()[:20])) or "none"
             raise ParameterError(
-                f"Got no collection {self._table!r} in {self._address.shown}; expected one of {names}. Choose one with table=…."
+                f"Got no collection {self._table!r} in {self._connection.address.shown}; expected one of {names}. Choose one with table=…."
             )
+        place = Place(old, shown, aside, new, back)
         if place.made is not None and not mark_of(place.made):
             raise DatabaseError(
                 f"Got collections {self._table!r} and {self._table}__congruence_…, which are no migration's; expected these names to be free. "
@@ -159,7 +141,7 @@ class Chroma(Database):
             )
         return place
 
-    def _made(self) -> Any:
+    def _made(self) -> Collection:
         made = self._place().made
         if made is None:
             raise MigrationError(
@@ -177,7 +159,7 @@ class Chroma(Database):
             )
         return place
 
-    def _side(self, side: Side) -> Any:
+    def _side(self, side: Side) -> Collection | None:
         place = self._place()
         return place.old if side == "old" else place.made
 
@@ -186,25 +168,20 @@ class Chroma(Database):
     def info(self) -> DatabaseInfo:
         """Describe the old vectors."""
         old = self._place().old
-        first = self._ask(old.get, limit=1, include=["embeddings"])["embeddings"]
+        first = self._connection.ask(old.get, limit=1, include=["embeddings"])["embeddings"]
         space, index = index_words(old)
-        folder = folder_of(self._address)
+        folder = folder_of(self._connection.address)
         return DatabaseInfo(
-            place=f"{self._address.shown} {self._table}",
-            rows=self._count(old),
+            place=f"{self._connection.address.shown} {self._table}",
+            rows=self._records.count(old),
             dim=int(np.shape(first)[1]) if len(first) else 0,
             distance=_DISTANCES.get(space),
             index=index,
             id_type="text",
-            columns=self._fields(old),
+            columns=self._records.fields(old),
             space=space_in(old.metadata, self._table),
             free_bytes=None if folder is None else shutil.disk_usage(folder).free,
         )
-
-    def _fields(self, collection: Any) -> tuple[str, ...]:
-        found = self._ask(collection.get, limit=_SAMPLE, include=["metadatas", "documents"])
-        keys = dict.fromkeys(key for one in found["metadatas"] for key in one or {})
-        return (*keys, *(["document"] if any(one is not None for one in found["documents"]) else []))
 
     def stage(self) -> Stage:
         """Say from the names of the collections how far the migration is."""
@@ -216,43 +193,18 @@ class Chroma(Database):
         made = self._place().made
         return {} if made is None else dict(mark_of(made)["note"])
 
-    def _records(self, collection: Any, ids: list[str], include: list[str]) -> Mapping[str, Any]:
-        """Return records of these ids that exist, in the order of their ids, and not more at a time than the client takes."""
-        found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
-        for start in range(0, len(ids), self._most):
-            got = self._ask(collection.get, ids=ids[start : start + self._most], include=include)
-            for key in found:
-                found[key] += list(got[key])
-        order = sorted(range(len(found["ids"])), key=found["ids"].__getitem__)
-        return {key: [values[k] for k in order] for key, values in found.items()}
-
-    def _include(self) -> list[str]:
-        return ["embeddings"] if self._modality is None else ["embeddings", "metadatas"]
-
-    def _block(self, found: Mapping[str, Any]) -> Block:
-        ids = found["ids"]
-        vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
-        modalities = None
-        if self._modality is not None:
-            values = [(one or {}).get(self._modality) for one in found["metadatas"]]
-            modalities = pa.array([None if one is None else str(one) for one in values], pa.large_string())
-        return Block(
-            pa.array(ids, pa.large_string()), np.ascontiguousarray(vectors), modalities, ids[-1] if ids else ""
-        )
-
-    def _ids(self, collection: Any) -> list[str]:
-        return sorted(self._ask(collection.get, where=self._where, include=[])["ids"])
-
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows in the order of their ids."""
         collection = self._side(side)
         if collection is None:
             return
-        ids = self._ids(collection)
+        ids = self._records.ids(collection)
         if after is not None:
             ids = [one for one in ids if one > str(after)]
         for start in range(0, len(ids), batch):
-            block = self._block(self._records(collection, ids[start : start + batch], self._include()))
+            block = self._records.block(
+                self._records.get(collection, ids[start : start + batch], self._records.include)
+            )
             if len(block.ids):
                 yield block
 
@@ -260,26 +212,23 @@ class Chroma(Database):
         """Return the rows of these ids that exist."""
         collection = self._side(side)
         wanted = [] if collection is None else ids.to_pylist()
-        return self._block(self._records(collection, wanted, self._include()))
-
-    def _count(self, collection: Any) -> int:
-        return int(self._ask(collection.count)) if self._where is None else len(self._ids(collection))
+        return self._records.block(self._records.get(collection, wanted, self._records.include))
 
     def count(self, side: Side = "old") -> int:
         """Return how many rows there are."""
         collection = self._side(side)
-        return 0 if collection is None else self._count(collection)
+        return 0 if collection is None else self._records.count(collection)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
         """Yield the old side's rows with their new vectors; one whose document, metadata or URI differ by now counts as without."""
         place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
-        ids = self._ids(place.old)
+        ids = self._records.ids(place.old)
         width = 0 if place.made is None else int(mark_of(place.made)["dim"])
         for start in range(0, len(ids), batch):
-            found = self._records(place.old, ids[start : start + batch], everything)
-            block = self._block(found)
-            twins = self._records(place.made, found["ids"] if place.made is not None else [], everything)
-            mapped = self._block(twins)
+            found = self._records.get(place.old, ids[start : start + batch], everything)
+            block = self._records.block(found)
+            twins = self._records.get(place.made, found["ids"] if place.made is not None else [], everything)
+            mapped = self._records.block(twins)
             new = np.zeros((len(block.ids), width), np.float32)
             has = np.zeros(len(block.ids), bool)
             for j, k in enumerate(rows_of(mapped.ids, block.ids).tolist()):
@@ -291,7 +240,9 @@ class Chroma(Database):
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Return the ids of the ``k`` nearest rows of each query."""
         collection = self._place().old if side == "old" else self._made()
-        found = self._ask(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
+        found = self._connection.ask(
+            collection.query, query_embeddings=queries, n_results=k, where=self._records.where, include=[]
+        )
         return [pa.array(one, pa.large_string()) for one in found["ids"]]
 
     # ---- writing beside ----------------------------------------------------------------------------------------------
@@ -305,7 +256,9 @@ class Chroma(Database):
         mark = {"dim": dim, "note": dict(note or {})}
         if place.made is None:
             settings = settings_of(place.old, mark)
-            self._ask(self._client.create_collection, self._name("new"), embedding_function=None, **settings)
+            self._connection.ask(
+                self._connection.client.create_collection, self._name("new"), embedding_function=None, **settings
+            )
         elif mark_of(place.made) != mark:
             there = mark_of(place.made)
             raise MigrationError(
@@ -315,33 +268,29 @@ class Chroma(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors of rows, with the document, metadata and URI that the rows have now; after the switch the vectors alone."""
-        self._made()
-        place = self._place()
+        made, place = self._made(), self._place()
         row = {one: k for k, one in enumerate(ids.to_pylist())}
         if place.switched:  # what readers see by now is the new collection's own
-            there = self._records(place.made, list(row), [])["ids"]
-            for start in range(0, len(there), self._most):
-                part = there[start : start + self._most]
-                self._ask(place.made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
+            there = self._records.get(made, list(row), [])["ids"]
+            for start in range(0, len(there), self._connection.most):
+                part = there[start : start + self._connection.most]
+                self._connection.ask(made.update, ids=part, embeddings=vectors[[row[one] for one in part]])
             return
-        found = self._records(place.old, list(row), ["metadatas", "documents", "uris"])
+        found = self._records.get(place.old, list(row), ["metadatas", "documents", "uris"])
         # An upsert would merge metadata into what is there. A kill in between leaves rows missing, which the next pass writes.
-        self._remove(place.made, self._records(place.made, found["ids"], [])["ids"])
-        for start in range(0, len(found["ids"]), self._most):
-            some = {key: values[start : start + self._most] for key, values in found.items()}
+        self._records.remove(made, self._records.get(made, found["ids"], [])["ids"])
+        for start in range(0, len(found["ids"]), self._connection.most):
+            some = {key: values[start : start + self._connection.most] for key, values in found.items()}
             given = {
                 key: some[key] for key in ("metadatas", "documents", "uris") if any(x is not None for x in some[key])
             }
             wanted = vectors[[row[one] for one in some["ids"]]]
-            self._ask(place.made.add, ids=some["ids"], embeddings=wanted, **given)
-
-    def _remove(self, collection: Any, ids: list[str]) -> None:
-        for start in range(0, len(ids), self._most):
-            self._ask(collection.delete, ids=ids[start : start + self._most])
+            self._connection.ask(made.add, ids=some["ids"], embeddings=wanted, **given)
 
     def delete(self, ids: pa.Array) -> None:
         """Remove records of the new collection."""
-        self._remove(self._beside().made, ids.to_pylist())
+        self._beside()
+        self._records.remove(self._made(), ids.to_pylist())
 
     # ---- switch and back ---------------------------------------------------------------------------------------------
 
@@ -352,27 +301,27 @@ class Chroma(Database):
             return
         made = self._made()
         if place.aside is None:
-            rows, expected = int(self._ask(made.count)), int(self._ask(place.old.count))
+            rows, expected = int(self._connection.ask(made.count)), int(self._connection.ask(place.old.count))
             if rows < expected:
                 raise MigrationError(
                     f"Got {rows:,} of {expected:,} rows beside {self._table!r}; expected all, since readers would lose the others. "
                     "Migrate the rows that are missing, with writers stopped for the time of the switch."
                 )
             if place.new is None:  # the last step of a rollback
-                self._ask(made.modify, name=self._name("new"))
-            self._ask(place.shown.modify, name=self._name("old"))
-        self._ask(made.modify, name=self._table)
+                self._connection.ask(made.modify, name=self._name("new"))
+            self._connection.ask(place.old.modify, name=self._name("old"))
+        self._connection.ask(made.modify, name=self._table)
 
     def rollback(self) -> None:
         """Rename the new collection, then the old one; complete what was cut short, a switch as well."""
         place = self._place()
         if place.aside is not None:
             if place.shown is not None:
-                self._ask(place.shown.modify, name=self._name("back"))
-            self._ask(place.aside.modify, name=self._table)
+                self._connection.ask(place.shown.modify, name=self._name("back"))
+            self._connection.ask(place.aside.modify, name=self._table)
             place = self._place()
         if place.back is not None:
-            self._ask(place.back.modify, name=self._name("new"))
+            self._connection.ask(place.back.modify, name=self._name("new"))
 
     def drop_old(self) -> None:
         """Delete the old collection."""
@@ -381,7 +330,7 @@ class Chroma(Database):
             raise MigrationError(
                 f"Got {self._table!r} not switched; expected readers to see the new vectors. Switch first."
             )
-        self._ask(self._client.delete_collection, self._name("old"))
+        self._connection.ask(self._connection.client.delete_collection, self._name("old"))
 
     def discard(self) -> None:
         """Delete the new collection."""
@@ -390,7 +339,7 @@ class Chroma(Database):
             return
         self._beside()
         self.rollback()  # where a switch or a rollback was cut short
-        self._ask(self._client.delete_collection, self._name("new"))
+        self._connection.ask(self._connection.client.delete_collection, self._name("new"))
 
     def close(self) -> None:
         """Do nothing: clients of one process share a folder, and none can be closed for itself."""
@@ -402,6 +351,6 @@ class ChromaFolder(Chroma):
     capabilities: ClassVar[Capabilities] = replace(Chroma.capabilities, concurrent_writes=False)
 
 
-def open_chroma(address: Address, **options: Any) -> Chroma:
+def open_chroma(address: Address, **options: str | None) -> Chroma:
     """Open a folder or a server; the parameters are those of :class:`Chroma`."""
     return (Chroma if folder_of(address) is None else ChromaFolder)(address, **options)

@@ -6,10 +6,8 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +16,12 @@ from congruence._utils.validation import check_choice
 from congruence.databases._address import Address
 from congruence.databases._base import BATCH, Block, Capabilities, Cursor, Database, DatabaseInfo, Side, Stage
 from congruence.databases._scratch import time_scratch
-from congruence.databases._vec0 import Vec0, connect, make_scratch, quoted, rename, sqlite_module, translate
+from congruence.databases._sqlite_connection import Connection, make_scratch, quoted
+from congruence.databases._vec0 import Vec0, rename
 from congruence.errors import FileError, MigrationError, ParameterError
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Row, SQLConnection
 
 __all__ = ["SQLite"]
 
@@ -81,11 +83,8 @@ class SQLite(Database):
         self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
         if not self._path.is_file():
             raise FileError(f"Got {self._path}, which is no file; expected an SQLite database. Pass the path of one.")
-        self._lock = RLock()
-        self._module = sqlite_module()
-        with self._ours():
-            self._connection = connect(self._module, self._path, BUSY_SECONDS)
-        self._others: dict[Any, tuple[Any, ...]] = {}
+        self._connection = Connection(self._path, BUSY_SECONDS)
+        self._others: dict[int | str, Row] = {}
         self._table = self._find(table)
         self._place = f"{self._path} {self._table}"
         facts = self._facts(column)
@@ -98,35 +97,9 @@ class SQLite(Database):
                 "Pass the name of a column (modality_column=)."
             )
 
-    @contextmanager
-    def _ours(self) -> Iterator[None]:
-        """Turn the client's errors into ours."""
-        try:
-            yield
-        except self._module.Error as error:
-            raise translate(error, self._path, BUSY_SECONDS) from error
-
-    def _read(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self._lock, self._ours():
-            found: list[tuple[Any, ...]] = self._connection.execute(statement, values).fetchall()
-            return found
-
-    @contextmanager
-    def _writing(self) -> Iterator[Any]:
-        """Give the connection in a transaction that is the only one to write: all of it happens, or nothing."""
-        with self._lock, self._ours():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
     def _statements(self) -> dict[str, str]:
         """Return the vec0 tables with their CREATE statements."""
-        found = self._read(
+        found = self._connection.read(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
         )
         return {name: text for name, text in found if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
@@ -188,24 +161,24 @@ class SQLite(Database):
 
     def note(self) -> Mapping[str, str]:
         """Return the note, from a table beside."""
-        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._notes]):
+        if not self._connection.read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._notes]):
             return {}
-        found = self._read(f"SELECT note FROM {quoted(self._notes)}")
+        found = self._connection.read(f"SELECT note FROM {quoted(self._notes)}")
         return dict(json.loads(found[0][0])) if found else {}
 
-    def _found(self, side: Side, chosen: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _found(self, side: Side, chosen: str, values: Sequence[object]) -> list[Row]:
         """Return modality, id, vector and the other columns of the rows whose ids a subquery gives, in its order."""
         name, facts = self._name(side), self._facts(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
         columns = ", ".join(f"t.{one}" for one in (facts.ids, facts.column, *facts.others))
         # CROSS JOIN keeps SQLite from reading the whole of the vec0 table: each row is looked up by its id.
         join = f"CROSS JOIN {quoted(name)} AS t ON t.{facts.ids} = k.id"
-        return self._read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
+        return self._connection.read(f"SELECT {modality}, {columns} FROM {chosen} AS k {join}", values)
 
-    def _rows(self, side: Side, chosen: str, values: Sequence[Any]) -> Block:
+    def _rows(self, side: Side, chosen: str, values: Sequence[object]) -> Block:
         facts, found = self._facts(side=side), self._found(side, chosen, values)
         if side == "old" and found and not any(isinstance(one, bytes) for one in found[0][3:]):  # no further vectors
-            with self._lock:
+            with self._connection.lock:
                 self._others |= {row[1]: row[3:] for row in found}
                 for one in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
                     del self._others[one]
@@ -245,7 +218,7 @@ class SQLite(Database):
         """Return how many rows there are; each has a vector."""
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             return 0
-        return int(self._read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
+        return int(self._connection.read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Search exactly, as vec0 does."""
@@ -253,17 +226,17 @@ class SQLite(Database):
         statement = f"SELECT {facts.ids} FROM {quoted(name)} WHERE {facts.column} MATCH {facts.value} AND k = {int(k)} ORDER BY distance"
         type_ = pa.int64() if facts.id_type == "int" else pa.large_string()
         rows = facts.blobs(np.asarray(queries))
-        return [pa.array([one for (one,) in self._read(statement, [row.tobytes()])], type_) for row in rows]
+        return [pa.array([one for (one,) in self._connection.read(statement, [row.tobytes()])], type_) for row in rows]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose rows are gone; none after the switch, when rows are added to the new table alone."""
         if self.stage() is not Stage.BESIDE:
             return
         facts, after = self._facts(), None
-        values: list[Any]
+        values: list[int | str]
         while True:
             behind, values = ("", []) if after is None else ("id > ? AND", [after])
-            found = self._read(f"{self._orphaned(facts, behind)} ORDER BY id LIMIT {int(batch)}", values)
+            found = self._connection.read(f"{self._orphaned(facts, behind)} ORDER BY id LIMIT {int(batch)}", values)
             if not found:
                 return
             after = found[-1][0]
@@ -279,7 +252,7 @@ class SQLite(Database):
         """Make a table with the same columns, and vectors of another width."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         kept = {str(key): str(value) for key, value in (note or {}).items()}
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             if self.stage() is not Stage.UNTOUCHED:
                 made = self._facts(side="new")
                 if (made.dim, made.element_type, dict(self.note())) != (dim, element_type, kept):
@@ -294,16 +267,16 @@ class SQLite(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Insert rows with the other columns of the user's; each call is a transaction."""
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             self._write(connection, ids, vectors)
 
-    def _write(self, connection: Any, ids: pa.Array, vectors: np.ndarray) -> None:
+    def _write(self, connection: SQLConnection, ids: pa.Array, vectors: np.ndarray) -> None:
         if self.stage() is Stage.UNTOUCHED:
             raise MigrationError(
                 f"Got no new vectors beside {self._place}; expected some. Prepare the migration first."
             )
         facts, new, old = self._facts(), self._name("new"), self._name("old")
-        names: list[Any] = ids.to_pylist()
+        names: list[int | str] = ids.to_pylist()
         there = f"SELECT id FROM {self._keys(new, facts)} WHERE id IN (SELECT value FROM json_each(?))"
         replaced = connection.execute(there, [json.dumps(names)]).fetchall()
         connection.executemany(f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?", replaced)
@@ -327,7 +300,7 @@ class SQLite(Database):
         """Insert rows of an id and a vector into a file of its own beside this one; see :meth:`Database.time_write`."""
 
         def make(folder: Path, n: int) -> SQLite:
-            with self._ours():
+            with self._connection.errors():
                 make_scratch(folder / "scratch.sqlite", n)
             return SQLite(Address.parse(str(folder / "scratch.sqlite")))
 
@@ -336,7 +309,7 @@ class SQLite(Database):
     def delete(self, ids: pa.Array) -> None:
         """Remove rows of the new table."""
         facts, new = self._facts(), self._name("new")
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             statement = f"DELETE FROM {quoted(new)} WHERE {facts.ids} = ?"
             connection.executemany(statement, [(one,) for one in ids.to_pylist()])
 
@@ -350,7 +323,7 @@ class SQLite(Database):
         MigrationError
             There are no new vectors, or rows were added since the last of them.
         """
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
                 return
@@ -380,14 +353,14 @@ class SQLite(Database):
 
     def rollback(self) -> None:
         """Rename both tables back in one transaction."""
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             if self.stage() is Stage.SWITCHED:
                 rename(connection, self._table, f"{self._table}__congruence_new")
                 rename(connection, f"{self._table}__congruence_old", self._table)
 
     def drop_old(self) -> None:
         """Drop the old table."""
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             if self.stage() is not Stage.SWITCHED:
                 raise MigrationError(
                     f"Got {self._place}, whose readers see the old vectors; expected the new ones. Switch before the old ones are dropped."
@@ -396,7 +369,7 @@ class SQLite(Database):
 
     def discard(self) -> None:
         """Drop the new table."""
-        with self._writing() as connection:
+        with self._connection.writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
                 raise MigrationError(
@@ -405,7 +378,7 @@ class SQLite(Database):
             if stage is Stage.BESIDE:
                 self._remove(connection, self._name("new"))
 
-    def _remove(self, connection: Any, name: str) -> None:
+    def _remove(self, connection: SQLConnection, name: str) -> None:
         connection.execute(f"DROP TABLE {quoted(name)}")
         connection.execute(f"DROP TABLE {quoted(self._notes)}")
 

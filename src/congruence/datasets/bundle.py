@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import DTypeLike
 
+from congruence._utils.arrays import as_dtype
 from congruence._utils.atomic import atomic_path
 from congruence._utils.ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
@@ -186,7 +187,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
     arrays = [pa.array(columns[name], kind) for name, kind in fields]
     for side in vectors:
         width = next((len(row) for row in vectors[side] if row is not None), 1)
-        arrays.append(pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), width)))
+        arrays.append(pa.array(vectors[side], pa.list_(pa.from_numpy_dtype(as_dtype(dtype)), width)))
         fields.append((side, arrays[-1].type))
     metadata = {_INFO_KEY: json.dumps({**spaces, "info": bundle.info}, ensure_ascii=False)}
     table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))

@@ -7,6 +7,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from congruence._utils.arrays import NUMPY
 from congruence._utils.typing import Array, ArrayNamespace
 from congruence.linalg.procrustes import cross_svd
 
@@ -75,7 +76,7 @@ def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[
         A times the matrix; orthonormal columns without a ridge.
     projection : ndarray of float64, shape (d, r)
     """
-    return U * gains(np, s, ridge), Vt.T / np.sqrt(s * s + ridge)
+    return U * gains(NUMPY, s, ridge), Vt.T / np.sqrt(s * s + ridge)
 
 
 def canonical_correlations(xp: ArrayNamespace, x_basis: Array, y_basis: Array) -> Array:

@@ -220,7 +220,7 @@ def _card(frame: SavedFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _modality(name: Any) -> str:
+def _modality(name: object) -> str:
     if name != "" and name not in MODALITIES:
         raise ValueError("a modality that is none")
     return str(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from congruence._utils.arrays import NUMPY
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, check_scale, check_width
 from congruence.errors import InputError
 from congruence.linalg.canonical import canonical_directions, whiten
@@ -120,7 +121,9 @@ class CCAFit:
                     "rows that differ, since a correlation needs variance. Pass other or more rows."
                 )
             scales.append(scale)
-        return summarize(np, np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0), components)
+        found = np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0)
+        summary: float | np.ndarray = summarize(NUMPY, found, components)
+        return summary
 
 
 def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
@@ -181,7 +184,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         else:
             unit = np.where(unit > 0, unit.max(), 0)
         inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
-        U, s, Vt = spectrum(np, C * inverse)
+        U, s, Vt = spectrum(NUMPY, C * inverse)
         if reduce == "pca":
             U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
         means.append(origin + mean)

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from congruence._utils.arrays import to_numpy
+from congruence._utils.arrays import NUMPY, to_numpy
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics import correlations, neighbors
@@ -271,8 +271,8 @@ def _reorder_neighbors(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
 def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]:
     def prepare(A: np.ndarray, name: str) -> np.ndarray:
         """Return an orthonormal basis of the leading principal components, on centered rows."""
-        U, s, _ = spectrum(np, _scaled(A, name))
-        return U[:, : correlations.kept(np, s, keep)]
+        U, s, _ = spectrum(NUMPY, _scaled(A, name))
+        return U[:, : correlations.kept(NUMPY, s, keep)]
 
     return prepare
 
@@ -294,7 +294,7 @@ class _Weighted(NamedTuple):
 
 
 def _prepare_weighted(A: np.ndarray, name: str) -> _Weighted:
-    U, s, Vt = spectrum(np, _scaled(A, name))
+    U, s, Vt = spectrum(NUMPY, _scaled(A, name))
     return _Weighted(U, s[:, None] * Vt)
 
 

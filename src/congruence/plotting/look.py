@@ -162,7 +162,7 @@ def tick(value: float) -> str:
     return f"{value:.6g}".replace("-", "−")
 
 
-def words(text: Any, most: int = 80) -> str:
+def words(text: object, most: int = 80) -> str:
     """Return a name as a picture shows it: control characters written out, and cut where it is very long."""
     return short(visible(str(text)), most)
 

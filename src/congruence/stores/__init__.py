@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
+from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
@@ -179,7 +180,7 @@ def open_sink(
     check_positive(dim, "dim", integer=True)
     if parts is None and like is not None:
         parts = like.parts
-    dtype = np.dtype(dtype)
+    dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64. Pass dtype=… with one of these.")
     if column_out is not None and not kind.keeps_columns:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
 from congruence.stores._base import Source, check_all_rows
@@ -71,7 +72,7 @@ class StreamedRows:
         check_positive(pool, "pool", integer=True)
         self.dim = source.dim
         self._source, self._size = source, min(pool, source.n)
-        self._dtype = np.dtype((np.float16 if source.dtype == np.float16 else np.float32) if dtype is None else dtype)
+        self._dtype = as_dtype(("float16" if source.dtype == np.float16 else "float32") if dtype is None else dtype)
         if self._dtype not in (np.float16, np.float32):
             raise DtypeError(f"Got dtype {self._dtype}; expected float16 or float32. Pass dtype='float32'.")
         self._lengths = np.full(-(-source.n // self._size), self._size)

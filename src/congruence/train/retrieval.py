@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from congruence._utils.arrays import to_numpy
 from congruence._utils.typing import Labels
 from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
@@ -48,7 +49,7 @@ def recalls(
     if x_labels is None or y_labels is None:
         check_same_rows(len(X), len(Y), "X", "Y")
         x_labels = y_labels = np.arange(len(X))
-    x_labels, y_labels = np.asarray(x_labels), np.asarray(y_labels)
+    x_labels, y_labels = to_numpy(x_labels), to_numpy(y_labels)
     forth, back = partners(x_labels, y_labels), partners(y_labels, x_labels)
     scores: dict[str, float] = {}
     for k in ks:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ParameterError
@@ -92,9 +93,9 @@ class BlockMap:
         # A width that does not fit is caught here too, before any work.
         given = replace(space, modality=wanted) if check else Space(dim=space.dim)
         self.expected, arrives, self.head = _sides(self.mapped, given, side)
-        self.source_dtype = np.dtype(source_dtype)
-        self.compute = np.dtype(np.float64 if self.source_dtype == np.float64 else np.float32)
-        self.dtype = np.dtype(dtype) if dtype is not None else self.source_dtype
+        self.source_dtype = as_dtype(source_dtype)
+        self.compute = as_dtype("float64" if self.source_dtype == np.float64 else "float32")
+        self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
         self.unit = self.mapped.gives_unit_rows(normalize)
         self.dim_in, self.dim = space.dim, self.mapped.d_out
         self.space = replace(arrives, dim=self.dim, modality=wanted, normalized=True if self.unit else None)

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import ArrayLike
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from congruence._utils.typing import RowsLike
-from congruence.databases import Database
 from congruence.embeddings import Embeddings
-from congruence.errors import MigrationError, ParameterError, SpaceMismatchError
+from congruence.errors import MigrationError, ParameterError
 from congruence.evaluation.thresholds import Thresholds
-from congruence.maps import Map, load
+from congruence.upgrade.migrate._opened import OpenMigration
 from congruence.upgrade.migrate.cutoffs import fit_cutoffs
-from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, hold, make_folder
-from congruence.upgrade.migrate.mapper import RowMapper, map_digest
-from congruence.upgrade.migrate.passes import Retry, checksum_of, fill, settle
-from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan
-from congruence.upgrade.migrate.quantize import Quantizer
-from congruence.upgrade.migrate.refusal import refuse
+from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.passes import checksum_of, fill
+from congruence.upgrade.migrate.plan import Plan, make_plan
 from congruence.upgrade.migrate.summary import summarize, write_summary
 from congruence.upgrade.migrate.verify import Verification, verify
 
 __all__ = ["Migration"]
 
 
-class Migration:
+class Migration(OpenMigration):
     """The vectors of a database on their way to a new model's space; a context manager.
 
     The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and after it :meth:`rollback` or :meth:`drop_old`. Old and new
@@ -78,82 +68,12 @@ class Migration:
     ...     migration.switch()
     """
 
-    def __init__(
-        self,
-        database: Database,
-        mapping: Map | None = None,
-        *,
-        journal: str | Path | None = None,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        element_type: str | None = None,
-        ranges: ArrayLike | None = None,
-        old_ranges: ArrayLike | None = None,
-        allow_zero_rows: bool = False,
-        retry: Retry | None = None,
-    ) -> None:
-        self.database = database
-        self.retry = retry or Retry()
-        self.info = self.retry(database, database.info)
-        self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
-        self.journal = Journal.read(self.folder)
-        kept = self.journal
-        if mapping is None:
-            if kept is None:
-                raise ParameterError(
-                    f"Got no map, and no journal at {self.folder}; expected one of both. Pass a map, or journal=… with the folder of a migration that was begun."
-                )
-            mapping = load(self.folder / "map")
-        digest = map_digest(mapping)
-        if kept is not None and kept.map_digest != digest:
-            raise SpaceMismatchError(
-                f"Got another map than the one this migration was begun with ({self.folder}); expected the same. Leave the map out, or discard the new vectors first."
-            )
-        if kept is not None and kept.place != self.info.place:
-            raise MigrationError(
-                f"Got the journal of {kept.place} for {self.info.place}; expected its own. Pass journal=… with another folder."
-            )
-        self.element_type = element_type or (kept.element_type if kept else self._default_type())
-        if self.element_type not in database.capabilities.element_types:
-            raise ParameterError(
-                f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(database.capabilities.element_types)}. Choose one of these."
-            )
-        if kept is not None:
-            self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
-        else:
-            self.mapper = RowMapper(
-                mapping,
-                modality=modality,
-                normalize=normalize,
-                allow_zero_rows=allow_zero_rows,
-                old=Quantizer(self.info.element_type, self.info.dim, old_ranges, "old_ranges"),
-                new=Quantizer(self.element_type, int(mapping.d_out), ranges),
-            )
-        self._digest = digest
-        if kept is not None and (self.folder / PROGRESSIVE).is_dir():
-            from congruence.upgrade.migrate.native import read_native
-
-            found = read_native(self.folder, mapping)
-            self.mapper.native = None if found is None else found[0]
-
-    def _default_type(self) -> str:
-        known = self.database.capabilities.element_types
-        return self.info.element_type if self.info.element_type in known else known[0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.database.close()
-
     # ------------------------------------------------------------------ the steps
 
     def plan(
         self,
         *,
-        certificate: Mapping[str, Any] | None = None,
+        certificate: Mapping[str, object] | None = None,
         encode_rate: float | None = None,
         price: float | None = None,
     ) -> Plan:
@@ -447,10 +367,10 @@ class Migration:
                 ),
             )
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, object]:
         """Return where the migration stands, by the journal and by the database itself, as plain data."""
         stage = self.retry(self.database, self.database.stage)
-        told: dict[str, Any] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
+        told: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
         if self.journal is not None:
             self._follow()
             told |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
@@ -466,57 +386,3 @@ class Migration:
         With the environment variable CONGRUENCE_SIGNING_KEY it is signed as well (HMAC-SHA256).
         """
         return summarize(self._journal())
-
-    # ------------------------------------------------------------------ inside
-
-    def _journal(self) -> Journal:
-        if self.journal is None:
-            raise MigrationError(
-                f"Got no migration at {self.folder}; expected one that was begun. Run it first, or pass journal=… with its folder."
-            )
-        return self.journal
-
-    def _begin(self, plan: Plan, anyway: bool) -> None:
-        """Refuse what must not be begun, and make the journal's folder with the map in it."""
-        refuse(plan, anyway=anyway)
-        # These raise their own errors, with the argument to change.
-        sample = next(iter(self.database.scan("old", batch=SAMPLE)))
-        self.mapper.check(self.info, sample.vectors)
-        self.mapper(sample.ids, sample.vectors, sample.modalities)
-        make_folder(self.folder)
-        ranges = self.mapper.new.ranges
-        if ranges is not None:
-            np.save(self.folder / "ranges.npy", ranges.astype(np.float32))
-        self.mapper.map.save(self.folder / "map", force=True)
-        self.journal = Journal(
-            place=self.info.place,
-            map_digest=self._digest,
-            dim=self.mapper.dim,
-            element_type=self.element_type,
-            normalize=self.mapper.unit,
-            scale=self.mapper.scale,
-            modality=self.mapper.modality,
-            ranges=self.mapper.new.told(),
-            old_ranges=self.mapper.old.told(),
-        )
-        self.journal.say(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
-        self.journal.write(self.folder)
-
-    def _prepare(self) -> None:
-        target = self.mapper.map.target_space_
-        note = {"map": self._digest, "model": target.model or "", "version": self._journal().version}
-        self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
-
-    def _settle(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
-        settle(self.database, self.mapper, self._journal(), self.folder, self.info.dim, self.retry, tell, callback)
-
-    @contextmanager
-    def _at_work(self) -> Iterator[Journal]:
-        """Keep other runs away, and give the journal as the database itself bears it out."""
-        journal = self._journal()
-        with hold(self.folder):
-            self._follow()
-            yield journal
-
-    def _follow(self) -> None:
-        self._journal().follow(self.retry(self.database, self.database.stage))

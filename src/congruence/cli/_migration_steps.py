@@ -1,0 +1,152 @@
+"""The actions of ``migrate``: what each does, asks first, and prints afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from congruence.cli._bars import Bars
+    from congruence.embeddings import Embeddings
+    from congruence.upgrade.migrate import Migration, Plan, Verification
+
+__all__ = ["complain", "confirm_plan", "discard", "drop_old", "rollback", "run", "switch", "thresholds", "verify"]
+
+
+def run(
+    migration: Migration, bars: Bars, *, certificate: Mapping[str, object] | None, resume: bool, anyway: bool
+) -> None:
+    """Write the new vectors beside the old ones; say where the journal is if that stops."""
+    try:
+        migration.run(
+            certificate=certificate,
+            resume=resume,
+            anyway=anyway,
+            callback=bars.advance,
+            stage=lambda words: bars.begin(words, migration.info.rows),
+        )
+    except BaseException:
+        bars.close()
+        if migration.journal is not None and migration.folder.exists():
+            complain(f"the journal is in {migration.folder}; go on with --resume")
+        raise
+
+
+def verify(
+    migration: Migration, bars: Bars, as_json: bool, *, heldout: Embeddings | None, least_recall: float
+) -> Verification:
+    """Verify the new vectors, and return what was found."""
+    from congruence.cli._migration import print_rule, print_verification
+
+    bars.begin("verifying", migration.info.rows)
+    found = migration.verify(heldout=heldout, least_recall=least_recall, callback=bars.advance)
+    bars.close()
+    if not as_json:
+        print_verification(found)
+        print_rule(migration)
+    return found
+
+
+def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, Any]:
+    """Switch, and return what is told of it as plain data, as do the steps below."""
+    from congruence.cli._base import say
+
+    bars.begin("comparing", migration.info.rows)
+    told = migration.switch(callback=bars.advance)
+    bars.close()
+    if not as_json:
+        say(
+            f"switched: readers see the new vectors of {told['rows']:,} rows. The old ones stand beside: rollback, or drop-old"
+        )
+        say(f"summary: {migration.folder / 'summary.json'}")
+    return told
+
+
+def rollback(migration: Migration, as_json: bool) -> dict[str, Any]:
+    """Roll back."""
+    from congruence.cli._base import say
+
+    told = migration.rollback()
+    if not as_json:
+        same = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}[
+            told["identical"]
+        ]
+        say(f"rolled back: readers see the old vectors of {told['rows']:,} rows, {same}")
+    return told
+
+
+def drop_old(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
+    """Remove the old vectors, if a person says so."""
+    from congruence.cli._base import say
+
+    if not yes:
+        _ask("Remove the old vectors for good?")
+    migration.drop_old()
+    if not as_json:
+        say("the old vectors are gone")
+    return {"dropped": True}
+
+
+def discard(migration: Migration, as_json: bool, *, yes: bool) -> dict[str, object]:
+    """Remove the new vectors, if a person says so."""
+    from congruence.cli._base import say
+
+    if not yes:
+        _ask("Remove the new vectors?")
+    migration.discard()
+    if not as_json:
+        say("the new vectors are gone")
+    return {"discarded": True}
+
+
+def thresholds(
+    migration: Migration,
+    as_json: bool,
+    values: Sequence[float],
+    *,
+    queries: Embeddings | None,
+    queries_old: Embeddings | None,
+    among: str | None,
+) -> None:
+    """Translate cut-offs of the old model, and print what they become."""
+    from congruence.cli._base import print_json
+    from congruence.cli._thresholds import print_thresholds
+
+    fitted = migration.fit_thresholds(queries, queries_old, among=among)
+    translated = [fitted.translate(one) for one in values]
+    if as_json:
+        facts = fitted.describe()
+        print_json({"action": "thresholds", **facts, "thresholds": [one.to_dict() for one in translated]})
+    else:
+        print_thresholds(translated)
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error."""
+    import sys
+
+    from congruence._utils.display import visible
+
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def confirm_plan(plan: Plan) -> None:
+    """Go on with a plan if a person says so. Raises ParameterError where nobody can be asked."""
+    _ask(f"Write {plan.rows:,} new vectors beside the old ones?")
+
+
+def _ask(question: str) -> None:
+    """Go on if a person says so. Raises ParameterError where nobody can be asked."""
+    import sys
+
+    from congruence.errors import ParameterError
+
+    if not sys.stdin.isatty():
+        raise ParameterError(
+            "Got nobody to ask before anything is changed; expected a terminal, or consent. Pass --yes."
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)

@@ -1,0 +1,84 @@
+"""Records of Chroma's collections, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from congruence.databases._base import Block
+from congruence.databases._chroma_client import Connection
+
+if TYPE_CHECKING:
+    from congruence.databases._client_types import Collection
+
+__all__ = ["SAMPLE", "Records"]
+
+#: Rows looked at for the names of metadata.
+SAMPLE = 1000
+
+
+class Records:
+    """Reads and removes records of collections, not more at a time than the client takes.
+
+    Attributes
+    ----------
+    where : mapping or None
+        Filter of the chosen records.
+    modality : str or None
+        Key of the metadata that tells the modality.
+    """
+
+    def __init__(self, connection: Connection, where: Mapping[str, object] | None, modality: str | None) -> None:
+        self._connection, self.where, self.modality = connection, where, modality
+
+    def fields(self, collection: Collection) -> tuple[str, ...]:
+        """Return the keys of the metadata, and ``document`` where there are some; of the first rows."""
+        found = self._connection.ask(collection.get, limit=SAMPLE, include=["metadatas", "documents"])
+        keys = dict.fromkeys(key for one in found["metadatas"] for key in one or {})
+        return (*keys, *(["document"] if any(one is not None for one in found["documents"]) else []))
+
+    def get(self, collection: Collection | None, ids: list[str], include: list[str]) -> Mapping[str, Any]:
+        """Return records of these ids that exist, in the order of their ids; of no collection, none."""
+        found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
+        for start in range(0, len(ids), self._connection.most):
+            if collection is None:
+                break
+            got = self._connection.ask(collection.get, ids=ids[start : start + self._connection.most], include=include)
+            for key in found:
+                found[key] += list(got[key])
+        order = sorted(range(len(found["ids"])), key=found["ids"].__getitem__)
+        return {key: [values[k] for k in order] for key, values in found.items()}
+
+    @property
+    def include(self) -> list[str]:
+        """What makes a block."""
+        return ["embeddings"] if self.modality is None else ["embeddings", "metadatas"]
+
+    def block(self, found: Mapping[str, Any]) -> Block:
+        """Make a block of what :meth:`get` returned."""
+        ids = found["ids"]
+        vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
+        modalities = None
+        if self.modality is not None:
+            values = [(one or {}).get(self.modality) for one in found["metadatas"]]
+            modalities = pa.array([None if one is None else str(one) for one in values], pa.large_string())
+        return Block(
+            pa.array(ids, pa.large_string()), np.ascontiguousarray(vectors), modalities, ids[-1] if ids else ""
+        )
+
+    def ids(self, collection: Collection) -> list[str]:
+        """Return the sorted ids of the chosen records."""
+        found: list[str] = sorted(self._connection.ask(collection.get, where=self.where, include=[])["ids"])
+        return found
+
+    def count(self, collection: Collection) -> int:
+        """Count the chosen records."""
+        return int(self._connection.ask(collection.count)) if self.where is None else len(self.ids(collection))
+
+    def remove(self, collection: Collection, ids: list[str]) -> None:
+        """Remove records."""
+        for start in range(0, len(ids), self._connection.most):
+            self._connection.ask(collection.delete, ids=ids[start : start + self._connection.most])
