@@ -16,10 +16,12 @@ from congruence.engines.journal import Journal, Plan
 from congruence.engines.places import Place
 from congruence.errors import (
     DirectionError,
+    FileError,
     NotFiniteError,
     OutputExistsError,
     ParameterError,
     ShapeError,
+    StorageError,
     ZeroRowError,
 )
 from congruence.stores import open_source, read_embeddings
@@ -209,9 +211,42 @@ def test_a_receipt_is_worth_its_file_and_its_seal(parts, tmp_path):
     assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
     assert not list(out.glob(".*"))
     journal = Journal(Place.of(tmp_path / "j"), Plan("transform", {}, data.fragments)).open()
-    journal.place.child("done-000001.json").write(b'{"format_version": 1, "seal": "0", "facts": {"receipts": []}}')
+    journal.place.child("done-000001-00000000.json").write(
+        b'{"format_version": 1, "seal": "0", "facts": {"receipts": []}}'
+    )
     again = Journal(journal.place, journal.plan).open()
     assert (again.damaged, again.finished) == (1, {})
+
+
+class Meddling(LocalEngine):
+    """Somebody removes a finished file, starts a second run, or the engine leaves a fragment out."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def run(self, work, fragments):
+        for k, result in enumerate(super().run(work, fragments)):
+            if k == 2 and self.act() == "leave out":
+                continue
+            yield result
+
+
+def test_an_output_is_whole_or_not_there(parts, tmp_path):
+    data = open_dataset(str(parts))
+    remove = (tmp_path / "a.partial/data/part-0.parquet").unlink
+    for out, act in (("a", remove), ("b", lambda: "leave out")):
+        with pytest.raises(StorageError, match="3 of 4"):
+            transform_dataset(MAP, data, str(tmp_path / out), engine=Meddling(act))
+        assert not (tmp_path / out).exists()
+        assert transform_dataset(MAP, data, str(tmp_path / out), engine=HERE).resumed == 3
+    out = str(tmp_path / "out")
+
+    def second():
+        with pytest.raises(FileError, match="another run"):
+            transform_dataset(MAP, data, out, engine=HERE)
+
+    assert transform_dataset(MAP, data, out, engine=Meddling(second)).rows == FILES * ROWS
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "out"]
 
 
 # ------------------------------------------------------------------ bad rows
@@ -297,6 +332,25 @@ def test_an_object_store_is_read_written_and_resumed(bucket, parts, tmp_path):
     bucket.objects["bucket"]["theirs/x"] = b"x"
     with pytest.raises(OutputExistsError, match="no job of this library"):
         transform_dataset(MAP, data, url(bucket, "theirs"), engine=HERE, force=True)
+
+
+def test_a_file_system_of_fsspec(parts):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in parts.iterdir():
+        memory.pipe(f"/fragments/in/{path.name}", path.read_bytes())
+    try:
+        data = open_dataset("memory://fragments/in")
+        assert transform_dataset(MAP, data, "memory://fragments/out", engine=HERE).rows == FILES * ROWS
+        assert sorted(path.rsplit("/", 1)[1] for path in memory.ls("/fragments/out", detail=False)) == [
+            "_manifest.json",
+            *(f"part-{k}.parquet" for k in range(FILES)),
+        ]
+    finally:
+        memory.rm("/fragments", recursive=True)
+    with pytest.raises(ParameterError, match="'nowhere'"):
+        open_dataset("nowhere://x")
 
 
 def test_the_command_maps_urls_and_takes_the_endpoint_from_the_environment(bucket, parts, tmp_path, here, monkeypatch):

@@ -269,7 +269,7 @@ def seal_fragments_journal(rng: random.Random, path: Path) -> None:
     """Change a segment as somebody would who computes its seal again."""
     from congruence.engines.journal import _seal
 
-    file = path / "done-000001.json"
+    file = min(path.glob("done-000001-*.json"))
     changed = mutate_data(rng, json.loads(file.read_text())["facts"])
     with suppress(TypeError, ValueError):  # what JSON has no form for
         file.write_bytes(_seal(changed))

@@ -311,5 +311,5 @@ def _lance(uri: str, options: tuple[tuple[str, str], ...], version: int | None) 
         return lance.dataset(uri, version, storage_options=dict(options) or None)
     except (OSError, ValueError) as error:
         raise FileError(
-            f"Got no readable Lance data set at {uri} ({str(error)[:200]}); expected one. Check the path, and the endpoint and credentials."
+            f"Got no readable Lance data set at {Place(uri).shown} ({str(error)[:200]}); expected one. Check the path, and the endpoint and credentials."
         ) from error

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import time
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -117,7 +118,7 @@ class Journal:
         self.resumed = self.again = self.damaged = 0
         self._names = {one.name for one in plan.fragments}
         self._waiting: list[Receipt] = []
-        self._segment = 0
+        self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
         self._seconds = _SECONDS_LOCAL if place.local else SECONDS
         self._flushed = time.monotonic()
 
@@ -187,7 +188,7 @@ class Journal:
         if self._waiting:
             self._segment += 1
             facts = {"digest": self._digest, "receipts": [one.to_dict() for one in self._waiting]}
-            self.place.child(f"done-{self._segment:06d}.json").write(_seal(facts))
+            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(_seal(facts))
             self._waiting = []
         self._flushed = time.monotonic()
 
@@ -206,11 +207,11 @@ class Journal:
         return [self.finished[one.name] for one in self.plan.fragments if one.name in self.finished]
 
     def _read_segments(self) -> None:
-        names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}\.json", name)]
+        names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
         with ThreadPoolExecutor(16) as pool:
             contents = list(pool.map(lambda name: self.place.child(name).read(), names))
         for name, content in zip(names, contents, strict=True):
-            self._segment = max(self._segment, int(name[len("done-") : -len(".json")]))
+            self._segment = max(self._segment, int(name.split("-")[1]))
             facts = None if content is None else self._unseal(content, name)
             receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
             if receipts is None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from congruence._utils.lock import locked
 from congruence._utils.optional import require
 from congruence.engines.journal import Journal, Receipt
 from congruence.engines.places import Place
-from congruence.errors import OutputExistsError, ParameterError
+from congruence.errors import OutputExistsError, ParameterError, StorageError
 from congruence.stores.layout import TableLayout, parquet_options
 
 __all__ = ["MANIFEST", "Output", "map_digest", "write_fragment", "write_parquet"]
@@ -120,6 +123,26 @@ class Output:
         except (ValueError, AttributeError):
             return False
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a local output for this run; an object store knows no locks, and there two runs write the same names with the same content.
+
+        Raises
+        ------
+        FileError
+            Another run is at work.
+        """
+        if not self.place.local:
+            yield
+            return
+        folder = Path(self.working.uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        message = f"Got an output that another run writes, {self.place.shown}; expected one run. Wait for it, or pass another path."
+        with locked(folder, message):
+            yield
+        with suppress(OSError):  # of a run that has not begun
+            folder.rmdir()
+
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the fragments' files by path."""
         return self.stage.files() if self.kind == "parquet" else {}
@@ -130,14 +153,23 @@ class Output:
         Raises
         ------
         StorageError
+            A fragment is missing; or the disk refuses.
         """
-        receipts = journal.receipts()
+        receipts, sizes = journal.receipts(), self.sizes()
+        gone = [one.path for one in receipts if one.path and sizes.get(one.path) != one.size]
+        if gone or journal.pending():
+            raise StorageError(
+                f"Got {len(receipts) - len(gone)} of {len(journal.plan.fragments)} fragments in {self.stage.shown}; expected all of them: others were removed or changed "
+                "meanwhile. Run this again, with nothing else at work there."
+            )
         if self.kind == "lance":
             self._commit(receipts, schema)
         else:
             known = {one.path for one in receipts if one.rows}
-            for path in self.sizes():
-                if path not in known:  # of an attempt of another plan, or of a fragment of which nothing was left
+            for path in sizes:
+                if (
+                    path.endswith(".parquet") and path not in known
+                ):  # of another plan, or of a fragment that was all bad
                     self.stage.child(path).remove()
             files = [{"path": one.path, "rows": one.rows, "size": one.size} for one in receipts if one.rows]
             facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "rows": journal.rows, "files": files}

@@ -158,17 +158,18 @@ def transform_dataset(
         "allow_zero_rows": allow_zero_rows,
     }
     quarantine = _quarantine(bad_rows, force=force)
-    journal = Journal(out.journal, Plan("transform", identity, data.fragments)).open(restart=force)
-    journal.keep(out.sizes())
-    if callback is not None and journal.resumed:
-        callback(journal.rows + journal.bad)
-    work = _TransformWork(
-        data.alone(), function, layout, out, function.rows_of_block(data.row_bytes), bad_rows is not None
-    )
-    _run_journal(engine, work, journal, callback)
-    if quarantine is not None:
-        _collect(out, journal, quarantine, data.columns)
-    out.publish(journal, layout.schema)
+    with out.held():
+        journal = Journal(out.journal, Plan("transform", identity, data.fragments)).open(restart=force)
+        journal.keep(out.sizes())
+        if callback is not None and journal.resumed:
+            callback(journal.rows + journal.bad)
+        work = _TransformWork(
+            data.alone(), function, layout, out, function.rows_of_block(data.row_bytes), bad_rows is not None
+        )
+        _run_journal(engine, work, journal, callback)
+        if quarantine is not None:
+            _collect(out, journal, quarantine, data.columns)
+        out.publish(journal, layout.schema)
     return DataSetReport(
         out.place.shown,
         engine.name,

@@ -86,13 +86,16 @@ class LinearMap(AffineMap):
         ------
         InputError, ParameterError
         """
+        self._check_ridge()
+        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
+
+    def _check_ridge(self) -> None:
         if self.ridge != "cv":
             if isinstance(self.ridge, str):
                 raise ParameterError(
                     f"Got ridge={self.ridge!r}; expected a number ≥ 0 or 'cv'. Pass ridge='cv' to choose it by cross-validation."
                 )
             check_positive(self.ridge, "ridge", zero=True)
-        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
         """Fit on rows that were checked already; see :meth:`fit`."""
@@ -101,7 +104,12 @@ class LinearMap(AffineMap):
 
     @classmethod
     def from_moments(
-        cls, moments: CrossMoments, *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
+        cls,
+        moments: CrossMoments,
+        *,
+        ridge: float | str = "cv",
+        center: bool = True,
+        normalized: tuple[bool, bool] = (False, False),
     ) -> Self:
         """Return the map fitted on the pairs of which these are the moments, gathered on any number of machines.
 
@@ -109,10 +117,10 @@ class LinearMap(AffineMap):
         ----------
         moments : CrossMoments
             With the gram matrix.
+        ridge, center
+            As of the class.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
-        **parameters
-            The map's own.
 
         Returns
         -------
@@ -124,9 +132,8 @@ class LinearMap(AffineMap):
         ParameterError
             ``ridge`` is neither a number nor "cv".
         """
-        new = cls(**parameters)
-        if new.ridge != "cv":
-            check_positive(new.ridge, "ridge", zero=True)
+        new = cls(ridge=ridge, center=center)
+        new._check_ridge()
         new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
         new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])
         new.scores_ = {}
