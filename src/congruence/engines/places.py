@@ -129,8 +129,10 @@ class Place:
         filesystem, path = _resolve(self.uri)
         with _refusals(self, "listing"):
             found = filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True, recursive=True))
-        start = len(path.rstrip("/")) + 1
-        return {one.path[start:]: int(one.size) for one in sorted(found, key=lambda f: f.path) if one.is_file}
+        start = len(path.strip("/")) + 1  # some file systems give paths a slash that they were not asked with
+        return {
+            one.path.lstrip("/")[start:]: int(one.size) for one in sorted(found, key=lambda f: f.path) if one.is_file
+        }
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
