@@ -80,7 +80,25 @@ def test_products_on_a_device_are_those_of_numpy():
         device = pickle.loads(pickle.dumps(BlockMap(MAP, space, dtype, device="cpu")))(X.astype(dtype))
         assert device.dtype == ours.dtype
         np.testing.assert_allclose(device, ours, atol=tolerance * np.abs(ours).max())
-    assert np.array_equal(BlockMap(MAP, space, "f4", device="auto")(X), BlockMap(MAP, space, "f4")(X))  # no GPU here
+
+
+def test_torch_is_imported_where_there_is_a_gpu(monkeypatch):
+    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even imported."""
+    import builtins
+
+    from congruence.upgrade import blocks
+
+    imported = []
+    real = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", lambda name, *a, **k: imported.append(name) or real(name, *a, **k))
+    space = Space(dim=WIDTH)
+    for devices, hidden in (((), None), ((__file__,), "")):
+        monkeypatch.setattr(blocks, "_GPU_DEVICES", devices)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if hidden is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert np.array_equal(BlockMap(MAP, space, "f4", device="auto")(X), BlockMap(MAP, space, "f4")(X))
+    assert "torch" not in imported
 
 
 def test_a_batch_refuses_what_the_local_command_refuses():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,6 +19,9 @@ from congruence.maps import AffineMap, Map, TwoSidedMap
 from congruence.upgrade._blocks import block_function
 
 __all__ = ["BlockMap"]
+
+#: What the drivers of NVIDIA, of WSL and of AMD put there.
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 #: Bytes of source vectors in a block: a few of them are under way at a time.
 BLOCK_BYTES = 8 * 2**20
@@ -166,7 +171,14 @@ def _sides(mapped: Map, given: Space, side: str | None) -> tuple[Space, Space, s
 
 
 def _sees_gpu() -> bool:
-    """Say whether torch is installed and sees a GPU; engines hide those that a task did not ask for."""
+    """Say whether torch is installed and sees a GPU; engines hide those that a task did not ask for.
+
+    Importing torch takes seconds: a machine of Linux without a driver's device does without.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return False
+    if sys.platform == "linux" and not any(map(os.path.exists, _GPU_DEVICES)):
+        return False
     try:
         import torch
     except ImportError:
