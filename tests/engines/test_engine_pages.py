@@ -69,6 +69,7 @@ def has_java() -> bool:
     return "jdk.incubator.vector" in subprocess.run([java, "--list-modules"], capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_java(), reason="no Java 17 with the module that Spark 4 needs")
 def test_spark(run, monkeypatch):
     from pyspark.sql import SparkSession
@@ -79,7 +80,6 @@ def test_spark(run, monkeypatch):
         "spark.driver.memory": "512m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:CICompilerCount=1",
-        "spark.python.use.daemon": "true",
     }
     builder = SparkSession.builder.master("local[1]")
     for name, value in options.items():
