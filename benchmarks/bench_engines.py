@@ -133,6 +133,15 @@ def call(what: str, folder: Path) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def is_worker(process: psutil.Process) -> bool:
+    """Say whether a process runs tasks: a machine's agents have such names too, and it ends with one of them."""
+    try:
+        name = next(iter(process.cmdline()), "")
+    except psutil.NoSuchProcess:
+        return False
+    return name.startswith("ray::") and "Agent" not in name
+
+
 def kill(folder: Path, whom: str, after: float) -> bool:
     """Begin a run and kill it, or one of its workers, after so many seconds of work; return whether it ended by itself before."""
     command = [sys.executable, __file__, "--run", "ray", "--folder", str(folder)]
@@ -148,7 +157,7 @@ def kill(folder: Path, whom: str, after: float) -> bool:
             if one.is_running():
                 one.kill()
     elif process.poll() is None:
-        tasks = [one for one in tree if one.is_running() and any("ray::" in word for word in one.cmdline())]
+        tasks = [one for one in tree if one.is_running() and is_worker(one)]
         for one in tasks[:1]:
             one.send_signal(signal.SIGKILL)
     return process.wait() == 0

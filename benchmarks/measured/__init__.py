@@ -9,7 +9,6 @@ from measured import (
     canonical,
     certificates,
     choice,
-    engines,
     faults,
     frames,
     joint,
@@ -56,7 +55,6 @@ BLOCKS: dict[str, Block] = {
     **bridges.BLOCKS,
     **progressive.BLOCKS,
     **migrations.BLOCKS,
-    **engines.BLOCKS,
 }
 
 #: Tables outside any block, by page and first line, and why nothing is measured there.

@@ -270,10 +270,6 @@ JOBS = {
         Job("jam-layers", "hours", (
             f"congruence reproduce benchmarks/configs/jam-layers-replace.yaml --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
         ), rows_of),
-        Job("engines", "hours", (
-            "python benchmarks/bench_engines.py --rows 5000000 --files 100 --rounds 1 --kills 0 --json OUT",
-            "python benchmarks/bench_engines.py --rows 100000 --rounds 1 --kills 10 --json OUT",
-        ), lambda found: found["results"]),
         Job("jam-measures", "minutes", (
             f"congruence reproduce jam-fig1 --models sugarcrepe --file {SHARED}/sugarcrepe --cache SCRATCH/captions -o OUT",
         ), rows_of),
