@@ -233,6 +233,7 @@ JOBS = {
         Job("migrate-memory", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways fill --rounds 1 --json OUT" for which in (
             *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
         )), timing=True),
+        Job("progressive-memory", "minutes", ("python benchmarks/bench_progressive_memory.py --rows 100000 1000000 --json OUT",), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",
