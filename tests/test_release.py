@@ -33,7 +33,9 @@ def test_the_citation_names_this_version_license_and_no_address():
 
 def test_no_address_is_invented():
     """There is no public repository, site or package yet: whatever looks like the project's own address leads nowhere."""
-    own = re.compile(r"(?:github\.com/|gitlab\.com/|pypi\.org/project/|//)congruence\b|congruence\.(?:io|dev|org|readthedocs)")
+    own = re.compile(
+        r"(?:github\.com/|gitlab\.com/|pypi\.org/project/|//)congruence\b|congruence\.(?:io|dev|org|readthedocs)"
+    )
     pages = [ROOT / "README.md", ROOT / "pyproject.toml", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
     assert not [path.name for path in pages if own.search(path.read_text(encoding="utf-8"))]
 

@@ -19,7 +19,7 @@ from congruence.embeddings import Embeddings
 from congruence.stores import open_sink, read_embeddings
 
 #: Commands that write no file, whatever their options.
-READERS = {"drift", "exposure", "info", "inspect", "match", "serve", "shift"}
+READERS = {"drift", "exposure", "info", "inspect", "match", "plan", "serve", "shift"}
 
 #: Commands that write and go on where they were killed, with tests of their own for that.
 RESUMED = {"migrate": "tests/databases/test_kill.py"}

@@ -113,7 +113,7 @@ def _root(
 #: Commands in the order of the help, by what they are for; the four commands of an upgrade come first. Each is the ``command`` of the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
-    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info"),
+    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
     "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
 }  # fmt: skip
 
