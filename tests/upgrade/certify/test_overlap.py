@@ -14,7 +14,7 @@ from congruence.upgrade.certify.overlap_trial import cross_fit_overlap, overlap_
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.tables import make_tables
 
-QUICK = {"method": "orthogonal", "repeats": 2, "draws": 300}
+QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 
 
 def by_hand(near, judge, k, role, gone=None):
