@@ -296,6 +296,33 @@ def read_plan(path: Path) -> None:
         assert out.shape == (3, D_TARGET)
 
 
+def _saved_plan() -> tuple[Any, ...]:
+    draw = np.random.default_rng(3)
+    return _fitted("orthogonal"), draw.normal(size=(30, D_SOURCE)), draw.normal(size=(30, D_TARGET))
+
+
+def write_saved_plan(rng: random.Random, folder: Path) -> Path:
+    """Write a plan's folder as ``save`` does, in two steps."""
+    from congruence.upgrade.progressive import Progressive
+
+    mapping, old, new = _saved_plan()
+    plan = Progressive(mapping, old)
+    for ids in plan.batches(8, budget=16):
+        plan.update(ids, new[ids])
+        plan.save(folder / "plan", force=True)
+    return folder / "plan"
+
+
+def read_saved_plan(path: Path) -> None:
+    from congruence.upgrade.progressive import Progressive
+
+    mapping, old, new = _saved_plan()
+    plan = Progressive.load(path, mapping, old, stream=True)
+    assert np.isfinite(plan.store()).all()
+    ids = next(plan.batches(4))
+    plan.update(ids, new[ids])
+
+
 def write_certificate(rng: random.Random, folder: Path) -> Path:
     told = {
         "verdict": {"action": "map", "headline": "map the stored vectors", "reason": "it keeps .97", "more": None},
@@ -516,6 +543,7 @@ OWN: dict[str, Target] = {
     "journal, right seal": Target(write_journal, read_journal, seal_journal),
     "file beside": Target(write_beside, read_beside),
     "progressive": Target(write_plan, read_plan),
+    "plan": Target(write_saved_plan, read_saved_plan),
     "certificate": Target(write_certificate, read_certificate),
 }
 

@@ -51,6 +51,10 @@ READERS = {
     "stores/safetensors_file.py": ["vectors.safetensors", "column.safetensors"],
     "stores/text.py": ["vectors.csv", "vectors.jsonl", "column.txt"],
     "upgrade/migrate/journal.py": ["journal", "journal, right seal"],
+    "upgrade/migrate/native.py": ["progressive"],
+    "upgrade/progressive/_pieces.py": ["progressive", "plan"],
+    "upgrade/progressive/_received.py": ["progressive", "plan"],
+    "upgrade/progressive/saving.py": ["progressive", "plan"],
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
@@ -66,6 +70,7 @@ NO_READERS = {
     "databases/faiss.py": "an index, read by FAISS",
     "databases/_table_files.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
     "databases/parquet.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
+    "upgrade/migrate/stages.py": "old vectors that it has just written itself",
     "upgrade/migrate/encode.py": "an array that a command of the user's has just written",
     "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/texts.py": "the list of texts that the package ships",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from congruence.embeddings import Embeddings
-    from congruence.upgrade.certify import Certificate
+    from congruence.upgrade.certify import Certificate, Estimate
 
 __all__ = ["command", "print_certificate"]
 
@@ -16,7 +18,9 @@ __all__ = ["command", "print_certificate"]
 def command(
     data: Annotated[
         str | None,
-        typer.Argument(help="Bundle (.parquet) of both models' embeddings, or “sample” for the bundled one."),
+        typer.Argument(
+            help="Bundle (.parquet) of both models' embeddings, or the name of a bundled sample: photos, emoji."
+        ),
     ] = None,
     source_image: Annotated[
         str | None, typer.Option(help="Anchor images in the source model: a file, or file:key.")
@@ -109,8 +113,12 @@ def command(
         {"image": query_target_image, "text": query_target_text},
     )
     models = (source_model, target_model)
-    sides = _from_bundle(data, models) if data is not None else _read(given, ids, models)
-    classes = _labels(labels, sides)
+    known = None
+    if data is not None:
+        sides, known = _from_bundle(data, models)
+    else:
+        sides = _read(given, ids, models)
+    classes = _labels(labels, sides) or known
     queries = _read(asked, ids, models) if any(spec for side in asked for spec in side.values()) else None
     if queries is not None and classes is not None:
         classes |= _labels(query_labels, queries) or {}
@@ -159,7 +167,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _count_or_ids(anchors: str) -> Any:
+def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return a number of anchors, or the ids that a file lists."""
     from congruence.cli._base import read
     from congruence.embeddings import Space
@@ -211,18 +219,19 @@ def _text_queries(
 
 def _from_bundle(
     data: str, models: tuple[str | None, str | None]
-) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+) -> tuple[tuple[dict[str, Embeddings], dict[str, Embeddings]], dict[str, str] | None]:
+    """Return both sides of a bundle, and the class of each image where it names them."""
     from dataclasses import replace
 
-    from congruence.datasets import load_sample, read_bundle
+    from congruence.datasets import open_bundle
 
-    bundle = load_sample() if data == "sample" else read_bundle(data)
+    bundle = open_bundle(data)
     first, second = bundle.side("source"), bundle.side("target")
     for side, model in zip((first, second), models, strict=True):
         for kind, rows in side.items():
             if model is not None:
                 side[kind] = replace(rows, space=replace(rows.space, model=model))
-    return first, second
+    return (first, second), bundle.classes.get("image")
 
 
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
@@ -281,7 +290,7 @@ def print_certificate(certificate: Certificate) -> None:
     say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
     print()
 
-    def cell(estimate: Any) -> str:
+    def cell(estimate: Estimate | None) -> str:
         return (
             "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"
         )

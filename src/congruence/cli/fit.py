@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
+    from congruence.maps import Map
 
 __all__ = ["command"]
 
@@ -158,7 +159,7 @@ def command(
         _print(mapping, out, paired_by)
 
 
-def _parameters(method: str, center: bool, ridge: str | None, **options: Any) -> dict[str, Any]:
+def _parameters(method: str, center: bool, ridge: str | None, **options: object) -> dict[str, Any]:
     """Collect the options of the chosen method that were given, refusing those of another."""
     from congruence._utils.validation import check_choice
     from congruence.errors import ParameterError
@@ -267,7 +268,7 @@ def _save_aligned(
     print_table("UnpairedMap", ["", ""], rows)
 
 
-def _print(mapping: Any, out: str, paired_by: str) -> None:
+def _print(mapping: Map, out: str, paired_by: str) -> None:
     from congruence.cli._base import number, print_table
     from congruence.cli._scores import held_out_rows
     from congruence.maps import TwoSidedMap

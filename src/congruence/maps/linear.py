@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -152,7 +152,7 @@ class LinearMap(AffineMap):
         self._check_fitted()
         return {"coef": self.coef_, "source_mean": self.source_mean_, "target_mean": self.target_mean_}
 
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
         check_arrays(arrays, {"coef": "io", "source_mean": "i", "target_mean": "o"})
         self.coef_ = arrays["coef"]
         self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
