@@ -76,10 +76,10 @@ def photo_towers(results: dict[str, Any]) -> dict[str, Any]:
     return {part: bridge_scores({"results": found[part]}) for part in ("unseen", "known")} | {"towers": found["towers"]}
 
 
-def _readme_training() -> tuple[str, ...]:
-    """README's training command, over three seeds."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^congruence (train sotalign .*?)-o heads$", text, flags=re.M | re.S)
+def _training_command() -> tuple[str, ...]:
+    """The training command of docs/training.md, over three seeds."""
+    text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^congruence (train sotalign [^`]*?)-o few-heads$", text, flags=re.M | re.S)
     words = " ".join(line.replace("\\\n", " ").replace("$IN", IMAGENET).split())
     return tuple(f"congruence {words} -o SCRATCH/heads --seed {seed} --json" for seed in range(3))
 
@@ -149,6 +149,7 @@ JOBS = {
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/bench_progressive.py {SHARED} --part {part} --splits {splits} --json OUT",)) for part, splits in (
             ("caltech", "5 --cache build/dual"), ("emoji", 5), ("lvis", 5), ("coverage", "60 --cache build/dual"), ("settings", "2 --cache build/dual"),
         )),
+        Job("photo-sample", "minutes", ("python benchmarks/photo_sample.py --json OUT", f"python benchmarks/photo_sample.py --fresh {CALTECH} --json OUT")),
         Job("progressive-intervals", "minutes", ("python benchmarks/progressive_intervals.py --runs 100 --json OUT",)),
         *(Job(f"progressive-{part}", "minutes", (f"python benchmarks/progressive_evidence.py {SHARED} --part {part} --splits 5 --cache build/dual --json OUT",))
           for part in ("pairs", "unseen", "halves", "verdicts")),
@@ -160,7 +161,7 @@ JOBS = {
             *(f"lvis-{target} --anchors {pairs}" for target in ("eva", "openai") for pairs in ("20 50 100", "200 900")), "sample", "caltech",
             "names-mpnet --anchors 20 50 100 200 700", "names-e5 names-e5-mpnet --anchors 20 50 100 200 700",
         ))),
-        Job("heads", "minutes", _readme_training(), training_scores),
+        Job("heads", "minutes", _training_command(), training_scores),
         Job("mixed-store", "minutes", tuple(f"python benchmarks/mixed_store.py {LVIS}{more} --json OUT" for more in ("", " --anchors 100", " --anchors 600", " --target text_openai_vitb16"))),
         Job("bridge", "minutes", (
             "python benchmarks/bench_bridge.py sample --json OUT", *(f"python benchmarks/bench_bridge.py lvis {LVIS}{more} --json OUT" for more in ("", " --anchors 803 --unseen")),
@@ -233,6 +234,7 @@ JOBS = {
         Job("migrate-memory", "minutes", tuple(f"{_SPEED}migrate.py {which} --ways fill --rounds 1 --json OUT" for which in (
             *(f"lancedb --dim 64 --rows {10 ** k}" for k in (4, 5, 6)), *(f"{kind} --rows {10 ** k}" for kind in ("sqlite-vec", "pgvector", "duckdb") for k in (4, 5)),
         )), timing=True),
+        Job("progressive-memory", "minutes", ("python benchmarks/bench_progressive_memory.py --rows 100000 1000000 --json OUT",), timing=True),
         Job("speed", "hours", (
             f"{_SPEED}transform.py --json OUT",
             f"{_SPEED}transform.py --suffix .parquet --repeat 2 --json OUT",

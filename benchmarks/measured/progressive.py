@@ -221,12 +221,28 @@ def verdicts(results: list[Any]) -> str:
     return table(header, rows)
 
 
+def memory(results: list[Any]) -> str:
+    """Peak memory and processor time by number of rows."""
+    found = results[0]["results"]
+    counts = list(dict.fromkeys(one["rows"] for one in found))
+    rows = []
+    for way in dict.fromkeys(one["way"] for one in found):
+        cells = []
+        for n in counts:
+            one = next(one for one in found if (one["rows"], one["way"]) == (n, way))
+            cells += [f"{one['megabytes']:,.0f} MB", f"{one['seconds']:,.1f} s"]
+        rows.append([{"LanceDB": "LanceDB, `reembed` with three batches"}.get(way, f"{way}, a batch"), *cells])
+    head = [cell for n in counts for cell in (f"{n:,} rows", "processor time")]
+    return table(["", *head], rows)
+
+
 BLOCKS = {
     "progressive-caltech": Block(orders("caltech"), JOBS["progressive-caltech"]),
     "progressive-emoji": Block(orders("emoji"), JOBS["progressive-emoji"]),
     "progressive-lvis": Block(lvis, JOBS["progressive-lvis"]),
     "progressive-coverage": Block(coverage, JOBS["progressive-coverage"]),
     "progressive-intervals": Block(intervals, JOBS["progressive-intervals"]),
+    "progressive-memory": Block(memory, JOBS["progressive-memory"]),
     "progressive-settings": Block(settings, JOBS["progressive-settings"]),
     "progressive-pairs": Block(pairs, JOBS["progressive-pairs"]),
     "progressive-unseen": Block(unseen, JOBS["progressive-unseen"]),

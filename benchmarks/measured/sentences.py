@@ -318,8 +318,8 @@ SENTENCES = (
     Sentence("docs/anchors.md", "(the source itself classifies them at {source:.3f})", _text_pairs, JOBS["text-anchors"]),
     Sentence("docs/spanning.md", "{few:.3f} for the 32 strongest image directions of 64, {more:.3f} for 48.", _spanning, JOBS["spanning"]),
     Sentence("docs/spanning.md", "with singular values from {most:.1f} down to {least:.4f}.", _spanning, JOBS["spanning"]),
-    Sentence("README.md", "4 % of the photos re-embedded give {share:.1f} % of the new model's accuracy", lambda results: _reembedded(results, 2), JOBS["progressive-caltech"]),
-    Sentence("README.md", "45 % of the pictures give {share:.1f} % of its recall@10", lambda results: _reembedded(results, 5), JOBS["progressive-emoji"]),
+    Sentence("docs/progressive.md", "4 % of the photos re-embedded give {share:.1f} % of the new model's accuracy", lambda results: _reembedded(results, 2), JOBS["progressive-caltech"]),
+    Sentence("docs/progressive.md", "45 % of the pictures give {share:.1f} % of its recall@10", lambda results: _reembedded(results, 5), JOBS["progressive-emoji"]),
     Sentence("docs/progressive.md", "Over all {stages:.0f} stages it is {agreement:.3f} for the agreement, {overlap:.3f} for the overlap, {cosine:.3f} for the cosine and {weighted:.3f} for "
              "weighted scores", _coverage, JOBS["progressive-coverage"]),
     Sentence("docs/progressive.md", "the target was truly reached in {estimate:.3f} of {stops[0]:.0f} cases where the estimate had reached it first, and in {end:.3f} of {stops[1]:.0f} where "

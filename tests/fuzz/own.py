@@ -8,13 +8,14 @@ import random
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hostile import numbers
 from mutators import mutate_data
-from targets import Target, refusing
+from targets import Target, refusing, write_vectors
 
 import congruence
 from congruence._utils.atomic import has_marker
@@ -233,6 +234,62 @@ def seal_journal(rng: random.Random, path: Path) -> None:
     except (TypeError, ValueError):  # what JSON has no form for
         return
     (path / "journal.json").write_text(text)
+
+
+def _fragments_plan():
+    from congruence.engines.dataset import Fragment
+    from congruence.engines.journal import Plan
+
+    return Plan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
+
+
+def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
+    from congruence.engines.journal import Journal, Receipt
+    from congruence.engines.places import Place
+
+    journal = Journal(Place.of(folder / "fragments"), _fragments_plan()).open()
+    for k in range(rng.choice((1, 3))):
+        journal.add(Receipt(f"part-{k}", 10, size=99, path=f"part-{k}.parquet"))
+        journal.flush()
+    return folder / "fragments"
+
+
+def read_fragments_journal(path: Path) -> None:
+    from congruence.engines.journal import Journal
+    from congruence.engines.places import Place
+
+    plan = _fragments_plan()
+    journal = Journal(Place.of(path), plan).open()
+    assert len(journal.pending()) + len(journal.finished) == 5
+    assert journal.rows >= 0
+    journal.keep({"part-0.parquet": 99})
+
+
+def seal_fragments_journal(rng: random.Random, path: Path) -> None:
+    """Change a segment as somebody would who computes its seal again."""
+    from congruence.engines.journal import _seal
+
+    file = min(path.glob("done-000001-*.json"))
+    changed = mutate_data(rng, json.loads(file.read_text())["facts"])
+    with suppress(TypeError, ValueError):  # what JSON has no form for
+        file.write_bytes(_seal(changed))
+
+
+def write_data_set(rng: random.Random, folder: Path) -> Path:
+    (folder / "data").mkdir()
+    write_vectors(".parquet")(rng, folder / "data")
+    return folder / "data"
+
+
+def read_data_set(path: Path) -> None:
+    from congruence.engines import open_dataset
+
+    for key in ("", ":vector", ":v"):
+        with refusing():
+            data = open_dataset(f"{path}{key}", fragment_bytes=64)
+            for fragment in data.fragments:
+                for row, piece in data.open(fragment).tables(16):
+                    data.open(fragment).block(piece, row)
 
 
 def write_beside(rng: random.Random, folder: Path) -> Path:
@@ -541,6 +598,9 @@ OWN: dict[str, Target] = {
     "marker": Target(write_marker, read_marker),
     "journal": Target(write_journal, read_journal),
     "journal, right seal": Target(write_journal, read_journal, seal_journal),
+    "fragments journal": Target(write_fragments_journal, read_fragments_journal),
+    "fragments journal, right seal": Target(write_fragments_journal, read_fragments_journal, seal_fragments_journal),
+    "data set": Target(write_data_set, read_data_set),
     "file beside": Target(write_beside, read_beside),
     "progressive": Target(write_plan, read_plan),
     "plan": Target(write_saved_plan, read_saved_plan),

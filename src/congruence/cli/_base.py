@@ -55,7 +55,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table on standard output; the first columns are text, cells that look like numbers align right.
 
-    Title, columns and cells are data: rich's markup in them is shown and control characters are escaped.
+    Title, columns and cells are data: rich's markup in them is shown and control characters are escaped. In a narrow terminal words go on in
+    the next line, and numbers stay whole.
     """
     from rich import box
     from rich.console import Console
@@ -73,7 +74,15 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     )
     for k, column in enumerate(columns):
         numeric = all(row[k][:1] in "–-+0123456789" for row in rows if row[k])
-        table.add_column(Text(visible(column)), justify="right" if numeric and k else "left", no_wrap=True)
+        words = [word for row in rows for word in row[k].split()]
+        least = max(map(len, words), default=0) if numeric and k else None
+        table.add_column(
+            Text(visible(column)),
+            justify="right" if numeric and k else "left",
+            no_wrap=not sys.stdout.isatty(),
+            overflow="fold",
+            min_width=least,
+        )
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     # A pipe has no width of its own: never cut a table that goes to a file.

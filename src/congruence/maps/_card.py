@@ -8,6 +8,7 @@ from typing import Any
 
 from congruence._space import MODALITIES, Space
 from congruence._utils.display import as_markdown
+from congruence.maps._front import front_matter
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
 
 #: What a fact or score says, where its name does not.
@@ -80,6 +81,9 @@ def write_card(
     shown: Callable[[], Mapping[str, str]],
     facts: Mapping[str, object],
     scores: Mapping[str, object],
+    *,
+    plain: str,
+    tag: str,
 ) -> str:
     """Write the card as Markdown; whatever comes from a file is escaped.
 
@@ -94,6 +98,10 @@ def write_card(
     shown : callable
         Returns the map's own display.
     facts, scores : mapping
+    plain : str
+        The title without markup, for the front matter.
+    tag : str
+        The map's name in ``MAPS``.
 
     Returns
     -------
@@ -105,10 +113,7 @@ def write_card(
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
     lines = [
-        "---",
-        "library_name: congruence",
-        "tags: [embeddings, alignment, procrustes]",
-        "---",
+        *front_matter(plain, (tag,), scores),
         f"# {kind}: {title}",
         "",
         *text,

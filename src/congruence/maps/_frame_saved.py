@@ -200,7 +200,7 @@ def _card(frame: SavedFrame) -> str:
     lines = [
         "---",
         "library_name: congruence",
-        "tags: [embeddings, alignment, procrustes]",
+        "tags: [congruence, embeddings, alignment, procrustes]",
         "---",
         f"# CanonicalFrame: {len(frame.models_)} models",
         "",

@@ -183,4 +183,6 @@ class Saving(Shown, ABC):
             self._shown,
             {**self.facts_, **self.get_params(deep=False)},
             self.scores_,
+            plain=f"{self.source_space_.model or 'source'} → {self.target_space_.model or 'target'}",
+            tag=self.kind,
         )

@@ -18,7 +18,8 @@ __all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit"
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 
 #: Fewest re-embedded rows that a correction is fitted on, and fewest random rows that choose it.
-FEWEST, FEWEST_CHOOSING = 4, 12
+FEWEST = 4
+FEWEST_CHOOSING = 12
 
 #: Least share of rows whose own text is known for an order by texts to come first. Of other rows texts tell little.
 FEWEST_KNOWN = 0.8
