@@ -64,6 +64,13 @@ def command(
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF too.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what it needs.")] = False,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            help="Show the keys of an experiment's YAML: of NAME's kind (fig5, few_anchors, mine.yaml) or of all; with --json as JSON Schema.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
     """Run a figure or table of a paper and write its numbers and its figure."""
@@ -71,6 +78,9 @@ def command(
 
     if as_list:
         _list(as_json)
+        return
+    if schema:
+        _schema(name, as_json)
         return
     if name is None or out is None:
         raise ParameterError(
@@ -160,6 +170,17 @@ def _list(as_json: bool) -> None:
             if own["needs_weights"] and own["name"] in row["same_experiment_here"]:
                 needs = f"weights {', '.join(own['needs_weights'])}; data {', '.join(own['needs_data'])}"
                 print(f"    {own['name']:16} §{own['section']:6} the paper's needs {needs}")
+
+
+def _schema(name: str | None, as_json: bool) -> None:
+    from congruence.cli._base import print_json
+    from congruence.papers import describe_schema, experiment_schema, kind_named
+
+    kind = None if name is None else kind_named(name)
+    if as_json:
+        print_json(experiment_schema(kind))
+    else:
+        print(describe_schema(kind))
 
 
 def _as_one(row: dict[str, Any]) -> str:
