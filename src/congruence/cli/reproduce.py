@@ -62,6 +62,9 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer draws and anchors: to see that it works.")] = False,
     png: Annotated[bool, typer.Option("--png", help="Write the figure as PNG too.")] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF too.")] = False,
+    html: Annotated[
+        bool, typer.Option("--html", help="Write a page of figure, claim and numbers too: report.html.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     as_list: Annotated[bool, typer.Option("--list", help="List every figure and table, and what it needs.")] = False,
     schema: Annotated[
@@ -112,11 +115,12 @@ def command(
             batch_size=batch_size,
             log=_say,
         )
-        write_files(folder, outcome, png=png, pdf=pdf)
+        write_files(folder, outcome, png=png, pdf=pdf, html=html)
     if as_json:
         print_json(outcome.results)
         return
-    _print(outcome, out, ["svg", *(["png"] if png else []), *(["pdf"] if pdf else [])])
+    figures = [f"figure.{kind}" for kind, wanted in (("svg", True), ("png", png), ("pdf", pdf)) if wanted]
+    _print(outcome, out, [*figures, *(["report.html"] if html else [])])
 
 
 def _edits(given: list[str] | None) -> dict[str, str] | None:
@@ -188,7 +192,7 @@ def _as_one(row: dict[str, Any]) -> str:
     return f", one experiment for these {count}" if count > 1 else ""
 
 
-def _print(outcome: Outcome, out: str, figures: list[str]) -> None:
+def _print(outcome: Outcome, out: str, files: list[str]) -> None:
     from congruence.cli._base import number, print_table, say
     from congruence.papers import claim_lines, data_lines
 
@@ -206,4 +210,4 @@ def _print(outcome: Outcome, out: str, figures: list[str]) -> None:
         say(line)
     for note in [*results["notes"], *(note for data in results["data"] for note in data["notes"])]:
         say(note)
-    say(f"Written to {out}: results.json, results.csv, {', '.join(f'figure.{kind}' for kind in figures)}")
+    say(f"Written to {out}: results.json, results.csv, {', '.join(files)}")
